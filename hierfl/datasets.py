@@ -1,0 +1,309 @@
+"""Named data sets, ``.npz`` files and tables as pools: arrays on the host, not yet anybody's."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .errors import UserError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Task = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One data set, before it is split among clients.
+
+    Attributes:
+        name: what to call it.
+        x_train, x_test: inputs, (N, *event): uint8 images (channels first) or float32.
+        y_train, y_test: int64 labels 0..classes-1, or float32 responses.
+        task: "classification" or "regression".
+        classes: number of labels; 0 for regression.
+        mean, std: constants that standardise the inputs (after division by 255 for uint8), broadcastable to one
+            input; None for inputs that are used as they are.
+        fine_train, fine_test: subclass of each example, for concept drift.
+        client_train, client_test: whose each example is, where the data say so.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    task: Task
+    classes: int
+    mean: np.ndarray | None = None
+    std: np.ndarray | None = None
+    fine_train: np.ndarray | None = None
+    fine_test: np.ndarray | None = None
+    client_train: np.ndarray | None = None
+    client_test: np.ndarray | None = None
+
+    def digest(self) -> str:
+        """A fingerprint of the arrays, so that a resumed run notices other data under the same name."""
+        h = hashlib.blake2b(digest_size=8)
+        for a in (self.x_train, self.y_train, self.x_test, self.y_test, self.fine_train, self.client_train):
+            if a is not None:
+                h.update(str((a.shape, a.dtype.kind)).encode())
+                h.update(np.ascontiguousarray(a if a.dtype.kind != "U" else np.char.encode(a, "utf-8")).tobytes())
+        return h.hexdigest()
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set that has a name, with the settings a run gets when none are given."""
+
+    about: str
+    load: Callable[[Path], Pool]
+    clients: int
+    split: str
+    rounds: int
+    participation: float
+    evaluate_every: int
+    network: str
+
+
+def load_digits(root: Path) -> Pool:
+    """Scikit-learn's embedded 8x8 digits: 1,797 images, four fifths for training, the same ones each time."""
+    from sklearn.datasets import load_digits as embedded
+    from sklearn.model_selection import train_test_split
+
+    x, y = embedded(return_X_y=True)
+    x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
+    x_train, x_test, y_train, y_test = train_test_split(x, y.astype(np.int64), test_size=0.2, random_state=0, stratify=y)
+    return Pool("digits", x_train, y_train, x_test, y_test, "classification", 10, *_constants(x_train))
+
+
+def _constants(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per channel of (N, C, H, W) images, over all entries of anything else."""
+    axes = (0, 2, 3) if x.ndim == 4 else None
+    scale = 255 if x.dtype == np.uint8 else 1
+    mean, std = x.mean(axes, dtype=np.float64) / scale, x.std(axes, dtype=np.float64) / scale
+    shape = (-1, 1, 1) if x.ndim == 4 else ()
+    return mean.astype(np.float32).reshape(shape), np.maximum(std, 1e-8).astype(np.float32).reshape(shape)
+
+
+DATASETS: dict[str, DataSet] = {
+    "digits": DataSet(
+        "8x8 grey digits, 10 classes, 1,797 images, embedded (scikit-learn)",
+        load_digits, clients=20, split="label-skew:5", rounds=30, participation=1.0, evaluate_every=1, network="mlp:64",
+    ),
+}  # fmt: skip
+
+
+def load(name: str, root: Path) -> Pool:
+    """The data set called ``name``: a known name, or the path of an ``.npz`` file.
+
+    Args:
+        name: one of :data:`DATASETS`, or ``FILE.npz``.
+        root: the folder where data sets lie; ``ROOT/NAME.npz`` comes first, whatever the name.
+
+    Raises:
+        UserError: for an unknown name, or a file that is missing or cannot be used.
+    """
+    if name.endswith(".npz"):
+        return load_npz(Path(name))
+    if (root / f"{name}.npz").is_file():
+        return load_npz(root / f"{name}.npz")
+    if name not in DATASETS:
+        raise UserError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}; or put your own at {root / name}.npz")
+    return DATASETS[name].load(root)
+
+
+def defaults(name: str) -> DataSet:
+    """What a run on ``name`` takes where nothing is said; an ``.npz`` gets the general ones."""
+    general = DataSet("", load_npz, clients=0, split="", rounds=30, participation=1.0, evaluate_every=5, network="mlp:100")
+    return DATASETS.get(name, general)
+
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+OPTIONAL = ("fine_train", "fine_test", "client_train", "client_test")
+
+
+def load_npz(path: Path) -> Pool:
+    """A pool from an ``.npz`` file.
+
+    It must hold x_train, y_train, x_test and y_test, and may hold fine_train and fine_test (subclasses), client_train
+    and client_test (whose each example is; then ``natural`` is a split). Integer targets are labels, floats are
+    responses. uint8 inputs are images (channels last or first); they are divided by 255 and standardised per
+    channel, other inputs are used as they are. Object arrays are refused: nothing is ever unpickled.
+
+    Raises:
+        UserError: for a file that is missing or no ``.npz``, a missing or object array, shapes that do not fit,
+            inputs that are not finite, labels that are no 0..K-1.
+    """
+    if not path.is_file():
+        raise UserError(f"no file {path}; it should be an .npz with {', '.join(ARRAYS)}")
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise UserError(f"{path} is no .npz file but a single array")
+            missing = [k for k in ARRAYS if k not in file.files]
+            if missing:
+                raise UserError(f"{path} lacks {', '.join(missing)}; it has {', '.join(file.files) or 'nothing'}")
+            for k in (*ARRAYS, *OPTIONAL):
+                if k in file.files:
+                    try:
+                        arrays[k] = file[k]
+                    except ValueError as error:
+                        raise UserError(f"{path}: array {k} cannot be read without pickle ({error})") from error
+    except UserError:
+        raise
+    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path} is no .npz file, or a damaged one ({error})") from error
+    return make_pool(path.stem, **arrays)
+
+
+def make_pool(
+    name: str,
+    x_train: np.ndarray,
+    y_train: np.ndarray,
+    x_test: np.ndarray,
+    y_test: np.ndarray,
+    *,
+    fine_train: np.ndarray | None = None,
+    fine_test: np.ndarray | None = None,
+    client_train: np.ndarray | None = None,
+    client_test: np.ndarray | None = None,
+    task: Task | None = None,
+) -> Pool:
+    """Checks arrays and makes a pool of them.
+
+    Raises:
+        UserError: where they cannot be one data set.
+    """
+    x_train, x_test = _check_inputs(name, "x_train", x_train), _check_inputs(name, "x_test", x_test)
+    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+        raise UserError(
+            f"{name}: x_train {x_train.dtype}{x_train.shape} and x_test {x_test.dtype}{x_test.shape} do not fit together"
+        )
+    for part, x, others in (
+        ("train", x_train, {"y": y_train, "fine": fine_train, "client": client_train}),
+        ("test", x_test, {"y": y_test, "fine": fine_test, "client": client_test}),
+    ):
+        for what, a in others.items():
+            if a is not None and np.shape(a) != (len(x),):
+                raise UserError(f"{name}: {what}_{part} has shape {np.shape(a)}, not ({len(x)},) as x_{part} asks")
+    if not len(x_train):
+        raise UserError(f"{name}: x_train is empty")
+    if (fine_train is None) != (fine_test is None) or (client_train is None) != (client_test is None):
+        raise UserError(f"{name}: fine and client arrays come in pairs, one for train and one for test")
+    if task is None:
+        task = "classification" if y_train.dtype.kind in "iub" else "regression"
+    y_train, y_test, classes = _check_targets(name, y_train, y_test, task)
+    images = x_train.dtype == np.uint8
+    if images and x_train.ndim == 3:
+        x_train, x_test = x_train[:, None], x_test[:, None]
+    if images and x_train.ndim == 4 and x_train.shape[-1] in (1, 3) and x_train.shape[1] not in (1, 3):
+        x_train, x_test = (np.ascontiguousarray(np.moveaxis(x, -1, 1)) for x in (x_train, x_test))
+    mean, std = _constants(x_train) if images else (None, None)
+    return Pool(
+        name, x_train, y_train, x_test, y_test, task, classes, mean, std, fine_train, fine_test,
+        client_train, client_test,
+    )  # fmt: skip
+
+
+def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
+    x = np.asarray(x)
+    if x.dtype.kind not in "biuf":
+        raise UserError(f"{name}: {array} holds {x.dtype}, not numbers")
+    if x.ndim < 2:
+        raise UserError(f"{name}: {array} has shape {x.shape}; the first dimension counts examples, the rest is one input")
+    if x.dtype == np.uint8:
+        return x
+    x = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    if not np.isfinite(x).all():
+        raise UserError(f"{name}: {array} holds {int((~np.isfinite(x)).sum())} values that are NaN or infinite")
+    return x
+
+
+def _check_targets(name: str, y_train: np.ndarray, y_test: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray, int]:
+    for part, y in (("y_train", y_train), ("y_test", y_test)):
+        if np.asarray(y).dtype.kind not in "biuf":
+            raise UserError(f"{name}: {part} holds {np.asarray(y).dtype}, not numbers")
+        if not np.isfinite(y).all():
+            raise UserError(f"{name}: {part} holds values that are NaN or infinite")
+    if task == "regression":
+        return y_train.astype(np.float64), y_test.astype(np.float64), 0
+    both = np.concatenate([y_train, y_test])
+    if (both != np.floor(both)).any() or both.min() < 0:
+        raise UserError(f"{name}: labels must be whole numbers from 0, not {both.min()}..{both.max()}")
+    classes = int(y_train.max()) + 1
+    if len(y_test) and int(y_test.max()) >= classes:
+        raise UserError(f"{name}: y_test has label {int(y_test.max())}, out of the range 0..{classes - 1} of y_train")
+    absent = np.setdiff1d(np.arange(classes), y_train)
+    if len(absent):
+        raise UserError(f"{name}: labels must be 0..K-1, but y_train reaches {classes - 1} and lacks {absent[0]}")
+    return y_train.astype(np.int64), y_test.astype(np.int64), classes
+
+
+def natural_pool(
+    x: np.ndarray,
+    y: np.ndarray,
+    client: np.ndarray,
+    x_test: np.ndarray | None,
+    y_test: np.ndarray | None,
+    client_test: Sequence[Any] | np.ndarray | None,
+    test: float,
+    seed: int,
+    task: Task | None,
+    name: str,
+) -> Pool:
+    """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
+    if client.shape != (len(x),) or y.shape != (len(x),):
+        raise UserError(f"{name}: x has {len(x)} rows, y has shape {y.shape}, client has shape {client.shape}")
+    client = client.astype(str)
+    given = [a is not None for a in (x_test, y_test, client_test)]
+    if any(given) != all(given):
+        raise UserError(f"{name}: x_test, y_test and client_test come together")
+    if x_test is None or y_test is None or client_test is None:
+        if not 0 <= test < 1:
+            raise UserError(f"{name}: test must be a fraction in [0, 1), not {test}")
+        out = np.zeros(len(x), dtype=bool)
+        for c in np.unique(client):
+            rows = np.flatnonzero(client == c)
+            rng = np.random.default_rng([seed, *b"test", *c.encode()])
+            out[rng.choice(rows, int(test * len(rows)), replace=False)] = True
+        x, x_test, y, y_test, client, client_test = x[~out], x[out], y[~out], y[out], client[~out], client[out]
+    return make_pool(
+        name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
+        client_train=client, client_test=np.asarray(client_test).astype(str),
+    )  # fmt: skip
+
+
+def frame_arrays(
+    df: pd.DataFrame, client: str, y: str, x: Sequence[str], task: Task | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Task]:
+    """Inputs, response, client column and task of a table, checked."""
+    for column in (client, y, *x):
+        if column not in df.columns:
+            raise unknown("column", column, map(str, df.columns))
+        missing = int(df[column].isna().sum())
+        if missing:
+            raise UserError(f"column {column!r} has {missing} missing value{'s' * (missing != 1)}")
+    words = [column for column in x if df[column].dtype.kind not in "biuf"]
+    if words:
+        raise UserError(f"column {words[0]!r} holds no numbers; encode it first (for example with pandas.get_dummies)")
+    if not x:
+        raise UserError("a federation needs at least one input column")
+    response = df[y]
+    if task is None:
+        task = "regression" if response.dtype.kind == "f" else "classification"
+    if task == "regression" and response.dtype.kind not in "biuf":
+        raise UserError(f"column {y!r} holds no numbers, so it cannot be the response of a regression")
+    if task == "regression":
+        target = response.to_numpy(dtype=np.float64)
+    else:
+        target = np.unique(response.to_numpy().astype(str) if response.dtype.kind not in "biuf" else response.to_numpy(), return_inverse=True)[1]
+    return df[list(x)].to_numpy(dtype=np.float64), target, df[client].to_numpy().astype(str), task

@@ -1,0 +1,14 @@
+"""The one error that means "you can mend this": bad input, told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Input that cannot be used. The command line prints its message as one line and exits with code 2."""
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
+    """The error for a name that is not known, with the list of those that are."""
+    return UserError(f"unknown {kind} {name!r}; known: {', '.join(known)}")

@@ -1,0 +1,67 @@
+"""Likelihoods: what stands between a network's output and the response."""
+
+from __future__ import annotations
+
+import torch
+from pyro.distributions import Normal, TorchDistribution
+from torch import Tensor
+from torch.distributions import constraints
+from torch.nn.functional import cross_entropy
+
+
+class Softmax(TorchDistribution):
+    """Categorical over classes given logits, with a log density that is one fused cross-entropy.
+
+    The same distribution as ``Categorical(logits=logits)``, which normalises and gathers in several passes.
+
+    Args:
+        logits: (*batch, classes).
+    """
+
+    arg_constraints = {"logits": constraints.real_vector}  # noqa: RUF012
+    has_enumerate_support = False
+
+    def __init__(self, logits: Tensor, validate_args: bool | None = None) -> None:
+        self.logits = logits
+        super().__init__(logits.shape[:-1], torch.Size(), validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """0..classes-1."""
+        return constraints.integer_interval(0, self.logits.shape[-1] - 1)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Normalised log probabilities, (*batch, classes)."""
+        return self.logits.log_softmax(-1)
+
+    @property
+    def probs(self) -> Tensor:
+        """Probabilities, (*batch, classes)."""
+        return self.logits.softmax(-1)
+
+    def expand(self, batch_shape: torch.Size, _instance: object = None) -> Softmax:
+        """The same distribution over a larger batch shape."""
+        batch_shape = torch.Size(batch_shape)
+        if batch_shape == self.batch_shape:
+            return self
+        return Softmax(self.logits.expand((*batch_shape, self.logits.shape[-1])), validate_args=False)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log p(value), broadcast over the batch."""
+        if self._validate_args:
+            self._validate_sample(value)
+        shape = torch.broadcast_shapes(value.shape, self.batch_shape)
+        logits = self.logits.expand((*shape, self.logits.shape[-1]))
+        picked = value.expand(shape).long()
+        losses = cross_entropy(logits.reshape(-1, logits.shape[-1]), picked.reshape(-1), reduction="none")
+        return -losses.reshape(shape)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Labels, from torch's global generator."""
+        return torch.distributions.Categorical(logits=self.logits, validate_args=False).sample(sample_shape)
+
+
+def gaussian(output: Tensor, noise: float | Tensor) -> Normal:
+    """N(output, noise^2) for a network with one output, (..., 1)."""
+    return Normal(output.squeeze(-1), noise)

@@ -1,0 +1,126 @@
+"""How good predictions are: per client first, then over clients.
+
+Everything here takes arrays. A client is a row (S, n, ...) with a mask; averages over clients are unweighted, those
+called pooled weight by test size. Classification: accuracy, NLL, Brier score (sum over classes), ECE (15 equal bins
+of the top probability). Regression: RMSE, NLL, CRPS, coverage of the central 90 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BINS = 15
+
+
+def classification_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """Each row's metrics, and the counts that a reliability diagram is drawn from.
+
+    Args:
+        log_probs: normalised log probabilities, (S, n, C).
+        y: labels, (S, n).
+        mask: (S, n), False where padded; None for no padding.
+
+    Returns:
+        n, accuracy, nll, brier, ece: (S,), NaN for rows without examples; bins: (S, 15, 3) with how many examples
+        fell in each bin, the sum of their confidences, and how many were right.
+    """
+    here = torch.ones_like(y, dtype=log_probs.dtype) if mask is None else mask.to(log_probs.dtype)
+    n = here.sum(1)
+    probs = log_probs.exp()
+    confidence, guess = probs.max(-1)
+    right = (guess == y).to(probs.dtype)
+    chosen = log_probs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+    brier = probs.square().sum(-1) - 2 * chosen.exp() + 1
+    bins = torch.zeros((*y.shape[:1], BINS, 3), dtype=probs.dtype, device=y.device)
+    which = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
+    for k, value in enumerate((here, here * confidence, here * right)):
+        bins[..., k].scatter_add_(1, which, value)
+    rows = {"accuracy": right, "nll": -chosen, "brier": brier}
+    result = {name: (value * here).sum(1) / n for name, value in rows.items()}
+    return {"n": n, **result, "ece": calibration_error(bins), "bins": bins}
+
+
+def calibration_error(bins: Tensor) -> Tensor:
+    """Expected calibration error from counts (..., 15, 3): sum over bins of |confidence - accuracy|, by mass."""
+    count, confidence, right = bins.unbind(-1)
+    return (confidence - right).abs().sum(-1) / count.sum(-1)
+
+
+def regression_rows(mean: Tensor, std: Tensor, y: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
+    """Each row's metrics under an equal mixture of K normals (K = 1: one normal).
+
+    Args:
+        mean, std: (K, S, n).
+        y: responses, (S, n).
+        mask: as above.
+
+    Returns:
+        n, rmse, nll, crps, coverage90: (S,), NaN for rows without examples.
+    """
+    here = torch.ones_like(y) if mask is None else mask.to(y.dtype)
+    n = here.sum(1)
+    z = (y - mean) / std
+    log_density = (-0.5 * z.square() - std.log() - 0.5 * math.log(2 * math.pi)).logsumexp(0) - math.log(len(mean))
+    below = torch.special.ndtr(z).mean(0)
+    spread = _absolute_moment(mean.unsqueeze(0) - mean.unsqueeze(1), (std.square() + std.square().unsqueeze(1)).sqrt())
+    crps = _absolute_moment(y - mean, std).mean(0) - 0.5 * spread.mean((0, 1))
+    inside = ((below >= 0.05) & (below <= 0.95)).to(y.dtype)
+    squares = (y - mean.mean(0)).square()
+    rows = {"nll": -log_density, "crps": crps, "coverage90": inside, "rmse": squares}
+    result = {name: (value * here).sum(1) / n for name, value in rows.items()}
+    return {"n": n, **result, "rmse": result["rmse"].sqrt()}
+
+
+def _absolute_moment(mean: Tensor, std: Tensor) -> Tensor:
+    """E|X| for X ~ N(mean, std^2)."""
+    z = mean / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    return 2 * std * density + mean * (2 * torch.special.ndtr(z) - 1)
+
+
+def over_clients(rows: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
+    """One number per metric from the clients': unweighted means over those that have test data, tails, pooled values.
+
+    Args:
+        rows: per client, n and each metric (J,), and bins (J, 15, 3) for classification.
+        task: "classification" or "regression".
+
+    Returns:
+        For classification accuracy, nll, brier, ece, worst10_accuracy (mean of the worst tenth of the clients, at
+        least one), accuracy_cv (standard deviation over mean), accuracy_pooled, ece_pooled; for regression rmse,
+        nll, crps, coverage90, rmse_pooled.
+    """
+    n = np.asarray(rows["n"], dtype=float)
+    has = n > 0
+    if not has.any():
+        return {}
+    names = ("accuracy", "nll", "brier", "ece") if task == "classification" else ("rmse", "nll", "crps", "coverage90")
+    result = {name: float(np.mean(rows[name][has])) for name in names}
+    weight = n[has] / n[has].sum()
+    if task == "classification":
+        accuracy = np.sort(rows["accuracy"][has])
+        result["worst10_accuracy"] = float(accuracy[: max(1, math.ceil(0.1 * len(accuracy)))].mean())
+        result["accuracy_cv"] = float(accuracy.std() / accuracy.mean()) if accuracy.mean() > 0 else float("nan")
+        result["accuracy_pooled"] = float(weight @ rows["accuracy"][has])
+        result["ece_pooled"] = float(calibration_error(torch.as_tensor(np.asarray(rows["bins"])[has].sum(0))))
+    else:
+        result["rmse_pooled"] = float(np.sqrt(weight @ np.square(rows["rmse"][has])))
+    return result
+
+
+def predictive_entropy(log_probs: Tensor) -> Tensor:
+    """Entropy in nats of predictive distributions (..., C): (...)."""
+    return -(log_probs.exp() * log_probs.clamp_min(-1e30)).sum(-1)
+
+
+def ood_auroc(inside: np.ndarray, outside: np.ndarray) -> float:
+    """Area under the ROC curve of an uncertainty score: how surely a strange input scores above a familiar one."""
+    from sklearn.metrics import roc_auc_score
+
+    labels = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
+    return float(roc_auc_score(labels, np.r_[inside, outside]))

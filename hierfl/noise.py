@@ -1,0 +1,149 @@
+"""Randomness that belongs to a client: keyed by (seed, round, client, ...), never by who else is in the plate.
+
+What client j draws must not depend on the chunk it is computed in, on the order of the clients or on the engine
+(plate independence). So nothing here touches torch's global generator: a key is hashed into the seed of a generator
+of its own, and long local phases draw from it in blocks whose size depends on the site alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pyro.distributions import Delta
+from torch import Tensor
+
+from .errors import UserError
+
+#: normals drawn from one client's generator at a time; part of the definition of the stream, so not an option
+BLOCK = 65536
+
+
+def key(*parts: object) -> int:
+    """A 63-bit integer from any sequence of strings and integers."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator(*parts: object, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of its own for this key, on ``device``."""
+    return torch.Generator(device=device).manual_seed(key(*parts))
+
+
+def uniform(*parts: object) -> float:
+    """One number in [0, 1), a function of the key alone."""
+    return key(*parts) / 2.0**63
+
+
+def permutation(n: int, *parts: object) -> Tensor:
+    """A random order of 0..n-1, a function of the key alone; int64, on the CPU."""
+    return torch.randperm(n, generator=generator(*parts))
+
+
+class ClientNoise:
+    """Standard normals for the guide's sites, one stream for each (client, site).
+
+    Args:
+        keys: for each row of the plate what identifies it, for example ``(seed, round, phase, client_id)``.
+        particles: K, the number of draws at every site.
+        counts: examples of each row now, for sites inside the data plate; None where rows are full.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[tuple[object, ...]],
+        particles: int,
+        *,
+        counts: Sequence[int] | Tensor | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.keys, self.particles, self.counts = list(keys), particles, counts
+        self.device, self.dtype = torch.device(device), dtype
+        self.step, self.active = 0, len(self.keys)
+        self._generators: dict[str, list[torch.Generator]] = {}
+        self._blocks: dict[str, tuple[int, Tensor]] = {}
+
+    def at(self, step: int, active: int | None = None) -> ClientNoise:
+        """Moves to optimisation step ``step``, at which the first ``active`` rows take part."""
+        self.step = step
+        self.active = self.active if active is None else active
+        return self
+
+    def normal(self, site: str, width: int | None, event_shape: torch.Size) -> Tensor:
+        """Noise for one site: (K, S, 1, *event), or (K, S, width, *event) inside the data plate."""
+        if site not in self._generators:
+            self._generators[site] = [generator(*k, site, device=self.device) for k in self.keys]
+        if width is None:
+            return self._client_noise(site, event_shape)
+        return self._data_noise(site, width, event_shape)
+
+    def _client_noise(self, site: str, event_shape: torch.Size) -> Tensor:
+        per_step = max(1, self.particles * math.prod(event_shape))
+        length = max(1, BLOCK // per_step)  # steps in a block: a function of the site, not of the plate
+        number, offset = divmod(self.step, length)
+        drawn, block = self._blocks.get(site, (-1, torch.empty(0)))
+        if drawn != number:
+            shape = (len(self.keys), length, self.particles, *event_shape)
+            if drawn < 0:
+                block = torch.empty(shape, device=self.device, dtype=self.dtype)
+            for skipped in range(drawn + 1, number + 1):  # a stream is read in order, whatever is used of it
+                for row in range(self.active):
+                    block[row].normal_(generator=self._generators[site][row])
+                drawn = skipped
+            self._blocks[site] = (drawn, block)
+        return block[: self.active, offset].transpose(0, 1).unsqueeze(2)
+
+    def _data_noise(self, site: str, width: int, event_shape: torch.Size) -> Tensor:
+        counts = self.counts if self.counts is not None else [width] * self.active
+        noise = torch.zeros(
+            (self.particles, self.active, width, *event_shape), device=self.device, dtype=self.dtype
+        )
+        for row in range(self.active):
+            present = int(counts[row])
+            shape = (self.particles, present, *event_shape)
+            noise[:, row, :present] = torch.randn(
+                shape, generator=self._generators[site][row], device=self.device, dtype=self.dtype
+            )
+        return noise
+
+
+def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Tensor:
+    """The value of a guide site as a differentiable function of standard normals.
+
+    Args:
+        fn: the site's distribution, batch shape (S, 1) or (S, n).
+        noise: draws standard normals that broadcast to the value; None for the value at the distribution's centre
+            (of a transformed normal that is the median, of everything else the mean).
+        name: the site's name, for the error message.
+
+    Raises:
+        UserError: for a distribution that cannot be written as a function of normals.
+    """
+    d = torch.distributions
+    if isinstance(fn, d.Independent):
+        return reparametrise(fn.base_dist, noise, name)
+    if isinstance(fn, Delta):
+        return fn.v
+    if isinstance(fn, d.TransformedDistribution):
+        value = reparametrise(fn.base_dist, noise, name)
+        for transform in fn.transforms:
+            value = transform(value)
+        return value
+    if noise is None:
+        return fn.mean
+    if isinstance(fn, d.Normal):
+        return fn.loc + fn.scale * noise()
+    if isinstance(fn, d.MultivariateNormal):
+        return fn.loc + (fn.scale_tril @ noise().unsqueeze(-1)).squeeze(-1)
+    if fn.has_rsample and type(fn).icdf is not d.Distribution.icdf:
+        normals = noise()
+        tiny = torch.finfo(normals.dtype).eps
+        return fn.icdf(torch.special.ndtr(normals).clamp(tiny, 1 - tiny))
+    raise UserError(
+        f"guide site {name!r}: {type(fn).__name__} cannot be drawn with client-keyed noise; "
+        "use a Normal, LogNormal, MultivariateNormal, Delta or another distribution with an inverse cdf"
+    )

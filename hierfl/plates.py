@@ -1,0 +1,190 @@
+"""The language of a method file: plates, flat priors, and the restriction of a model to rows of its client plate.
+
+Dimensions, fixed once: particles -3, clients -2, data -1; everything further right is ``.to_event``. A parameter
+that belongs to clients comes as rows (S, 1, *event); one that everybody shares has no leading dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import ImproperUniform
+from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import constraints
+
+from .errors import UserError
+from .federation import Batch
+from .networks import Network
+from .noise import ClientNoise, reparametrise
+
+CLIENTS, DATA = "clients", "data"
+
+sample = pyro.sample
+param = pyro.param
+
+
+def clients(batch: Batch) -> pyro.plate:
+    """The plate of clients, with exactly the rows present, so that there is no J/S rescaling to undo."""
+    return pyro.plate(CLIENTS, batch.rows, subsample=batch.row_numbers, dim=-2)
+
+
+@contextmanager
+def data(batch: Batch) -> Iterator[None]:
+    """The plate of a client's examples: padding masked, a minibatch weighted up to the client's n_j."""
+    with pyro.plate(DATA, batch.width, subsample=batch.column_numbers, dim=-1):
+        if batch.mask is None and batch.scale is None:
+            yield
+            return
+        with poutine.mask(mask=True if batch.mask is None else batch.mask):
+            with poutine.scale(scale=1.0 if batch.scale is None else batch.scale):
+                yield
+
+
+def flat(d: int) -> ImproperUniform:
+    """A flat prior over R^d: log density 0 everywhere."""
+    return ImproperUniform(constraints.real_vector, torch.Size(), torch.Size([d]))
+
+
+Draw = Callable[[str, Any, bool], Tensor]
+
+
+class Site(NamedTuple):
+    """What happened at a sample site."""
+
+    fn: Any  # the distribution, broadcast to its plates
+    value: Tensor
+    kind: str  # "latent", "fixed" (a value we gave it from outside) or "observed"
+    scale: Any
+    mask: Any
+    per_client: bool
+
+
+class Restrict(Messenger):
+    """Runs a model or guide restricted to the rows of a batch, everything else held at given values.
+
+    Parameters, the networks' weights and the latents named in ``values`` are taken from there (a latent keeps its
+    log density: it is conditioned on, never hidden). Other latents are replayed from ``latents``, where given there,
+    and otherwise drawn by ``draw``. What was seen is left in ``sites``.
+
+    Args:
+        values: name -> tensor, shared (*event) or rows (S, 1, *event).
+        latents: values for the model's latent sites, as the guide left them.
+        draw: name, distribution, whether the site is in the data plate -> value, for sites that have none.
+        frozen: a cache for the output of networks none of whose parameters moves, or None.
+
+    Example:
+        >>> import torch, pyro.distributions as dist
+        >>> with Restrict({"w": torch.tensor(2.0)}) as seen:
+        ...     w = sample("w", dist.Normal(0.0, 1.0))
+        >>> float(w), seen.sites["w"].kind
+        (2.0, 'fixed')
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Tensor],
+        latents: Mapping[str, Tensor] | None = None,
+        draw: Draw | None = None,
+        frozen: FrozenFeatures | None = None,
+    ) -> None:
+        super().__init__()
+        self.values, self.latents, self.draw, self.frozen = values, latents or {}, draw, frozen
+        self.sites: dict[str, Site] = {}
+
+    def __enter__(self) -> Restrict:
+        self.sites = {}
+        super().__enter__()
+        return self
+
+    def _pyro_param(self, msg: dict) -> None:
+        name = msg["name"]
+        if name not in self.values:
+            raise UserError(
+                f"parameter {name!r} is asked for, but neither shared() nor personal() declares it; "
+                f"declared: {', '.join(sorted(self.values))}"
+            )
+        msg["value"], msg["done"] = self.values[name], True
+
+    def _pyro_network(self, msg: dict) -> None:
+        network, x = msg["args"]
+        if self.frozen is not None and self.frozen.serves(network, x):
+            msg["value"] = self.frozen.features(network, self.values)
+        else:
+            msg["value"] = network.apply(network.parameters_from(self.values), x)
+        msg["done"] = True
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if msg["is_observed"] or msg["done"] or not isinstance(msg["fn"], TorchDistributionMixin):
+            return  # an observation, or a plate announcing its indices
+        name = msg["name"]
+        if name in self.values:
+            msg["value"], msg["is_observed"] = self.values[name], True
+            msg["infer"]["fixed"] = True
+        elif name in self.latents:
+            msg["value"] = self.latents[name]
+        elif self.draw is not None:
+            in_data = any(frame.name == DATA for frame in msg["cond_indep_stack"])
+            msg["value"] = self.draw(name, msg["fn"], in_data)
+        else:
+            raise UserError(f"latent site {name!r} of the model is not in the guide, and nothing fixes it")
+
+    def _pyro_post_sample(self, msg: dict) -> None:
+        if not isinstance(msg["fn"], TorchDistributionMixin):
+            return
+        if msg["infer"].get("fixed"):
+            kind = "fixed"
+        else:
+            kind = "observed" if msg["is_observed"] else "latent"
+        per_client = any(frame.name == CLIENTS for frame in msg["cond_indep_stack"])
+        self.sites[msg["name"]] = Site(msg["fn"], msg["value"], kind, msg["scale"], msg["mask"], per_client)
+
+
+class FrozenFeatures:
+    """Outputs of networks while none of their parameters moves: exact, since inputs and weights are the same.
+
+    Args:
+        moving: names of the parameters that do move.
+        inputs: makes the rows' inputs, asked once and only if some network stands still.
+    """
+
+    def __init__(self, moving: frozenset[str], inputs: Callable[[], Tensor]) -> None:
+        self.moving, self.inputs = moving, inputs
+        self._shown: Tensor | None = None
+        self._places: tuple[Tensor, Tensor] | None = None
+        self._kept: dict[int, Tensor] = {}
+
+    def show(self, x: Tensor, rows: Tensor | None = None, positions: Tensor | None = None) -> None:
+        """Says that the model will be handed ``x``: all of the inputs, or those at [rows, positions]."""
+        self._shown = x
+        self._places = None if rows is None or positions is None else (rows, positions)
+
+    def serves(self, network: Network, x: Tensor) -> bool:
+        """Whether the network's output on ``x`` is one that can be kept."""
+        return x is self._shown and self.moving.isdisjoint(network.names)
+
+    def features(self, network: Network, values: Mapping[str, Tensor]) -> Tensor:
+        """The network's output on what was shown."""
+        if id(network) not in self._kept:
+            with torch.no_grad():
+                self._kept[id(network)] = network.apply(network.parameters_from(values), self.inputs())
+        kept = self._kept[id(network)]
+        return kept if self._places is None else kept[self._places]
+
+
+def draw_with(noise: ClientNoise | None) -> Draw:
+    """How guide sites get their values: from client-keyed noise, or at their centre where there is none."""
+
+    def draw(name: str, fn: Any, in_data: bool) -> Tensor:
+        if noise is None:
+            return reparametrise(fn, None, name)
+        width = fn.batch_shape[-1] if in_data else None
+        return reparametrise(fn, lambda: noise.normal(name, width, fn.event_shape), name)
+
+    return draw

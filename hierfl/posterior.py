@@ -1,0 +1,86 @@
+"""Arrays to ArviZ. Takes arrays; calls no inference.
+
+A personal variable has dimensions (chain, draw, client, ...); observations are flat, with the client of each as a
+coordinate, never padded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def to_inference_data(
+    *,
+    clients: Sequence[str],
+    posterior: Mapping[str, np.ndarray],
+    prior: Mapping[str, np.ndarray],
+    log_likelihood: Mapping[str, np.ndarray],
+    posterior_predictive: Mapping[str, np.ndarray],
+    observed: Mapping[str, np.ndarray],
+    obs_client: Sequence[str],
+    constants: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
+) -> Any:
+    """An ArviZ InferenceData.
+
+    Args:
+        clients: the J clients' names.
+        posterior, prior: (chain, draw, J, *event).
+        log_likelihood, posterior_predictive: (chain, draw, N).
+        observed: (N,).
+        obs_client: the client of each of the N observations.
+        constants: name -> (dimension names, array); "client" is the clients' dimension.
+
+    Returns:
+        Groups posterior, prior, posterior_predictive, log_likelihood, observed_data and constant_data; empty ones
+        are left out.
+    """
+    az = import_arviz()
+    personal = {
+        name: ["client", *(f"{name}_dim_{k}" for k in range(value.ndim - 3))]
+        for name, value in {**posterior, **prior}.items()
+    }
+    flat = {name: ["obs"] for name in (*log_likelihood, *posterior_predictive, *observed)}
+    constant = {name: list(dims) for name, (dims, _) in constants.items()}
+    groups = {
+        "posterior": posterior,
+        "prior": prior,
+        "posterior_predictive": posterior_predictive,
+        "log_likelihood": log_likelihood,
+        "observed_data": observed,
+        "constant_data": {name: value for name, (_, value) in constants.items()},
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="arviz")
+        data = az.from_dict(
+            **{group: dict(values) for group, values in groups.items() if values},
+            coords={"client": list(clients)},
+            dims={**personal, **flat, **constant},
+            save_warmup=False,
+        )
+    for group in data.groups():
+        dataset = data[group]
+        dataset.attrs.pop("created_at", None)  # the same run gives the same file
+        if "obs" in dataset.dims:
+            data[group] = dataset.assign_coords(client=("obs", list(obs_client)))
+    return data
+
+
+def import_arviz() -> Any:
+    """ArviZ, without the announcement of its next version (it is slow to import: do it late)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+        import arviz
+
+    return arviz
+
+
+def write(data: Any, path: Path) -> None:
+    """Writes an InferenceData to ``path``; a file that is there is replaced whole, or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    data.to_netcdf(str(part), engine="h5netcdf")
+    part.replace(path)

@@ -1,0 +1,32 @@
+"""The first floor: how to fit any model. It knows no method."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .exchange import ConfidenceWeighted, Gradient, SampleWeighted
+    from .method import ClosedForm, Method, setting
+    from .run import Run, fit
+    from .svi import SVI
+
+__all__ = ["SVI", "ClosedForm", "ConfidenceWeighted", "Gradient", "Method", "Run", "SampleWeighted", "fit", "setting"]
+
+_HOME = {
+    "SVI": "svi",
+    "ClosedForm": "method",
+    "ConfidenceWeighted": "exchange",
+    "Gradient": "exchange",
+    "Method": "method",
+    "Run": "run",
+    "SampleWeighted": "exchange",
+    "fit": "run",
+    "setting": "method",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"hierfl.inference.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'hierfl.inference' has no attribute {name!r}")

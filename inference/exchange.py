@@ -1,0 +1,127 @@
+"""Messages and the server's updates.
+
+A client sends tensors of which the server only ever needs the sum: weights are inside. Sums are what all-reduce,
+secure aggregation and differential privacy can work on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .method import Exchange, Local, State
+from .svi import MakeOptimizer, adam, elbo_gradient
+
+#: rho is kept above this: jointly in (w, rho) the ELBO has degenerate maxima with w at some mu_j and rho_j -> 0
+RHO_FLOOR = 1e-6
+
+
+def closed_form_rho(
+    mean: Tensor, scale: Tensor, centre: Tensor, *, terms: str = "both", floor: float = RHO_FLOOR
+) -> Tensor:
+    """The rho_j that maximises E_q log N(w_j | w, rho_j^2 I): 1/rho_j^2 = tau_j = d / (tr Sigma_j + |mu_j - w|^2).
+
+    pFedVEM, Eq. 8. It is the stationary point of its own block of the ELBO, given q and w.
+
+    Args:
+        mean, scale: of q(w_j), (S, 1, d).
+        centre: w, (d,) or (S, 1, d).
+        terms: "both", or one of the paper's ablations: "uncertainty" (the trace alone) or "deviation" (the distance
+            alone, which is zero as long as mu_j = w: then the floor holds, tau_j <= floor^-2).
+        floor: the smallest rho.
+
+    Returns:
+        rho, (S, 1, 1).
+    """
+    uncertainty = scale.square().mean(-1, keepdim=True)
+    deviation = (mean - centre).square().mean(-1, keepdim=True)
+    variance = {"both": uncertainty + deviation, "uncertainty": uncertainty, "deviation": deviation}[terms]
+    return variance.sqrt().clamp_min(floor)
+
+
+def _per_row(weight: Tensor, value: Tensor) -> Tensor:
+    """(S,) times (S, *shape)."""
+    return weight.view(-1, *[1] * (value.dim() - 1)) * value
+
+
+@dataclass(frozen=True)
+class SampleWeighted:
+    """The mean of the clients' copies weighted by how many examples they have: theta = sum n_j theta_j / sum n_j.
+
+    FedAvg's rule. It is no M-step of a network's weights, and claims nothing.
+    """
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """(n_j theta_j, n_j)."""
+        sent = {name: _per_row(local.n, local.rows[name].squeeze(1)) for name in names}
+        return {**sent, "weight": local.n}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide."""
+        return {name: total[name] / total["weight"] for name in old}
+
+
+@dataclass(frozen=True)
+class ConfidenceWeighted:
+    """The mean of the clients' posterior means weighted by confidence: w = sum tau_j mu_j / sum tau_j.
+
+    pFedVEM, Eq. 9: the maximiser of the participants' ELBO in w under a flat p(w), given their rho_j.
+
+    Args:
+        mean: the personal value mu_j, (d,).
+        rho: the personal value rho_j = tau_j^(-1/2), (1,).
+    """
+
+    mean: str
+    rho: str
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """(tau_j mu_j, tau_j)."""
+        (name,) = names
+        tau = local.rows[self.rho].flatten(1).squeeze(1).pow(-2)
+        return {name: _per_row(tau, local.rows[self.mean].squeeze(1)), "tau": tau}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide."""
+        (name,) = old
+        return {name: total[name] / total["tau"]}
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The generic rule: ascend the clients' summed gradient of the restricted ELBO in the shared values.
+
+    Any model runs with it. The sum over the |A| that reported is scaled by J / |A|, so that it estimates the sum over
+    everyone, and the gradient of log p(globals) is added once.
+
+    Args:
+        optimizer: from leaves to a torch optimiser; what it remembers is kept on the server.
+        particles: K, draws per client.
+    """
+
+    optimizer: MakeOptimizer = adam(0.01)
+    particles: int = 1
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """Each row's gradient at the broadcast values, at its own new posterior."""
+        return elbo_gradient(local, names, self.particles, ("gradient", *names))
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """One step of the optimiser on minus the estimated ELBO."""
+        prior = exchange.prior_gradient(list(old))
+        leaves = {name: value.clone().requires_grad_() for name, value in old.items()}
+        optimizer = self.optimizer(list(leaves.values()))
+        for name, leaf in leaves.items():
+            leaf.grad = -(total[name] * (exchange.clients / exchange.reported) + prior[name])
+            mine = {k.removeprefix(f"{name}/"): v for k, v in exchange.memory.items() if k.startswith(f"{name}/")}
+            if mine:
+                optimizer.state[leaf] = {k: v.clone() for k, v in mine.items()}
+        optimizer.step()
+        for name, leaf in leaves.items():
+            for k, v in optimizer.state[leaf].items():
+                if v is not None:
+                    exchange.memory[f"{name}/{k}"] = torch.as_tensor(v).clone()
+        return {name: leaf.detach() for name, leaf in leaves.items()}

@@ -1,0 +1,296 @@
+"""What a method file declares: state, model, guide, local steps, exchange."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError, unknown
+from hierfl.federation import Batch, Federation
+from hierfl.networks import Architecture
+from hierfl.noise import ClientNoise
+
+State = dict[str, Tensor]
+
+
+def setting(default: Any, about: str, *, above: float | None = None, at_least: float | None = None) -> Any:
+    """A field of a method's settings: its default, what it means, and the range it must lie in."""
+    return field(default=default, metadata={"about": about, "above": above, "at_least": at_least})
+
+
+class Method:
+    """One joint model of three levels, and how it is fitted where the data may not be pooled.
+
+    A subclass declares, in this order: its settings, its state, model, guide, local steps, exchange. A *shared* value
+    is the server's, and is broadcast; a *personal* one is a row that never leaves its client. A latent of the model
+    that ``shared()`` names is conditioned on; a latent in the client plate is what the guide is for.
+
+    Args:
+        network: base network, head and likelihood.
+        settings: values for the fields of ``Settings``.
+
+    Raises:
+        UserError: for a setting that the method does not have, or a value that it cannot take.
+    """
+
+    #: the name on the command line; a file of your own is called by its class
+    name: ClassVar[str] = ""
+    #: one line: what it is, and where it was published
+    about: ClassVar[str] = ""
+    #: shared values of which a client uses its own locally trained copy when it predicts
+    copies: ClassVar[tuple[str, ...]] = ()
+
+    @dataclass(frozen=True)
+    class Settings:
+        """No settings."""
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        self.network = network
+        self.settings: Any = make_settings(type(self), settings)
+
+    def shared(self, rng: torch.Generator) -> State:
+        """Initial values of what the server owns, {name: (*shape)}."""
+        return {}
+
+    def personal(self, shared: State, rng: torch.Generator) -> State:
+        """Initial values of a client's own state, {name: (*shape)}: everybody starts with the same."""
+        return {}
+
+    def model(self, batch: Batch) -> None:
+        """The joint model of the clients in ``batch``."""
+        raise TypeError(f"{type(self).__name__} declares no model")
+
+    def guide(self, batch: Batch) -> None:
+        """The clients' approximate posterior; empty where no latent is personal."""
+
+    def local(self) -> Sequence[LocalStep]:
+        """What a client does in a round, in order."""
+        return []
+
+    def exchange(self) -> Mapping[str, Rule]:
+        """How the server updates each shared value (or group of values) from the sum of the messages."""
+        return {}
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the shared state alone predicts (personal latents at their prior mean)."""
+        return True
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        """Personal values of a client that was never seen, {name: (*shape)}; by default what everybody started from.
+
+        Args:
+            personal: the clients' rows, {name: (J, *shape)}.
+            initial: what each of them started from, {name: (*shape)}.
+        """
+        return initial
+
+    def per_client(self, values: State) -> State:
+        """Numbers worth a column in clients.csv, {name: (S,)}, from {name: (*shape) or (S, 1, *shape)}."""
+        return {}
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def expand(self, name: str, known: Iterable[str]) -> tuple[str, ...]:
+        """All values called ``name`` or ``name.something``; a base network without weights has none.
+
+        Raises:
+            UserError: if there is no such value.
+        """
+        known = list(known)
+        found = tuple(k for k in known if k == name or k.startswith(name + "."))
+        if not found and name != self.network.base.name:
+            raise unknown("value", name, known)
+        return found
+
+
+def make_settings(method: type[Method], given: Mapping[str, Any]) -> Any:
+    """The method's settings from values that may be strings (the command line) or already typed (Python, TOML).
+
+    Raises:
+        UserError: for unknown names, values of the wrong type or out of range.
+    """
+    fields = {f.name: f for f in dataclasses.fields(method.Settings)}
+    types = typing.get_type_hints(method.Settings)
+    values = {}
+    for name, value in given.items():
+        if name not in fields:
+            raise unknown(f"setting of {method.name or method.__name__}", name, fields or ["none"])
+        values[name] = _typed(name, value, types[name], fields[name].metadata)
+    return method.Settings(**values)
+
+
+def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise unknown(name, value, map(str, choices))
+        return value
+    if kind is bool:
+        words = {"true": True, "false": False}
+        if str(value).lower() not in words:
+            raise UserError(f"{name} must be true or false, not {value!r}")
+        return words[str(value).lower()]
+    if kind is str:
+        return str(value)
+    try:
+        number = float(value)
+        if kind is int and number != int(number):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name} must be a {'whole ' * (kind is int)}number, not {value!r}") from error
+    if not math.isfinite(number):
+        raise UserError(f"{name} must be finite, not {value!r}")
+    if limits.get("above") is not None and number <= limits["above"]:
+        raise UserError(f"{name} must be above {limits['above']}, not {value}")
+    if limits.get("at_least") is not None and number < limits["at_least"]:
+        raise UserError(f"{name} must be at least {limits['at_least']}, not {value}")
+    return kind(number)
+
+
+# -- what happens at the clients ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Local:
+    """Some clients in the middle of a round: the rows of one plate.
+
+    Attributes:
+        method, federation: whose model, whose data.
+        clients: which clients of the federation the rows are, largest first.
+        round, seed: what noise is keyed by, beside the client.
+        shared: as broadcast, {name: (*shape)}.
+        rows: personal state and the rows' own copies of shared values, {name: (S, 1, *shape)}; a copy hides the
+            broadcast value.
+    """
+
+    method: Method
+    federation: Federation
+    clients: list[int]
+    round: int
+    seed: int
+    shared: State
+    rows: State
+
+    @property
+    def values(self) -> State:
+        """What the rows see: {name: (*shape) or (S, 1, *shape)}."""
+        return {**self.shared, **self.rows}
+
+    @property
+    def sizes(self) -> list[int]:
+        """n_j of the rows."""
+        return [len(self.federation.train[j]) for j in self.clients]
+
+    @property
+    def n(self) -> Tensor:
+        """n_j of the rows, (S,)."""
+        return torch.tensor(self.sizes, dtype=self.federation.dtype, device=self.federation.device)
+
+    def key(self, phase: object, row: int) -> tuple[object, ...]:
+        """What identifies this row's randomness in this phase of this round."""
+        return (self.seed, self.round, self.federation.ids[self.clients[row]], phase)
+
+    def noise(self, phase: object, particles: int, counts: Sequence[int] | None = None) -> ClientNoise:
+        """Client-keyed noise for the rows."""
+        return ClientNoise(
+            [self.key(phase, row) for row in range(len(self.clients))],
+            particles,
+            counts=counts,
+            device=self.federation.device,
+            dtype=self.federation.dtype,
+        )
+
+    def take(self, rows: Sequence[int]) -> Local:
+        """Only these rows."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
+        return dataclasses.replace(
+            self, clients=[self.clients[r] for r in rows], rows={k: v[index] for k, v in self.rows.items()}
+        )
+
+    def part(self, first: int, last: int) -> Local:
+        """Rows first..last-1, as views: what is changed in place there is changed here."""
+        return dataclasses.replace(
+            self, clients=self.clients[first:last], rows={k: v[first:last] for k, v in self.rows.items()}
+        )
+
+    def put(self, values: Mapping[str, Tensor]) -> Local:
+        """With some rows' values replaced."""
+        return dataclasses.replace(self, rows={**self.rows, **values})
+
+    def own(self, names: Iterable[str]) -> Local:
+        """With a copy of its own of each of these values for every row, so that it can be trained in place."""
+        copies = {}
+        for name in names:
+            if name in self.rows:
+                copies[name] = self.rows[name].clone()
+            else:
+                value = self.shared[name]
+                copies[name] = value.expand(len(self.clients), 1, *value.shape).clone()
+        return self.put(copies)
+
+
+class LocalStep(Protocol):
+    """One thing that every client does in a round, all rows of the plate at once."""
+
+    def run(self, local: Local, phase: int) -> Local:
+        """Takes the rows' values, returns new ones; must not change the ones it was given."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """A personal value that is set by formula.
+
+    Args:
+        name: the value.
+        formula: from all values, {name: (*shape) or (S, 1, *shape)}, to the new rows (S, 1, *shape).
+    """
+
+    name: str
+    formula: Callable[[State], Tensor]
+
+    def run(self, local: Local, phase: int) -> Local:
+        """Sets the value in every row."""
+        new = self.formula(local.values)
+        if new.shape != local.rows[self.name].shape:
+            raise ValueError(
+                f"formula for {self.name}: shape {tuple(new.shape)}, expected {tuple(local.rows[self.name].shape)}"
+            )
+        return local.put({self.name: new})
+
+
+class Rule(Protocol):
+    """How some shared values are exchanged: a message of which the server needs only the sum, and the update."""
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """What each row sends, {key: (S, *shape)}; weights are already inside."""
+        ...
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """New shared values from the sum of the valid messages, {name: (*shape)}."""
+        ...
+
+
+@dataclass
+class Exchange:
+    """What a rule may know on the server beside the sum.
+
+    Attributes:
+        clients: J, how many there are in all.
+        reported: |A|, how many valid messages were summed (a tensor, so that nothing leaves the device).
+        prior_gradient: names -> gradient of log p(globals) at the current shared values.
+        memory: what the rule keeps from round to round, checkpointed with the server.
+    """
+
+    clients: int
+    reported: Tensor
+    prior_gradient: Callable[[Sequence[str]], State]
+    memory: State = field(default_factory=dict)

@@ -1,0 +1,199 @@
+"""Predictions and evaluation of any method, from its model and guide alone.
+
+A *personal* prediction (PM) runs the model at a client's own values: at the posterior mean of its latents, or
+averaged over draws. The *global* one (GM) knows the shared values only: personal latents stand at their prior mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyro
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch, Federation
+from hierfl.metrics import calibration_error, classification_rows, over_clients, regression_rows
+from hierfl.noise import ClientNoise, key
+from hierfl.plates import Restrict, Site
+
+from .method import Method, State
+from .svi import guide_latents, model_sites
+
+#: numbers (draws x examples x classes) that a prediction holds at a time
+BUDGET = 20_000_000
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method with the state that a fit has reached; all that predictions need.
+
+    Attributes:
+        method, federation: what was fitted to what.
+        shared: {name: (*shape)}.
+        personal: {name: (J, *shape)}.
+        copies: {name: (J, *shape)}, clients' own copies of shared values.
+        initial: one client's initial row, {name: (*shape)}.
+        seed: keys the draws.
+    """
+
+    method: Method
+    federation: Federation
+    shared: State
+    personal: State
+    copies: State
+    initial: State
+    seed: int
+
+    def values(self, rows: Sequence[int]) -> State:
+        """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
+        own = {k: v[index].unsqueeze(1) for k, v in {**self.copies, **self.personal}.items()}
+        return {**self.shared, **own}
+
+    def noise(self, rows: Sequence[int], draws: int, purpose: str, counts: Sequence[int] | None = None) -> ClientNoise:
+        """Client-keyed noise for these clients' draws."""
+        keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
+        return ClientNoise(
+            keys, draws, counts=counts, device=self.federation.device, dtype=self.federation.dtype
+        )
+
+    def personal_sites(
+        self, rows: Sequence[int], batch: Batch, draws: int, purpose: str = "predict"
+    ) -> tuple[dict[str, Site], dict[str, Site]]:
+        """The guide's and the model's sites for these clients; ``draws`` 0 stands at the posterior mean."""
+        values = self.values(rows)
+        counts = None if batch.mask is None else batch.mask.sum(1).tolist()
+        with pyro.validation_enabled(False), torch.no_grad():
+            noise = self.noise(rows, draws, purpose, counts) if draws else None
+            latents = guide_latents(self.method, batch, values, noise)
+            return latents, model_sites(self.method, batch, values, latents)
+
+    def global_sites(self, batch: Batch, draws: int = 0) -> dict[str, Site]:
+        """The model's sites where only the shared values are known.
+
+        Args:
+            batch: data, any rows.
+            draws: 0 puts personal latents at their prior mean; more draws them from the prior.
+
+        Raises:
+            UserError: if the method has no global model, or its prior neither mean nor draws.
+        """
+        if not self.method.has_global_model:
+            raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
+        rows = batch.rows
+        newcomer = self.method.newcomer(self.personal, self.initial)
+        values = {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **self.shared}
+
+        def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
+            return sample_keyed(fn, draws, self.seed, "population", name) if draws else fn.mean
+
+        with pyro.validation_enabled(False), torch.no_grad():
+            with Restrict(values, draw=from_prior) as seen:
+                self.method.model(batch)
+        return seen.sites
+
+
+def sample_keyed(fn: Any, draws: int, *parts: object) -> Tensor:
+    """Draws (K, *batch, *event) from any distribution that can sample, as a function of the key alone.
+
+    Torch's distributions read the global generator: it is borrowed, seeded by the key, and given back.
+    """
+    device = fn.mean.device if hasattr(fn, "mean") else torch.device("cpu")
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(key(*parts))
+        return fn.sample(torch.Size((draws,)))
+
+
+def response(sites: Mapping[str, Site]) -> Site:
+    """The one observed site of a model.
+
+    Raises:
+        UserError: if there are none or several.
+    """
+    observed = [site for site in sites.values() if site.kind == "observed"]
+    if len(observed) != 1:
+        raise UserError(f"predictions need a model with one observed site; this one has {len(observed)}")
+    return observed[0]
+
+
+def log_probs(fn: Any) -> Tensor:
+    """log p(class) of a categorical site, averaged over draws: (S, n, C)."""
+    values = fn.log_probs if hasattr(fn, "log_probs") else fn.logits.log_softmax(-1)
+    while values.dim() > 3:
+        values = values.logsumexp(0) - math.log(values.shape[0])
+    return values
+
+
+def moments(fn: Any) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of a response site's draws, (K, S, n)."""
+    mean, std = fn.mean, fn.stddev
+    return (mean, std) if mean.dim() > 2 else (mean.unsqueeze(0), std.unsqueeze(0))
+
+
+def site_rows(site: Site, batch: Batch, task: str) -> dict[str, Tensor]:
+    """Metrics per row of what a response site predicts for the batch's targets."""
+    if task == "classification":
+        return classification_rows(log_probs(site.fn), batch.y, batch.mask)
+    return regression_rows(*moments(site.fn), batch.y, batch.mask)
+
+
+def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
+    """Clients with data, largest first, in groups whose padded size times ``cost`` stays within the budget."""
+    order = sorted((j for j, n in enumerate(sizes) if n), key=lambda j: -sizes[j])
+    groups: list[list[int]] = []
+    for j in order:
+        if groups and len(groups[-1]) < chunk and sizes[groups[-1][0]] * cost * (len(groups[-1]) + 1) <= BUDGET:
+            groups[-1].append(j)
+        else:
+            groups.append([j])
+    return groups
+
+
+def evaluate_personal(fitted: Fitted, split: str, chunk: int, draws: int = 0) -> dict[str, np.ndarray]:
+    """Every client's metrics on its own data of ``split``: {metric: (J, ...)}, NaN where it has none.
+
+    Args:
+        fitted: the state.
+        split: "train", "validation" or "test".
+        chunk: clients at a time.
+        draws: 0 predicts at the posterior mean, else averaged over so many draws.
+    """
+    federation = fitted.federation
+    cost = max(1, draws) * max(1, federation.classes)
+    result: dict[str, Tensor] = {}
+    for rows in pieces(federation.sizes(split), chunk, cost):
+        batch = federation.batch(rows, split)
+        _, sites = fitted.personal_sites(rows, batch, draws)
+        index = torch.tensor(rows, device=federation.device)
+        for name, value in site_rows(response(sites), batch, federation.task).items():
+            if name not in result:
+                empty = 0.0 if name in ("n", "bins") else float("nan")
+                result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
+            result[name][index] = value
+    return {name: value.cpu().double().numpy() for name, value in result.items()}
+
+
+def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
+    """Metrics of the global model on the pool's examples ``index``, all as one client."""
+    federation = fitted.federation
+    size = max(1, BUDGET // max(1, federation.classes) // 10)
+    parts = []
+    for piece in index.split(size):
+        x, y = federation.examples(piece[None])
+        batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
+        parts.append(site_rows(response(fitted.global_sites(batch)), batch, federation.task))
+    rows = {k: np.stack([p[k].cpu().double().numpy() for p in parts]) for k in parts[0]}
+    n = rows["n"][:, 0]
+    one = {k: (n @ v[:, 0] / n.sum())[None] for k, v in rows.items() if k not in ("n", "bins", "rmse")}
+    if "rmse" in rows:
+        one["rmse"] = np.sqrt(n @ rows["rmse"][:, 0] ** 2 / n.sum())[None]
+    if "bins" in rows:
+        one["bins"] = rows["bins"].sum(0)
+        one["ece"] = calibration_error(torch.as_tensor(one["bins"])).numpy()
+    return over_clients({**one, "n": np.array([n.sum()])}, federation.task)

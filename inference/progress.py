@@ -1,0 +1,61 @@
+"""A progress bar for anything that takes longer than two seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+PATIENCE = 2.0
+
+
+class Bar:
+    """Rounds done, time left and the last metrics, on standard error; appears after two seconds.
+
+    Args:
+        total: rounds in all.
+        done: rounds that are done already (a resumed run).
+        show: False for none.
+    """
+
+    def __init__(self, total: int, done: int = 0, *, show: bool = True) -> None:
+        self.total, self.done, self.show = total, done, show
+        self._since, self._bar, self._task = time.monotonic(), None, None
+        self._text = ""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def advance(self, row: Mapping[str, Any] | None = None) -> None:
+        """One more round is done; ``row`` holds its metrics, if it was evaluated."""
+        self.done += 1
+        if row:
+            shown = {"pm_accuracy": "PM", "gm_accuracy": "GM", "pm_rmse": "PM rmse", "gm_rmse": "GM rmse"}
+            self._text = "  ".join(_show(word, row[key], key) for key, word in shown.items() if row.get(key) is not None)
+        if self.show and self._bar is None and time.monotonic() - self._since > PATIENCE and self.done < self.total:
+            self._start()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done, last=self._text)
+
+    def _start(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (
+            TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=24), TimeRemainingColumn(),
+            TextColumn("{task.fields[last]}"),
+        )  # fmt: skip
+        self._bar = Progress(*columns, console=Console(stderr=True))  # type: ignore[assignment]
+        self._bar.start()
+        self._task = self._bar.add_task("", total=self.total, completed=self.done, last=self._text)
+
+
+def _show(word: str, value: float, key: str) -> str:
+    return f"{word} {value:.1%}" if key.endswith("accuracy") else f"{word} {value:.4g}"

@@ -1,0 +1,522 @@
+"""fit(): rounds of a method on a federation; Run: what came out of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyro
+import torch
+from pyro.distributions import Delta
+from torch import Tensor
+from torch.distributions import Independent
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch, Federation
+from hierfl.metrics import over_clients
+from hierfl.noise import generator
+
+from . import checkpoint as checkpoints
+from .engine import PlateEngine
+from .method import Method, State
+from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, moments, response, sample_keyed
+from .progress import Bar
+from .server import Server, participants
+from .svi import guide_latents
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("hierfl")
+Row = dict[str, Any]
+
+CPU_CHUNK = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a fit is run; everything that is not the method's.
+
+    Attributes:
+        rounds: T.
+        seed: of initial values, participation, minibatches and noise.
+        participation: the probability with which each client reports in a round.
+        quorum: a round with fewer valid messages changes nothing.
+        evaluate_every: evaluation after rounds 1, 1 + k, 1 + 2k, ... and the last.
+        draws: of the posterior, for predictions averaged over draws.
+        chunk: rows in one plate; 0 for what suits the device.
+        device, dtype: where and in what the fit is computed.
+    """
+
+    rounds: int = 30
+    seed: int = 0
+    participation: float = 1.0
+    quorum: int = 1
+    evaluate_every: int = 1
+    draws: int = 20
+    chunk: int = 0
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        for name, least in (("rounds", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        if not 0 < self.participation <= 1:
+            raise UserError(f"participation must lie in (0, 1], not {self.participation}")
+        check_device(self.device)
+
+    def evaluates(self, number: int) -> bool:
+        """Whether round ``number`` is one of those after which everything is evaluated."""
+        return number == self.rounds or (number - 1) % self.evaluate_every == 0
+
+
+def check_device(name: str) -> None:
+    """Raises a UserError for a device that does not exist here."""
+    try:
+        torch.zeros((), device=name)
+    except (RuntimeError, AssertionError) as error:
+        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        raise UserError(f"device {name!r} is not there; available: {', '.join(there)}") from error
+
+
+def fit(
+    method: Method,
+    federation: Federation,
+    rounds: int = 30,
+    *,
+    folder: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    observe: Callable[[list[Row]], None] | None = None,
+    **options: Any,
+) -> Run:
+    """Fits a method to a federation.
+
+    Args:
+        method: what to fit.
+        federation: to what.
+        rounds: T.
+        folder: where to keep checkpoints; None for none.
+        resume: go on from the checkpoint in ``folder``. The result is the one an uninterrupted fit would have given.
+        progress: a bar on standard error, if it takes longer than two seconds.
+        observe: called with all metrics rows after each evaluation.
+        **options: fields of :class:`Options`.
+
+    Raises:
+        UserError: for options out of range, or a checkpoint that cannot be used.
+    """
+    settings = Options(rounds=rounds, **options)
+    with torch.no_grad(), pyro.get_param_store().scope():
+        return _Fit(method, federation, settings, folder, observe).run(resume, progress)
+
+
+class _Fit:
+    """A fit under way."""
+
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        options: Options,
+        folder: Path | None,
+        observe: Callable[[list[Row]], None] | None,
+    ) -> None:
+        self.options, self.folder, self.observe = options, folder, observe
+        self.federation = federation.to(options.device, options.dtype)
+        self.method = method
+        chunk = options.chunk or (CPU_CHUNK if self.federation.device.type == "cpu" else federation.clients)
+        self.engine = PlateEngine(method, self.federation, chunk, options.seed)
+        rng = generator(options.seed, "initial values")
+        shared = {k: self._place(v) for k, v in method.shared(rng).items()}
+        self.initial = {k: self._place(v) for k, v in method.personal(shared, rng).items()}
+        both = shared.keys() & self.initial.keys()
+        if both:
+            raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
+        self.server = Server(method, self.federation, shared, self.initial, options.quorum)
+        self.personal = {k: self._everyone(v) for k, v in self.initial.items()}
+        names = [k for group in method.copies for k in method.expand(group, shared)]
+        self.copies = {k: self._everyone(shared[k]) for k in names}
+        self.rows: list[Row] = []
+        self.seconds, self.round, self.failures = 0.0, 0, 0
+        self.random = has_random_guide(self.fitted())
+
+    def _place(self, value: Tensor) -> Tensor:
+        return value.detach().to(self.federation.device, self.options.dtype, copy=True)
+
+    def _everyone(self, value: Tensor) -> Tensor:
+        return value.expand(self.federation.clients, *value.shape).clone()
+
+    def fitted(self) -> Fitted:
+        """The state so far."""
+        return Fitted(
+            self.method, self.federation, self.server.shared, self.personal, self.copies, self.initial,
+            self.options.seed,
+        )  # fmt: skip
+
+    def run(self, resume: bool, progress: bool) -> Run:
+        options, keeper = self.options, _Keeper(self.folder)
+        if resume:
+            self._restore()
+        elif self.folder is not None:
+            keeper.save(self._state(), self._record())
+        if options.rounds == 0 and not self.rows:
+            self._evaluate()
+        with Bar(options.rounds, self.round, show=progress) as bar:
+            while self.round < options.rounds:
+                self._round()
+                evaluated = options.evaluates(self.round)
+                if evaluated:
+                    self._evaluate()
+                if self.folder is not None and (self.round == options.rounds or keeper.due()):
+                    keeper.save(self._state(), self._record())
+                bar.advance(self._last("test") if evaluated else None)
+        return Run(self.fitted(), self.options, self.rows, self.seconds, self.engine.chunk, self.random)
+
+    def _round(self) -> None:
+        options, start = self.options, time.perf_counter()
+        self.round += 1
+        reporting = participants(self.federation, self.round, options.seed, options.participation, options.quorum)
+        self.server.open()
+        self.personal, self.copies, failed = self.engine.round(
+            self.round, self.server, self.personal, self.copies, reporting
+        )
+        self.server.close()
+        diverged = failed.nonzero().flatten().tolist()  # the round's one word to the host, after its end
+        self.seconds += time.perf_counter() - start
+        if diverged:
+            self.failures += len(diverged)
+            names = ", ".join(self.federation.ids[j] for j in diverged[:10])
+            log.warning(
+                "round %d: %d client%s diverged and kept the previous state: %s%s",
+                self.round, len(diverged), "s" * (len(diverged) > 1), names, ", ..." * (len(diverged) > 10),
+            )  # fmt: skip
+
+    def _evaluate(self) -> None:
+        for split in ("validation", "test"):
+            if any(self.federation.sizes(split)):
+                self.rows.append(self._evaluated(split))
+        if self.observe is not None:
+            self.observe(self.rows)
+
+    def _evaluated(self, split: str) -> Row:
+        fitted, task, chunk = self.fitted(), self.federation.task, self.engine.chunk
+        row: Row = {"round": self.round, "split": split}
+        for kind, draws in (("pm", 0), ("pm_draws", self.options.draws if self.random else 0)):
+            numbers = {}
+            if kind == "pm" or draws:
+                numbers = over_clients(evaluate_personal(fitted, split, chunk, draws), task)
+            row |= {f"{kind}_{name}": numbers.get(name) for name in METRICS[task]}
+        if self.method.has_global_model:
+            index = self.federation.everyone
+            if split == "validation":
+                index = torch.cat(list(self.federation.validation)).unique()
+            numbers = evaluate_global(fitted, index)
+        else:
+            numbers = {}
+        row |= {f"gm_{name}": numbers.get(name) for name in METRICS[task] if name in GLOBAL}
+        row |= {"dropped": int(self.server.dropped.sum()), "void": int(self.server.void), "failed": self.failures}
+        return {**row, "seconds": round(self.seconds, 3)}
+
+    def _last(self, split: str) -> Row | None:
+        return next((row for row in reversed(self.rows) if row["split"] == split), None)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _state(self) -> State:
+        return {
+            **{f"server/{k}": v for k, v in self.server.state().items()},
+            **{f"personal/{k}": v for k, v in self.personal.items()},
+            **{f"copies/{k}": v for k, v in self.copies.items()},
+        }
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "round": self.round, "seconds": self.seconds, "failed": self.failures, "metrics": self.rows,
+            "federation": self.federation.digest(), "dtype": str(self.options.dtype),
+        }  # fmt: skip
+
+    def _restore(self) -> None:
+        if self.folder is None:
+            raise UserError("to resume, say where the checkpoint is")
+        state, record = checkpoints.load(self.folder)
+        fresh = self._state()
+        memory = {k for k in state if k.startswith("server/memory/")}
+        if state.keys() - memory != fresh.keys() - memory or any(state[k].shape != v.shape for k, v in fresh.items() if k in state):
+            raise UserError(f"the checkpoint in {self.folder} belongs to another method, network or federation")
+        if record["federation"] != self.federation.digest():
+            raise UserError(f"the checkpoint in {self.folder} was made on other data or another split")
+        if record["dtype"] != str(self.options.dtype):
+            raise UserError(f"the checkpoint in {self.folder} holds {record['dtype']}, not {self.options.dtype}")
+        if record["round"] > self.options.rounds:
+            raise UserError(f"the checkpoint in {self.folder} is at round {record['round']} of {self.options.rounds}")
+        device = self.federation.device
+
+        def under(prefix: str) -> State:
+            return {k.removeprefix(prefix): v.to(device) for k, v in state.items() if k.startswith(prefix)}
+
+        self.server.load(under("server/"))
+        self.personal, self.copies = under("personal/"), under("copies/")
+        self.round, self.seconds, self.failures = record["round"], record["seconds"], record["failed"]
+        self.rows = record["metrics"]
+        if self.observe is not None:
+            self.observe(self.rows)
+
+
+class _Keeper:
+    """Writes checkpoints, as often as they cost at most a twentieth of the time."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self._cost, self._since = folder, 0.0, time.perf_counter()
+
+    def due(self) -> bool:
+        return time.perf_counter() - self._since > 20 * self._cost
+
+    def save(self, state: State, record: dict[str, Any]) -> None:
+        assert self.folder is not None
+        start = time.perf_counter()
+        checkpoints.save(self.folder, state, record)
+        self._since = time.perf_counter()
+        self._cost = self._since - start
+
+
+METRICS = {
+    "classification": (
+        "accuracy", "nll", "brier", "ece", "worst10_accuracy", "accuracy_cv", "accuracy_pooled", "ece_pooled",
+    ),
+    "regression": ("rmse", "nll", "crps", "coverage90", "rmse_pooled"),
+}  # fmt: skip
+GLOBAL = ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
+
+
+def has_random_guide(fitted: Fitted) -> bool:
+    """Whether some personal latent has a posterior that is no point."""
+    batch = fitted.federation.template()
+    values = {**fitted.shared, **{k: v[None, None] for k, v in fitted.initial.items()}}
+    for site in guide_latents(fitted.method, batch, values, None).values():
+        fn = site.fn
+        while isinstance(fn, Independent):
+            fn = fn.base_dist
+        if not isinstance(fn, Delta):
+            return True
+    return False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a fit has left.
+
+    Attributes:
+        fitted: method, data and state.
+        options: how it was run.
+        rows: one dict per evaluation and split.
+        seconds: spent in rounds (evaluation and writing left out).
+        chunk: rows in one plate.
+        random: whether the guide has draws.
+    """
+
+    fitted: Fitted
+    options: Options
+    rows: list[Row]
+    seconds: float
+    chunk: int
+    random: bool
+
+    @property
+    def shared(self) -> State:
+        """What the server owns, {name: (*shape)}."""
+        return self.fitted.shared
+
+    @property
+    def personal(self) -> State:
+        """The clients' rows, {name: (J, *shape)}."""
+        return self.fitted.personal
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row per evaluation and split."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """One row per client: sizes, test metrics of its personal model, and what the method has."""
+        import pandas as pd
+
+        federation = self.fitted.federation
+        columns: dict[str, Any] = {"client": list(federation.ids), "n": federation.sizes("train")}
+        rows = evaluate_personal(self.fitted, "test", self.chunk)
+        columns["n_test"] = federation.sizes("test")
+        columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
+        everyone = self.fitted.values(range(federation.clients))
+        columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.per_client(everyone).items()}
+        return pd.DataFrame(columns)
+
+    def reliability(self) -> np.ndarray:
+        """Counts of the clients' reliability diagrams on test data, (J, 15, 3); see :mod:`hierfl.metrics`."""
+        return evaluate_personal(self.fitted, "test", self.chunk)["bins"]
+
+    def last(self, split: str = "test") -> Row:
+        """The last evaluation; an empty dict if there was none on that split."""
+        return next((row for row in reversed(self.rows) if row["split"] == split), {})
+
+    def best(self) -> Row:
+        """The test metrics of the round that was best on validation data; empty without validation data."""
+        name, sign = ("pm_accuracy", -1) if self.fitted.federation.task == "classification" else ("pm_rmse", 1)
+        seen = [row for row in self.rows if row["split"] == "validation" and row[name] is not None]
+        if not seen:
+            return {}
+        chosen = min(seen, key=lambda row: sign * row[name])["round"]  # the first of equals
+        return next((row for row in self.rows if row["split"] == "test" and row["round"] == chosen), {})
+
+    # -- predictions ------------------------------------------------------------------------------------------------
+
+    def predict(self, x: Tensor | np.ndarray, client: int | str, draws: int = 0) -> Tensor:
+        """What a client's own model says of new inputs.
+
+        Args:
+            x: raw inputs, (n, *event), as in the pool.
+            client: its number, or its name.
+            draws: 0 predicts at the posterior mean, else averaged over so many draws.
+
+        Returns:
+            Class probabilities (n, C), or for regression mean and standard deviation (n, 2).
+
+        Raises:
+            UserError: for a client that does not exist or inputs of another shape.
+        """
+        ids = list(self.fitted.federation.ids)
+        if isinstance(client, str) and client not in ids:
+            raise UserError(f"no client {client!r}")
+        row = ids.index(client) if isinstance(client, str) else client
+        if not 0 <= row < len(ids):
+            raise UserError(f"client must lie in 0..{len(ids) - 1}, not {client}")
+        batch = self._unlabelled(x)
+        _, sites = self.fitted.personal_sites([row], batch, draws)
+        return self._said(response(sites).fn)
+
+    def predict_new_client(self, x: Tensor | np.ndarray, draws: int = 100) -> Tensor:
+        """What the population says to a client that was never seen: predictions averaged over draws of its prior.
+
+        Args:
+            x: raw inputs, (n, *event).
+            draws: of the personal latents from their prior; 0 puts them at the prior mean.
+
+        Returns:
+            As :meth:`predict`.
+        """
+        return self._said(response(self.fitted.global_sites(self._unlabelled(x), draws)).fn)
+
+    def _unlabelled(self, x: Tensor | np.ndarray) -> Batch:
+        federation = self.fitted.federation
+        raw = torch.as_tensor(x, device=federation.device)
+        if raw.shape[1:] != federation.event_shape:
+            raise UserError(f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})")
+        y = torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device)
+        return Batch(federation.inputs(raw)[None], y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
+
+    def _said(self, fn: Any) -> Tensor:
+        if self.fitted.federation.task == "classification":
+            return log_probs(fn)[0].exp()
+        mean, std = moments(fn)
+        spread = (std.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
+        return torch.stack([mean.mean(0)[0], spread[0]], -1)
+
+    # -- ArviZ ------------------------------------------------------------------------------------------------------
+
+    def posterior(self, draws: int | None = None, limit: float = 100e6) -> Any:
+        """An ArviZ InferenceData with every client's posterior.
+
+        Groups: posterior, and prior where it can be drawn from, (chain, draw, client, ...); log_likelihood and
+        posterior_predictive of the training data, flat, with the client of each observation as a coordinate;
+        observed_data; constant_data (sizes, the global latents, what the method has per client).
+
+        Args:
+            draws: how many; None for 200, or as many as the limit allows.
+            limit: bytes, about, that the default number of draws must not exceed.
+        """
+        from hierfl.posterior import to_inference_data
+
+        federation = self.fitted.federation
+        if draws is None:
+            draws = max(2, min(200, int(limit / self._bytes_per_draw())))
+        parts: list[dict[str, dict[str, np.ndarray]]] = [self._client_draws(j, draws) for j in range(federation.clients)]
+
+        def gathered(group: str, axis: int) -> dict[str, np.ndarray]:
+            names = parts[0][group]
+            join = np.stack if group in ("posterior", "prior") else np.concatenate
+            return {k: join([part[group][k] for part in parts], axis=axis) for k in names}
+
+        observed = np.concatenate([federation.y[i].cpu().numpy() for i in federation.train])
+        everyone = self.fitted.values(range(federation.clients))
+        constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(federation.sizes()))}
+        for name, value in self.fitted.method.per_client(everyone).items():
+            constants[name] = (("client",), value.cpu().numpy())
+        for name in self._global_latents():
+            value = self.shared[name].cpu().numpy()
+            constants[name] = (tuple(f"{name}_dim_{k}" for k in range(value.ndim)), value)
+        return to_inference_data(
+            clients=federation.ids,
+            posterior=gathered("posterior", 2),
+            prior=gathered("prior", 2),
+            log_likelihood=gathered("log_likelihood", 2),
+            posterior_predictive=gathered("posterior_predictive", 2),
+            observed={"y": observed},
+            obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
+            constants=constants,
+        )
+
+    def _client_draws(self, j: int, draws: int) -> dict[str, dict[str, np.ndarray]]:
+        """One client's draws: each group's arrays, (1, draws, ...)."""
+        federation, fitted = self.fitted.federation, self.fitted
+        batch = federation.batch([j])
+        latents, sites = fitted.personal_sites([j], batch, draws, "posterior")
+
+        def drawn(value: Tensor, event: int) -> np.ndarray:  # ([K,] 1, 1 or n, *event) -> (1, K, ...)
+            value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
+            return value.squeeze(1).float().cpu().numpy()[None]
+
+        groups: dict[str, dict[str, np.ndarray]] = {"posterior": {}, "prior": {}}
+        for name, site in latents.items():
+            if any(size > 1 for size in site.fn.batch_shape):
+                continue  # a latent of every example: not a client's
+            event = len(site.fn.event_shape)
+            groups["posterior"][name] = drawn(site.value, event).squeeze(2)
+            prior = sites[name].fn
+            if prior.has_rsample or type(prior).__name__ != "ImproperUniform":
+                values = sample_keyed(prior, draws, fitted.seed, "prior", federation.ids[j], name)
+                while values.dim() > 3 + event:
+                    values = values[:, 0]
+                groups["prior"][name] = drawn(values, event).squeeze(2)
+        y = response(sites)
+        guesses = sample_keyed(y.fn, 1, fitted.seed, "posterior_predictive", federation.ids[j])[0]
+        groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
+        groups["posterior_predictive"] = {"y": drawn(guesses, 0)}
+        if federation.task == "classification":
+            groups["posterior_predictive"]["y"] = groups["posterior_predictive"]["y"].astype(np.int16)
+        return groups
+
+    def _bytes_per_draw(self) -> float:
+        federation = self.fitted.federation
+        values = {**self.fitted.shared, **{k: v[None, None] for k, v in self.fitted.initial.items()}}
+        latents = guide_latents(self.fitted.method, federation.template(), values, None)
+        numbers = sum(math.prod(site.fn.event_shape) for site in latents.values()) * 2 * federation.clients
+        return 4.0 * numbers + 6.0 * sum(federation.sizes())
+
+    def _global_latents(self) -> list[str]:
+        values = {**self.fitted.shared, **{k: v[None, None] for k, v in self.fitted.initial.items()}}
+        fitted = replace(self.fitted, copies={}, personal={k: v[:1] for k, v in self.fitted.personal.items()})
+        _, sites = fitted.personal_sites([0], fitted.federation.template(), 0)
+        return [name for name, site in sites.items() if site.kind == "fixed" and name in values]
+
+
+def summary(run: Run, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of one evaluation, without its bookkeeping."""
+    return {k: v for k, v in row.items() if k.startswith(("pm_", "gm_"))}

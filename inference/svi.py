@@ -1,0 +1,318 @@
+"""Local stochastic variational inference on a restricted model.
+
+Given the globals, clients are independent, so the rows' objective is the joint model restricted to the plate's rows:
+
+    ELBO_j = E_q(w_j) [ sum_i log p(y_ij | x_ij, w_j, theta) + log p(w_j | w) - log q(w_j) ].
+
+It is returned per row; the gradient of the sum splits by row, so that one backward pass trains S clients. The KL is
+analytic where it is exact (both sites from a registered pair, no Delta), the same draws' Monte-Carlo estimate
+elsewhere. log p(globals) belongs to no client and is left to the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyro
+import torch
+from pyro.distributions import Delta
+from pyro.distributions.util import scale_and_mask
+from torch import Tensor
+from torch.distributions import Independent, TransformedDistribution, kl_divergence
+from torch.nn.utils.rnn import pad_sequence
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch, pad
+from hierfl.noise import ClientNoise, permutation
+from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
+
+from .method import Local, Method, State
+
+#: examples (padding included) that cost about as much as one more pass through the model: decides about buckets
+PASS = 512
+
+
+def guide_latents(method: Method, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise | None) -> dict[str, Site]:
+    """Runs the guide: each personal latent's distribution and value, (K, S, 1, *event) or at the centre (S, 1, *event)."""
+    with Restrict(values, draw=draw_with(noise)) as seen:
+        method.guide(batch)
+    for name, site in seen.sites.items():
+        if site.kind == "latent" and not site.per_client:
+            raise UserError(f"guide site {name!r} stands outside the client plate; a global latent is a point: name it in shared()")
+    return {name: site for name, site in seen.sites.items() if site.kind == "latent"}
+
+
+def model_sites(
+    method: Method,
+    batch: Batch,
+    values: Mapping[str, Tensor],
+    latents: Mapping[str, Site],
+    frozen: FrozenFeatures | None = None,
+) -> dict[str, Site]:
+    """Runs the model with the guide's draws."""
+    with Restrict(values, latents={name: site.value for name, site in latents.items()}, frozen=frozen) as seen:
+        method.model(batch)
+    unused = latents.keys() - seen.sites.keys()
+    if unused:
+        raise UserError(f"guide site {sorted(unused)[0]!r} is not a latent of the model")
+    return seen.sites
+
+
+def elbo(
+    method: Method,
+    batch: Batch,
+    values: Mapping[str, Tensor],
+    noise: ClientNoise | None,
+    *,
+    frozen: FrozenFeatures | None = None,
+    analytic: bool = True,
+) -> Tensor:
+    """The rows' restricted ELBOs, averaged over the particles of ``noise``: (S,).
+
+    Args:
+        method: whose model and guide.
+        batch: rows and data.
+        values: every parameter and global latent.
+        noise: None evaluates at the guide's centre (exact for point guides).
+        frozen: outputs of networks that do not move.
+        analytic: False estimates every KL from the draws.
+    """
+    latents = guide_latents(method, batch, values, noise)
+    total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
+    for name, site in model_sites(method, batch, values, latents, frozen).items():
+        if not site.per_client:
+            continue  # log p(globals): the server's
+        if site.kind != "latent":
+            total = total + _rows(_log_density(site.fn, site), batch.rows)
+            continue
+        q = latents[name]
+        if analytic and _exact(q.fn) and _exact(site.fn):
+            try:
+                kl = kl_divergence(q.fn, site.fn)
+            except NotImplementedError:
+                pass
+            else:
+                # scale and mask of the guide's site, as in TraceMeanField_ELBO
+                total = total - _rows(scale_and_mask(kl, q.scale, q.mask), batch.rows)
+                continue
+        total = total + _rows(_log_density(site.fn, site), batch.rows) - _rows(_log_density(q.fn, q), batch.rows)
+    return total
+
+
+def _log_density(fn: Any, site: Site) -> Tensor:
+    return scale_and_mask(fn.log_prob(site.value), site.scale, site.mask)
+
+
+def _exact(fn: Any) -> bool:
+    """Whether a registered KL may be trusted: pyro's own drop a Delta's log_density."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    return not isinstance(fn, Delta | TransformedDistribution)
+
+
+def _rows(terms: Tensor, rows: int) -> Tensor:
+    """(..., S, n) or (..., S, 1) -> (S,): mean over what stands left of the clients, sum over data."""
+    if terms.dim() > 2:
+        terms = terms.flatten(0, -3).mean(0)
+    terms = terms.sum(-1)
+    return terms if terms.shape == (rows,) else terms.expand(rows)
+
+
+def global_log_prob(method: Method, batch: Batch, shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]) -> Tensor:
+    """log p(globals): the sites of the model outside the client plate, at the shared values.
+
+    Args:
+        batch: any batch; :meth:`Federation.template` will do.
+        shared: the globals.
+        personal: one row of personal values (S, 1, *shape), which the sum does not depend on.
+    """
+    values = {**shared, **personal}
+    latents = guide_latents(method, batch, values, None)
+    total = torch.zeros((), dtype=batch.n.dtype, device=batch.n.device)
+    for site in model_sites(method, batch, values, latents).values():
+        if not site.per_client and site.kind == "fixed":
+            total = total + _log_density(site.fn, site).sum()
+    return total
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+
+def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOptimizer:
+    """Stochastic gradient descent."""
+    return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def adam(lr: float) -> MakeOptimizer:
+    """Adam with its usual constants."""
+    return partial(torch.optim.Adam, lr=lr)
+
+
+@dataclass(frozen=True)
+class SVI:
+    """Gradient steps on the rows' restricted ELBO, by a fresh optimiser each round.
+
+    Args:
+        names: what is trained: personal values, or shared ones (then each row trains a copy of its own).
+        epochs: passes through a client's data.
+        optimizer: from leaves to a torch optimiser that treats every element alike (SGD, Adam, ...).
+        batch: examples per step; None for all of them.
+        particles: K, draws of the guide per step.
+        per: "sum" ascends the ELBO; "example" ascends ELBO / n_j, the mean log likelihood less KL / n_j.
+    """
+
+    names: Sequence[str]
+    epochs: int
+    optimizer: MakeOptimizer
+    batch: int | None = None
+    particles: int = 1
+    per: str = "sum"
+
+    def run(self, local: Local, phase: int) -> Local:
+        """Trains the rows; see the class."""
+        names = [k for name in self.names for k in local.method.expand(name, local.values)]
+        if not names or not self.epochs:
+            return local
+        local = local.own(names)
+        # validation costs in a hot loop; gradients are wanted whatever the caller has switched off
+        with pyro.validation_enabled(False), torch.enable_grad():
+            if self.batch is None:
+                for first, last in buckets(local.sizes):
+                    self._whole(local.part(first, last), names, phase)
+            else:
+                self._minibatches(local, names, phase)
+        return local
+
+    def _whole(self, local: Local, names: list[str], phase: int) -> None:
+        batch = local.federation.batch(local.clients)
+        leaves = _leaves(local, names)
+        optimizer = self.optimizer(list(leaves.values()))
+        noise = local.noise(phase, self.particles, local.sizes)
+        frozen = FrozenFeatures(frozenset(names), lambda: batch.x)
+        frozen.show(batch.x)
+        values = {**local.values, **leaves}
+        for step in range(self.epochs):
+            self._step(local.method, batch, values, noise.at(step), frozen, optimizer)
+
+    def _minibatches(self, local: Local, names: list[str], phase: int) -> None:
+        federation, rows = local.federation, len(local.clients)
+        plans = [self._plan(local, row, phase) for row in range(rows)]  # rows come largest first, so longest first
+        position = pad_sequence(plans, padding_value=-1)  # (steps, S, B): places in a client's own training set
+        present = position >= 0
+        counts = present.sum(-1)
+        steps = [len(plan) for plan in plans]
+        complete = bool((counts == position.shape[-1]).all())
+        position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
+        weight = local.n / counts.to(federation.device)  # n_j / b_j; rows that have finished are never asked
+        index, _ = pad([federation.train[j] for j in local.clients])
+        everyone = torch.arange(rows, device=federation.device)[:, None]
+        frozen = FrozenFeatures(frozenset(names), lambda: federation.batch(local.clients).x)
+        noise = local.noise(phase, self.particles)
+        optimizer: torch.optim.Optimizer | None = None
+        for first, last, active in spans(steps):
+            part = local.part(0, active)
+            leaves = _leaves(part, names)
+            optimizer = _shrunk(optimizer, self.optimizer, list(leaves.values()), active)
+            values = {**part.values, **leaves}
+            n = local.n[:active]
+            for step in range(first, last):
+                at = position[step, :active]
+                x, y = federation.examples(index[everyone[:active], at])
+                here = None if complete else mask[step, :active]
+                batch = Batch(x, y, here, n, weight[step, :active, None])
+                frozen.show(x, everyone[:active], at)
+                noise.counts = counts[step]
+                self._step(local.method, batch, values, noise.at(step, active), frozen, optimizer)
+
+    def _plan(self, local: Local, row: int, phase: int) -> Tensor:
+        """The row's minibatches in order, (steps, B): places in its own training set, -1 for padding."""
+        n, size = local.sizes[row], self.batch or 1
+        epochs = [permutation(n, *local.key(phase, row), "epoch", epoch) for epoch in range(self.epochs)]
+        short = -n % size
+        return torch.cat([torch.nn.functional.pad(e, (0, short), value=-1).view(-1, size) for e in epochs])
+
+    def _step(
+        self,
+        method: Method,
+        batch: Batch,
+        values: Mapping[str, Tensor],
+        noise: ClientNoise,
+        frozen: FrozenFeatures,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        objective = elbo(method, batch, values, noise, frozen=frozen)
+        if not objective.requires_grad:
+            raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
+        if self.per == "example":
+            objective = objective / batch.n
+        (-objective.sum()).backward()
+        optimizer.step()
+
+
+def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: object) -> State:
+    """Each row's gradient of its restricted ELBO in shared values, at what was broadcast: {name: (S, *shape)}.
+
+    A row's own copy of one of these values plays no part: the gradient belongs to the value that the server holds.
+    """
+    rows = {k: v for k, v in local.rows.items() if k not in names}
+    at_broadcast = dataclasses.replace(local, rows=rows).own(names)
+    gradients = {k: torch.zeros_like(at_broadcast.rows[k]) for k in names}
+    with pyro.validation_enabled(False), torch.enable_grad():
+        for first, last in buckets(local.sizes):
+            part = at_broadcast.part(first, last)
+            batch = part.federation.batch(part.clients)
+            leaves = _leaves(part, names)
+            noise = part.noise(phase, particles, part.sizes)
+            objective = elbo(local.method, batch, {**part.values, **leaves}, noise)
+            found = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True)
+            for name, gradient in zip(names, found, strict=True):
+                if gradient is not None:
+                    gradients[name][first:last] = gradient
+    return {k: g.squeeze(1) for k, g in gradients.items()}
+
+
+def buckets(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Cuts rows, largest first, so that little is padded: a new bucket where padding would cost more than a pass."""
+    first = 0
+    for row in range(1, len(sizes) + 1):
+        waste = sum(sizes[first] - n for n in sizes[first : row + 1])
+        if row == len(sizes) or waste > PASS + sum(sizes[first : row + 1]) // 4:
+            yield first, row
+            first = row
+
+
+def spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Stretches of steps during which the same rows take part: first step, last + 1, how many rows (the first ones)."""
+    first = 0
+    for last in sorted(set(steps)):
+        yield first, last, sum(s >= last for s in steps)
+        first = last
+
+
+def _leaves(local: Local, names: Sequence[str]) -> State:
+    """Autograd leaves that share the rows' memory, so that an optimiser's step is seen in them."""
+    return {k: local.rows[k].detach().requires_grad_() for k in names}
+
+
+def _shrunk(
+    old: torch.optim.Optimizer | None, make: MakeOptimizer, leaves: list[Tensor], active: int
+) -> torch.optim.Optimizer:
+    """An optimiser for the rows that are left, which remembers what the old one knew of them.
+
+    A momentum moves rows without a gradient, too: rows that have finished must not be among its leaves.
+    """
+    new = make(leaves)
+    if old is not None:
+        for before, after in zip(old.param_groups[0]["params"], leaves, strict=True):
+            new.state[after] = {
+                k: v[:active] if torch.is_tensor(v) and v.shape == before.shape else v
+                for k, v in old.state[before].items()
+            }
+    return new

@@ -1,0 +1,40 @@
+"""The second floor: one file per method or family. The page you edit.
+
+The registry says where each method lives, so that the command line can list them without importing torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from .limits import FedAvg, FedPer, FedRep, Local
+    from .pfedvem import PFedVEM
+
+
+class Entry(NamedTuple):
+    """Where a method lives, and what it is in one line."""
+
+    module: str
+    cls: str
+    family: str
+    about: str
+
+
+METHODS: dict[str, Entry] = {
+    "pfedvem": Entry("pfedvem", "PFedVEM", "hierarchical", "confidence-aware variational EM (Zhu et al., CVPR 2023)"),
+    "local": Entry("limits", "Local", "limit: rho -> inf", "every client alone"),
+    "fedavg": Entry("limits", "FedAvg", "limit: rho -> 0", "one model for all (McMahan et al., AISTATS 2017)"),
+    "fedper": Entry("limits", "FedPer", "limit: rho -> inf on the head", "shared base, own head, trained jointly (Arivazhagan et al., 2019)"),
+    "fedrep": Entry("limits", "FedRep", "limit: rho -> inf on the head", "shared base, own head, head first (Collins et al., ICML 2021)"),
+}  # fmt: skip
+
+__all__ = ["METHODS", "FedAvg", "FedPer", "FedRep", "Local", "PFedVEM"]
+
+
+def __getattr__(name: str) -> Any:
+    for entry in METHODS.values():
+        if entry.cls == name:
+            return getattr(import_module(f"hierfl.models.{entry.module}"), name)
+    raise AttributeError(f"module 'hierfl.models' has no attribute {name!r}")

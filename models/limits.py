@@ -1,0 +1,151 @@
+"""The four references that every comparison needs, as limits of one model with a point guide.
+
+    w_j | w ~ N(w, rho^2 I),    y_ij ~ Categorical(softmax(w_j^T h_theta(x_ij))),    q(w_j) = delta(mu_j)
+
+             rho     head        base        what a client trains     what it sends
+    FedAvg   -> 0    w_j = w     theta       (w, theta) jointly       n_j w, n_j theta, n_j
+    FedPer   -> inf  mu_j        theta       (mu_j, theta) jointly    n_j theta, n_j
+    FedRep   -> inf  mu_j        theta       mu_j, then theta         n_j theta, n_j
+    Local    -> inf  mu_j        theta_j     (mu_j, theta_j) jointly  nothing
+
+Joint and block training are minibatch gradient descent on the mean log likelihood. (McMahan et al., AISTATS 2017;
+Arivazhagan et al., 2019; Collins et al., ICML 2021.)
+"""
+
+from dataclasses import dataclass
+
+import torch
+from pyro.distributions import Delta
+
+from hierfl.federation import Batch
+from hierfl.inference.exchange import SampleWeighted
+from hierfl.inference.method import LocalStep, Method, Rule, State, setting
+from hierfl.inference.svi import SVI, sgd
+from hierfl.plates import clients, data, flat, param, sample
+
+
+class Limit(Method):
+    """rho -> inf: a head of its own for every client, a shared base."""
+
+    copies = ("base",)
+
+    @dataclass(frozen=True)
+    class Settings:
+        """Minibatch gradient descent on the mean log likelihood."""
+
+        epochs: int = setting(5, "epochs a round", at_least=0)
+        lr: float = setting(1e-2, "step size", above=0)
+        batch: int = setting(10, "examples per step", at_least=1)
+        momentum: float = setting(0.9, "forgotten each round", at_least=0)
+        w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
+
+    def shared(self, rng: torch.Generator) -> State:
+        return self.network.base.init(rng)
+
+    def personal(self, shared: State, rng: torch.Generator) -> State:
+        return {"mu": self.initial_head(rng)}
+
+    def initial_head(self, rng: torch.Generator) -> torch.Tensor:
+        """The head that everybody starts from, (d,)."""
+        return self.settings.w_0 * torch.randn(self.network.head.d, generator=rng)
+
+    def model(self, batch: Batch) -> None:
+        net = self.network
+        with clients(batch):
+            w_j = sample("w_j", flat(net.head.d))
+            with data(batch):
+                sample("y", net.likelihood(net.head(w_j, net.base(batch.x))), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        mu = param("mu")
+        with clients(batch):
+            sample("w_j", Delta(mu).to_event(1))
+
+    def sgd(self, *names: str) -> SVI:
+        """Minibatch gradient descent of these values."""
+        s = self.settings
+        return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+
+    def exchange(self) -> dict[str, Rule]:
+        return {"base": SampleWeighted()}
+
+    @property
+    def has_global_model(self) -> bool:
+        return False
+
+
+class Local(Limit):
+    """rho -> inf on everything: no messages."""
+
+    name, about = "local", "every client alone"
+    copies = ()
+
+    def shared(self, rng: torch.Generator) -> State:
+        return {}
+
+    def personal(self, shared: State, rng: torch.Generator) -> State:
+        return {"mu": self.initial_head(rng), **self.network.base.init(rng)}
+
+    def local(self) -> list[LocalStep]:
+        return [self.sgd("mu", "base")]
+
+    def exchange(self) -> dict[str, Rule]:
+        return {}
+
+
+class FedAvg(Limit):
+    """rho -> 0: every w_j is w."""
+
+    name, about = "fedavg", "one model for all (McMahan et al., AISTATS 2017)"
+    copies = ()
+
+    def shared(self, rng: torch.Generator) -> State:
+        return {"w": self.initial_head(rng), **self.network.base.init(rng)}
+
+    def personal(self, shared: State, rng: torch.Generator) -> State:
+        return {}
+
+    def model(self, batch: Batch) -> None:
+        net = self.network
+        w = sample("w", flat(net.head.d))
+        with clients(batch), data(batch):
+            sample("y", net.likelihood(net.head(w, net.base(batch.x))), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        """Nothing is personal."""
+
+    def local(self) -> list[LocalStep]:
+        return [self.sgd("w", "base")]
+
+    def exchange(self) -> dict[str, Rule]:
+        return {"w": SampleWeighted(), "base": SampleWeighted()}
+
+    @property
+    def has_global_model(self) -> bool:
+        return True
+
+
+class FedPer(Limit):
+    """rho -> inf on the head: base and head trained jointly."""
+
+    name, about = "fedper", "shared base, own head, trained jointly (Arivazhagan et al., 2019)"
+
+    def local(self) -> list[LocalStep]:
+        return [self.sgd("mu", "base")]
+
+
+class FedRep(Limit):
+    """rho -> inf on the head: first the head, then the base."""
+
+    name, about = "fedrep", "shared base, own head, head first (Collins et al., ICML 2021)"
+
+    @dataclass(frozen=True)
+    class Settings(Limit.Settings):
+        """Head and base have epochs of their own."""
+
+        head_epochs: int = setting(10, "epochs of the head, before the base's", at_least=0)
+
+    def local(self) -> list[LocalStep]:
+        s = self.settings
+        head = SVI(["mu"], s.head_epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+        return [head, self.sgd("base")]
