@@ -196,9 +196,10 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
             widths = [0]
         if min(widths) < 1:
             raise UserError(f"network mlp needs widths above zero, as in mlp:100 or mlp:64,64; got {text or 'none'!r}")
-        for width in widths:
-            layers += [nn.Linear(features, width), nn.ReLU()]
-            features = width
+        with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
+            for width in widths:
+                layers += [nn.Linear(features, width), nn.ReLU()]
+                features = width
     elif spec != "linear":
         raise unknown("network", spec, ["linear", "mlp:H", "mlp:H,H,..."])
     module = nn.Sequential(*layers)

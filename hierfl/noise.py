@@ -87,14 +87,13 @@ class ClientNoise:
         number, offset = divmod(self.step, length)
         drawn, block = self._blocks.get(site, (-1, torch.empty(0)))
         if drawn != number:
-            shape = (len(self.keys), length, self.particles, *event_shape)
-            if drawn < 0:
-                block = torch.empty(shape, device=self.device, dtype=self.dtype)
-            for skipped in range(drawn + 1, number + 1):  # a stream is read in order, whatever is used of it
+            # a new tensor each time: what was handed out are views
+            shape = (self.active, length, self.particles, *event_shape)
+            block = torch.empty(shape, device=self.device, dtype=self.dtype)
+            for _ in range(drawn, number):  # a stream is read in order, whatever is used of it
                 for row in range(self.active):
                     block[row].normal_(generator=self._generators[site][row])
-                drawn = skipped
-            self._blocks[site] = (drawn, block)
+            self._blocks[site] = (number, block)
         return block[: self.active, offset].transpose(0, 1).unsqueeze(2)
 
     def _data_noise(self, site: str, width: int, event_shape: torch.Size) -> Tensor:

@@ -1,0 +1,86 @@
+"""What every test gets: small federations, and the certainty that it left no global state behind (invariant 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyro
+import pytest
+import torch
+
+from hierfl import Federation
+from hierfl.datasets import make_pool
+from hierfl.networks import Architecture, architecture
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_global_state() -> Iterator[None]:
+    """No run leaks into another: param store, generators, default dtype and validation are as they were."""
+    pyro.clear_param_store()
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), torch.get_default_dtype()  # noqa: NPY002
+    validation = torch.distributions.Distribution._validate_args
+    threads = torch.get_num_threads()
+    yield
+    assert not list(pyro.get_param_store())
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    assert torch.get_default_dtype() == before[2]
+    assert torch.distributions.Distribution._validate_args == validation
+    assert torch.get_num_threads() == threads
+
+
+def blobs(sizes: list[int], classes: int = 3, features: int = 4, seed: int = 0, test: int = 12) -> Federation:
+    """Clients of given sizes with Gaussian classes whose centres differ a little between clients; float64."""
+    rng = np.random.default_rng(seed)
+    centres = 2 * rng.normal(size=(classes, features))
+
+    def draw(counts: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        y = np.concatenate([rng.permutation(np.arange(n) % classes) for n in counts])
+        who = np.repeat(np.arange(len(counts)), counts)
+        shift = rng.normal(size=(len(counts), classes, features))
+        return centres[y] + shift[who, y] + rng.normal(size=(len(y), features)), y, who
+
+    x, y, who = draw(sizes)
+    x_test, y_test, who_test = draw([test] * len(sizes))
+    names = np.array([f"place-{j:02d}" for j in range(len(sizes))])
+    return Federation.from_arrays(
+        x, y, names[who], x_test=x_test, y_test=y_test, client_test=names[who_test], validation=0.0
+    ).to(dtype=torch.float64)
+
+
+def slopes(sizes: list[int], features: int = 2, noise: float = 0.5, seed: int = 0) -> Federation:
+    """A linear-Gaussian federation: y = w_j . x + noise, w_j ~ N(w, 1); float64."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(len(sizes)), sizes)
+    x = rng.normal(size=(len(who), features))
+    w = rng.normal(size=features) + rng.normal(size=(len(sizes), features))
+    y = (x * w[who]).sum(1) + 0.3 + noise * rng.normal(size=len(who))
+    return Federation.from_arrays(x, y, who, test=0.0, task="regression").to(dtype=torch.float64)
+
+
+@pytest.fixture
+def small() -> Federation:
+    """Seven clients of very different sizes."""
+    return blobs([23, 7, 2, 14, 14, 5, 9])
+
+
+@pytest.fixture
+def net(small: Federation) -> Architecture:
+    """One hidden layer of five."""
+    return architecture("mlp:5", small)
+
+
+def image_pool(n: int = 600, classes: int = 10, seed: int = 0, fine: int = 0) -> object:
+    """A pool of tiny float inputs with balanced labels (and ``fine`` subclasses of each), for partitions."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(n) % classes
+    sub = (np.arange(n) // classes) % fine if fine else None
+    fine_ids = None if sub is None else y * fine + sub
+    x = rng.normal(size=(n, 3))
+    cut = int(0.8 * n)
+    return make_pool(
+        "toy", x[:cut], y[:cut], x[cut:], y[cut:],
+        fine_train=None if fine_ids is None else fine_ids[:cut],
+        fine_test=None if fine_ids is None else fine_ids[cut:],
+    )  # fmt: skip
