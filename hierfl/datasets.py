@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -144,25 +144,29 @@ def load_npz(path: Path) -> Pool:
     """
     if not path.is_file():
         raise UserError(f"no file {path}; it should be an .npz with {', '.join(ARRAYS)}")
-    arrays: dict[str, np.ndarray] = {}
+    with open(path, "rb") as stream:
+        return make_pool(path.stem, **_read_npz(path, stream))
+
+
+def _read_npz(path: Path, stream: BinaryIO) -> dict[str, np.ndarray]:
+    damaged = (zipfile.BadZipFile, ValueError, EOFError, OSError)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise UserError(f"{path} is no .npz file but a single array")
-            missing = [k for k in ARRAYS if k not in file.files]
-            if missing:
-                raise UserError(f"{path} lacks {', '.join(missing)}; it has {', '.join(file.files) or 'nothing'}")
-            for k in (*ARRAYS, *OPTIONAL):
-                if k in file.files:
-                    try:
-                        arrays[k] = file[k]
-                    except ValueError as error:
-                        raise UserError(f"{path}: array {k} cannot be read without pickle ({error})") from error
-    except UserError:
-        raise
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError) as error:
+        file = np.load(stream, allow_pickle=False)
+    except damaged as error:
         raise UserError(f"{path} is no .npz file, or a damaged one ({error})") from error
-    return make_pool(path.stem, **arrays)
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise UserError(f"{path} is no .npz file but a single array")
+    arrays: dict[str, np.ndarray] = {}
+    missing = [k for k in ARRAYS if k not in file.files]
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(missing)}; it has {', '.join(file.files) or 'nothing'}")
+    for k in (*ARRAYS, *OPTIONAL):
+        if k in file.files:
+            try:
+                arrays[k] = file[k]
+            except damaged as error:
+                raise UserError(f"{path}: array {k} cannot be read without pickle, or is damaged ({error})") from error
+    return arrays
 
 
 def make_pool(

@@ -259,6 +259,8 @@ class ClosedForm:
 
     def run(self, local: Local, phase: int) -> Local:
         """Sets the value in every row."""
+        if self.name not in local.rows:
+            raise UserError(f"ClosedForm sets {self.name!r}, which personal() does not declare")
         new = self.formula(local.values)
         if new.shape != local.rows[self.name].shape:
             raise ValueError(

@@ -91,7 +91,7 @@ class Fitted:
         values = {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **self.shared}
 
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
-            return sample_keyed(fn, draws, self.seed, "population", name) if draws else fn.mean
+            return sample_keyed(fn, draws, batch.x.device, self.seed, "population", name) if draws else fn.mean
 
         with pyro.validation_enabled(False), torch.no_grad():
             with Restrict(values, draw=from_prior) as seen:
@@ -99,12 +99,11 @@ class Fitted:
         return seen.sites
 
 
-def sample_keyed(fn: Any, draws: int, *parts: object) -> Tensor:
+def sample_keyed(fn: Any, draws: int, device: torch.device, *parts: object) -> Tensor:
     """Draws (K, *batch, *event) from any distribution that can sample, as a function of the key alone.
 
     Torch's distributions read the global generator: it is borrowed, seeded by the key, and given back.
     """
-    device = fn.mean.device if hasattr(fn, "mean") else torch.device("cpu")
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(key(*parts))
         return fn.sample(torch.Size((draws,)))

@@ -491,12 +491,12 @@ class Run:
             groups["posterior"][name] = drawn(site.value, event).squeeze(2)
             prior = sites[name].fn
             if prior.has_rsample or type(prior).__name__ != "ImproperUniform":
-                values = sample_keyed(prior, draws, fitted.seed, "prior", federation.ids[j], name)
+                values = sample_keyed(prior, draws, federation.device, fitted.seed, "prior", federation.ids[j], name)
                 while values.dim() > 3 + event:
                     values = values[:, 0]
                 groups["prior"][name] = drawn(values, event).squeeze(2)
         y = response(sites)
-        guesses = sample_keyed(y.fn, 1, fitted.seed, "posterior_predictive", federation.ids[j])[0]
+        guesses = sample_keyed(y.fn, 1, federation.device, fitted.seed, "posterior_predictive", federation.ids[j])[0]
         groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
         groups["posterior_predictive"] = {"y": drawn(guesses, 0)}
         if federation.task == "classification":

@@ -1,0 +1,1 @@
+"""The roof: command line, run folders, loading a method by path."""

@@ -1,0 +1,209 @@
+"""The command line. Nothing heavy is imported until a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from hierfl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+app = typer.Typer(
+    help="Hierarchical-Bayesian personalised federated learning.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
+    if version:
+        from hierfl import __version__
+
+        typer.echo(f"hierfl {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Argument(help="A method's name (see hierfl methods), or FILE.py that defines one.")] = "",
+    data: Annotated[str, typer.Option(help="A data set's name (see hierfl datasets), or FILE.npz.")] = "digits",
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
+    split: Annotated[str | None, typer.Option(help="How the data are split, such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")] = None,
+    participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
+    prior: Annotated[str | None, typer.Option(help="hierarchical, fixed or flat, where the method has a prior.")] = None,
+    validation: Annotated[float | None, typer.Option(help="Fraction held out for choosing. [default: 0.1]")] = None,
+    network: Annotated[str | None, typer.Option(help="linear, mlp:H or mlp:H,H,...")] = None,
+    noise: Annotated[float | None, typer.Option(help="Standard deviation of a regression's response. [default: 1]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything random. [default: 0]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
+    chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
+    quorum: Annotated[int | None, typer.Option(help="Fewest valid messages that change anything. [default: 1]")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
+    draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new numbered one under ./runs]")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method (see hierfl methods NAME).")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in DIR; needs nothing else.")] = None,
+) -> None:  # fmt: skip
+    """Fit a method to a federation, and keep everything in a run folder."""
+    given = {
+        "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
+        "validation": validation, "network": network, "noise": noise, "seed": seed, "device": device, "chunk": chunk,
+        "quorum": quorum, "evaluate_every": evaluate_every, "draws": draws,
+    }  # fmt: skip
+    if resume is not None:
+        if method or out or prior or setting or any(v is not None for v in given.values()):
+            raise UserError("--resume needs nothing else: the run's folder says everything")
+        from .runner import resume as go_on
+
+        folder, summary = resume, go_on(resume, progress=not quiet)
+    else:
+        if not method:
+            from hierfl.models import METHODS
+
+            raise UserError(f"which method? known: {', '.join(METHODS)}; or FILE.py")
+        from .runner import configure, start
+
+        config = configure(method, data, given, _settings(setting or [], prior))
+        folder, summary = start(config, out, overwrite, progress=not quiet)
+    if not quiet:
+        _show(summary, folder)
+
+
+def _settings(pairs: list[str], prior: str | None) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set takes KEY=VALUE, not {pair!r}")
+        settings[key] = value
+    return settings if prior is None else {**settings, "prior": prior}
+
+
+def _show(summary: dict[str, Any], folder: Path) -> None:
+    from rich.console import Console
+
+    console = Console()
+    title = f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['rounds']} rounds"
+    console.print(title, highlight=False)
+    regression = summary["pm_rmse"] is not None
+    names = ("rmse", "nll", "crps", "coverage90") if regression else ("accuracy", "nll", "brier", "ece")
+    table = _table("test data", *names)
+    for numbers, when in ((summary, "last round"), (summary["best"], "best by validation")):
+        if numbers is None:
+            continue
+        when = f"round {numbers['round']}, {when}" if "round" in numbers else when
+        for kind, what in (("pm", "personal"), ("pm_draws", "personal, averaged draws"), ("gm", "global")):
+            values = [numbers.get(f"{kind}_{name}") for name in names]
+            if any(v is not None for v in values):
+                table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
+    console.print(table)
+    console.print(f"everything is in {folder}", highlight=False, soft_wrap=True)
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1%}" if name in ("accuracy", "coverage90") else f"{value:.3f}"
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(first, box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+@app.command("methods")
+def list_methods(
+    name: Annotated[str, typer.Argument(help="Show this method's settings.")] = "",
+) -> None:
+    """List the methods, or one method's settings."""
+    from rich.console import Console
+
+    from hierfl.models import METHODS
+
+    if not name:
+        table = _plain("method", "what it is", "family")
+        for key, entry in METHODS.items():
+            table.add_row(key, entry.about, entry.family)
+    else:
+        from .methods import describe, load
+
+        table = _plain("setting", "default", "meaning")
+        for row in describe(load(name).cls):
+            table.add_row(*row)
+    Console().print(table)
+
+
+@app.command("datasets")
+def list_datasets() -> None:
+    """List the data sets and the ways of splitting them."""
+    from rich.console import Console
+
+    from hierfl.datasets import ARRAYS, DATASETS
+    from hierfl.partition import SPLITS
+
+    console = Console()
+    table = _plain("data set", "what it is", "by default")
+    for name, entry in DATASETS.items():
+        table.add_row(name, entry.about, f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds")
+    table.add_row("FILE.npz", f"your own: {', '.join(ARRAYS)}", "say --clients and --split")
+    console.print(table)
+    table = _plain("split", "what a client gets")
+    for name, kind in SPLITS.items():
+        table.add_row(f"{name}:{kind.parameter}" if kind.parameter else name, kind.about)
+    console.print(table)
+
+
+def _plain(*columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def main() -> NoReturn:
+    """The console script: bad input is one line and exit code 2."""
+    import logging
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        typer.echo("stopped; go on with: hierfl run --resume DIR", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # the command line itself was not understood
+            _fail(error.format_message())
+        if type(error).__name__ == "Abort":
+            sys.exit(130)
+        raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

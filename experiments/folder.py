@@ -1,0 +1,170 @@
+"""Run folders: what a run leaves on disk. Every file is written under another name first and then renamed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+import re
+import shutil
+import tomllib
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
+
+from hierfl.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hierfl.inference import Run
+
+FILES = ("config.toml", "metrics.csv", "clients.csv", "posterior.nc", "summary.json")
+FOLDERS = ("checkpoint", "figures")
+
+
+def check_out(out: Path | None, overwrite: bool) -> None:
+    """Refuses an ``--out`` that exists, unless it is a run's folder and may be overwritten.
+
+    Raises:
+        UserError: see above.
+    """
+    if out is None or not out.exists():
+        return
+    if not overwrite:
+        raise UserError(f"{out} exists; choose another --out, or say --overwrite")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / "config.toml").is_file()):
+        raise UserError(f"{out} is not the folder of a run; --overwrite replaces only those")
+
+
+def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs")) -> Path:
+    """A fresh folder: ``out``, or the next numbered one under ``root``."""
+    check_out(out, overwrite)
+    if out is not None:
+        for name in FILES:
+            (out / name).unlink(missing_ok=True)
+        for name in FOLDERS:
+            shutil.rmtree(out / name, ignore_errors=True)
+        out.mkdir(parents=True, exist_ok=True)
+        return out
+    root.mkdir(parents=True, exist_ok=True)
+    while True:
+        taken = [int(m[1]) for p in root.iterdir() if (m := re.match(r"(\d+)-", p.name))]
+        folder = root / f"{max(taken, default=0) + 1:04d}-{label}"
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            continue  # another run took the number a moment ago
+        return folder
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file whole, or not at all."""
+    from hierfl.inference.checkpoint import write_atomically
+
+    write_atomically(path, text.encode())
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """Everything needed to repeat the run."""
+    write_text(folder / "config.toml", tomli_w.dumps(config))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a run.
+
+    Raises:
+        UserError: if the folder is not a run's.
+    """
+    path = folder / "config.toml"
+    try:
+        config = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is not the folder of a run: it has no config.toml") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if not {"run", "settings"} <= config.keys():
+        raise UserError(f"{path} is not the configuration of a run")
+    return config
+
+
+def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """metrics.csv: one row per evaluation and split. A value that does not apply is empty."""
+    text = io.StringIO()
+    if rows:
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    write_text(folder / "metrics.csv", text.getvalue())
+
+
+def write_frame(path: Path, frame: pd.DataFrame) -> None:
+    """A frame as csv, without its index."""
+    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+
+
+def versions() -> dict[str, str]:
+    """Of what a result may depend on."""
+    packages = ("hierfl", "torch", "pyro-ppl", "numpy", "arviz", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+NUMBERS = (
+    "pm_accuracy", "gm_accuracy", "pm_nll", "pm_brier", "pm_ece", "pm_ece_pooled", "pm_accuracy_pooled",
+    "pm_draws_accuracy", "pm_draws_nll", "pm_draws_brier", "pm_draws_ece", "gm_nll", "gm_brier", "gm_ece",
+    "pm_rmse", "pm_crps", "pm_coverage90", "pm_draws_rmse", "pm_draws_crps", "pm_draws_coverage90", "gm_rmse", "gm_crps",
+    "gm_coverage90",
+)  # fmt: skip
+
+
+def numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of one evaluation under the names of summary.json; what does not apply is null."""
+    chosen = {name: row.get(name) for name in NUMBERS}
+    chosen["worst10_accuracy"], chosen["accuracy_cv"] = row.get("pm_worst10_accuracy"), row.get("pm_accuracy_cv")
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in chosen.items()}
+
+
+def summary(run: Run, name: str, split: str, redraws: int) -> dict[str, Any]:
+    """summary.json: the last round, the best one by validation, and what it took."""
+    last, best, options = run.last(), run.best(), run.options
+    return {
+        "method": name,
+        "data": run.fitted.federation.about.get("data"),
+        "split": split,
+        "redraws": redraws,
+        "clients": run.fitted.federation.clients,
+        "rounds": options.rounds,
+        "participation": options.participation,
+        "seed": options.seed,
+        **numbers(last),
+        "best": {"round": best["round"], **numbers(best)} if best else None,
+        "dropped_messages": last.get("dropped"),
+        "void_rounds": last.get("void"),
+        "failed_local_steps": last.get("failed"),
+        "seconds_per_round": run.seconds / options.rounds if options.rounds else None,
+        "device": options.device,
+        "versions": versions(),
+    }
+
+
+def write_results(folder: Path, run: Run, name: str, split: str) -> dict[str, Any]:
+    """Everything a finished run leaves; returns the summary."""
+    from hierfl.plots import panels, save_all
+    from hierfl.posterior import write
+
+    clients = run.clients
+    write_metrics(folder, run.rows)
+    write_frame(folder / "clients.csv", clients)
+    write(run.posterior(), folder / "posterior.nc")
+    bins = run.reliability() if run.fitted.federation.task == "classification" and run.rows else None
+    about = run.fitted.federation.about
+    title = f"{name} on {about.get('data')}, {run.fitted.federation.clients} clients, {split}"
+    save_all(folder / "figures", panels(run.metrics, clients, bins), title)
+    result = summary(run, name, split, int(about.get("redraws", 0)))
+    write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
+    return result

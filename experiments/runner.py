@@ -1,0 +1,125 @@
+"""From a configuration to a finished run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl import datasets
+from hierfl.errors import UserError
+from hierfl.federation import Federation
+from hierfl.inference import Method, Run, fit
+from hierfl.inference.method import make_settings
+from hierfl.inference.run import Options
+from hierfl.networks import architecture
+
+from . import folder as folders
+from . import methods
+
+OPTIONS = ("rounds", "seed", "participation", "quorum", "evaluate_every", "draws", "chunk", "device")
+
+
+def configure(method: str, data: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A complete configuration from what was said and, where nothing was, the data set's and method's own choices.
+
+    Args:
+        method: name or path.
+        data: data set or ``.npz``.
+        given: clients, split, rounds, ... as said on the command line; None where nothing was.
+        settings: the method's settings as said.
+
+    Returns:
+        Tables "run" and "settings", as they go to config.toml.
+
+    Raises:
+        UserError: for anything that cannot be used.
+    """
+    loaded, default = methods.load(method), datasets.defaults(data)
+    said = {k: v for k, v in given.items() if v is not None}
+    run = {
+        "method": loaded.reference,
+        "method_digest": loaded.digest,
+        "data": data if not data.endswith(".npz") else str(Path(data).resolve()),
+        "data_root": str(Path(said.get("data_root", "data"))),
+        "clients": said.get("clients", default.clients),
+        "split": said.get("split", default.split or "natural"),
+        "validation": said.get("validation", 0.1),
+        "network": said.get("network", default.network),
+        "noise": said.get("noise", 1.0),
+        "rounds": said.get("rounds", default.rounds),
+        "participation": said.get("participation", default.participation),
+        "evaluate_every": said.get("evaluate_every", default.evaluate_every),
+        "quorum": said.get("quorum", 1),
+        "draws": said.get("draws", 20),
+        "seed": said.get("seed", 0),
+        "device": said.get("device", "cpu"),
+        "chunk": said.get("chunk", 0),
+    }
+    shipped, chosen = methods.shipped_settings(loaded.name, data)
+    values = make_settings(loaded.cls, {**shipped, **settings})
+    if chosen:
+        run["settings_chosen"] = chosen
+    if run["clients"] < 0:
+        raise UserError(f"a federation needs at least one client, not {run['clients']}")
+    Options(**{k: run[k] for k in OPTIONS})  # out of range? say so before anything is loaded
+    return {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}
+
+
+def build(config: Mapping[str, Any]) -> tuple[Method, Federation, str]:
+    """The method, federation and method's name that a configuration describes."""
+    run = config["run"]
+    loaded = methods.load(run["method"])
+    pool = datasets.load(run["data"], Path(run["data_root"]))
+    clients = run["clients"]
+    if not clients and not run["split"].startswith("natural"):
+        raise UserError(f"say how many clients share {pool.name}: --clients J")
+    federation = Federation.from_pool(pool, clients, run["split"], validation=run["validation"], seed=run["seed"])
+    network = architecture(run["network"], federation, run["noise"])
+    return loaded.cls(network, **config["settings"]), federation, loaded.name
+
+
+def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
+    """Runs a configuration into a fresh folder; returns the folder and its summary."""
+    folders.check_out(out, overwrite)
+    method, federation, name = build(config)
+    config["run"]["redraws"] = int(federation.about["redraws"])
+    folder = folders.make(out, overwrite, f"{name}-{federation.about['data']}")
+    folders.write_config(folder, config)
+    return folder, _run(config, folder, method, federation, name, progress, resume=False)
+
+
+def resume(folder: Path, progress: bool) -> dict[str, Any]:
+    """Goes on where a run stopped; returns the summary.
+
+    Raises:
+        UserError: if the folder is not a run's, its checkpoint cannot be used, or the method's file has changed.
+    """
+    config = folders.read_config(folder)
+    loaded = methods.load(config["run"]["method"])
+    if loaded.digest != config["run"]["method_digest"]:
+        raise UserError(f"{loaded.source} has changed since {folder} was begun; start a new run")
+    method, federation, name = build(config)
+    return _run(config, folder, method, federation, name, progress, resume=True)
+
+
+def _run(
+    config: Mapping[str, Any],
+    folder: Path,
+    method: Method,
+    federation: Federation,
+    name: str,
+    progress: bool,
+    *,
+    resume: bool,
+) -> dict[str, Any]:
+    run: Run = fit(
+        method,
+        federation,
+        folder=folder / "checkpoint",
+        resume=resume,
+        progress=progress,
+        observe=lambda rows: folders.write_metrics(folder, rows),
+        **{k: config["run"][k] for k in OPTIONS},
+    )
+    return folders.write_results(folder, run, name, config["run"]["split"])

@@ -1,0 +1,176 @@
+"""Pictures: functions of a metrics frame, a clients frame or reliability counts, each drawing on one axis.
+
+Two entities keep their colours everywhere: the personal models blue, the global model orange. Text is never coloured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PERSONAL, GLOBAL, INK, QUIET = "#2a78d6", "#c2570c", "#1f2328", "#8c959f"
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "grid.color": "#e6e8eb",
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 150,
+}
+
+
+@contextmanager
+def _styled() -> Iterator[Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=False)
+    import matplotlib.pyplot as plt
+
+    with mpl.rc_context(STYLE):
+        yield plt
+
+
+def _axis(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    with _styled() as plt:
+        return plt.subplots(figsize=(4.2, 3.1), layout="constrained")[1]
+
+
+def _main(frame: pd.DataFrame) -> tuple[str, str]:
+    """The metric that a task is judged by, and its label."""
+    return ("accuracy", "test accuracy") if "pm_accuracy" in frame or "accuracy" in frame else ("rmse", "test RMSE")
+
+
+def _percent(ax: Any, metric: str, axis: str = "y") -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    if metric == "accuracy":
+        getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
+    """Personal and global test metric (accuracy or RMSE) over the rounds of a run; returns the axis."""
+    ax = _axis(ax)
+    metric, label = _main(metrics)
+    test = metrics[metrics["split"] == "test"]
+    for kind, colour, name in (("pm", PERSONAL, "personal models, mean"), ("gm", GLOBAL, "global model")):
+        values = test[f"{kind}_{metric}"].astype(float)
+        if values.notna().any():
+            ax.plot(test["round"], values, color=colour, lw=1.8, marker="o" if len(test) < 4 else None, label=name)
+    ax.set(xlabel="round", ylabel=label, title="Over rounds")
+    _percent(ax, metric)
+    ax.legend(loc="best")
+    return ax
+
+
+def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
+    """Each client's personal test metric against its number of training examples (pFedVEM, Figure 2)."""
+    ax = _axis(ax)
+    metric, label = _main(clients)
+    ax.scatter(clients["n"], clients[metric], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
+    ax.axhline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
+    ax.set(xscale="log", xlabel="training examples of the client", ylabel=label, title="Large clients and small ones")
+    _percent(ax, metric)
+    ax.legend(loc="best")
+    return ax
+
+
+def reliability(bins: np.ndarray, ax: Any = None) -> Any:
+    """Accuracy against confidence, pooled over clients.
+
+    Args:
+        bins: (J, 15, 3) or (15, 3): how many, sum of confidences, how many right (:mod:`hierfl.metrics`).
+        ax: where to draw.
+    """
+    ax = _axis(ax)
+    count, confidence, right = np.asarray(bins).reshape(-1, bins.shape[-2], 3).sum(0).T
+    full = count > 0
+    x, y = confidence[full] / count[full], right[full] / count[full]
+    ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
+    ax.plot(x, y, color=PERSONAL, lw=1.2, zorder=2)
+    ax.scatter(x, y, s=12 + 130 * count[full] / count.max(), color=PERSONAL, alpha=0.75, edgecolor="white", zorder=3)
+    error = np.abs(confidence - right).sum() / count.sum()
+    ax.set(
+        xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy",
+        title=f"Reliability of the personal models (ECE {error:.3f})",
+    )  # fmt: skip
+    _percent(ax, "accuracy")
+    _percent(ax, "accuracy", "x")
+    ax.legend(loc="upper left")
+    return ax
+
+
+def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = None) -> Any:
+    """A column of clients.csv against the clients' sizes, both on log scales."""
+    ax = _axis(ax)
+    ax.scatter(clients["n"], clients[column], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
+    ax.set(xscale="log", yscale="log", xlabel="training examples of the client", ylabel=label)
+    ax.set_title(f"What a client is worth: {column}")
+    return ax
+
+
+def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
+    """How many clients there are of each size."""
+    ax = _axis(ax)
+    edges = np.geomspace(clients["n"].min(), clients["n"].max() + 1, 12)
+    ax.hist(clients["n"], bins=edges, color=PERSONAL, alpha=0.8, edgecolor="white")
+    ax.set(xscale="log", xlabel="training examples of the client", ylabel="clients", title="Sizes")
+    return ax
+
+
+def panels(metrics: pd.DataFrame, clients: pd.DataFrame, bins: np.ndarray | None) -> dict[str, Callable[[Any], Any]]:
+    """The pictures of a run by name, each a function of an axis; those that its data do not allow are left out."""
+    drawn: dict[str, Callable[[Any], Any]] = {}
+    if len(metrics):
+        drawn["rounds"] = lambda ax: metric_over_rounds(metrics, ax)
+    if clients[_main(clients)[0]].notna().any():
+        drawn["sizes"] = lambda ax: metric_by_size(clients, ax)
+    if bins is not None and bins.sum() > 0:
+        drawn["reliability"] = lambda ax: reliability(bins, ax)
+    if "tau" in clients:
+        drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
+    else:
+        drawn["histogram"] = lambda ax: size_histogram(clients, ax)
+    return drawn
+
+
+def save_all(folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str) -> list[Path]:
+    """Writes every picture to ``folder/NAME.png``, and all of them together to overview.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with _styled() as plt:
+        paths = []
+        for name, draw in drawn.items():
+            figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
+            draw(ax)
+            paths.append(_save(plt, figure, folder / f"{name}.png"))
+        columns = min(4, max(1, len(drawn)))
+        figure, axes = plt.subplots(1, columns, figsize=(3.9 * columns, 3.3), layout="constrained", squeeze=False)
+        for ax, draw in zip(axes.flat, drawn.values(), strict=False):
+            draw(ax)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+        return [*paths, _save(plt, figure, folder / "overview.png")]
+
+
+def _save(plt: Any, figure: Any, path: Path) -> Path:
+    part = path.with_name(f".{path.stem}.part.png")
+    figure.savefig(part, metadata={"Software": None})
+    plt.close(figure)
+    part.replace(path)
+    return path

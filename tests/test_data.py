@@ -1,0 +1,196 @@
+"""Federations, batches, pools and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import blobs
+
+from hierfl import Federation, UserError
+from hierfl.datasets import load, load_npz, make_pool
+from hierfl.federation import pad
+
+
+def test_digits_are_embedded_and_always_the_same(tmp_path: Path) -> None:
+    a, b = load("digits", tmp_path), load("digits", tmp_path)
+    assert a.digest() == b.digest()
+    assert a.x_train.shape == (1437, 1, 8, 8)
+    assert a.x_test.shape == (360, 1, 8, 8)
+    assert np.bincount(a.y_test).min() >= 34
+
+
+def test_a_batch_holds_exactly_the_clients_examples(small: Federation) -> None:
+    batch = small.batch([2, 0, 4])
+    assert batch.x.shape == (3, 23, 4)
+    assert batch.n.tolist() == [2, 23, 14]
+    for row, j in enumerate([2, 0, 4]):
+        n = len(small.train[j])
+        assert batch.mask is not None
+        assert batch.mask[row].sum() == n
+        assert batch.mask[row, :n].all()
+        assert torch.equal(batch.x[row, :n], small.x[small.train[j]])
+        assert torch.equal(batch.y[row, :n], small.y[small.train[j]])
+
+
+def test_padding_is_left_out_where_rows_are_equally_long() -> None:
+    index, mask = pad([torch.arange(3), torch.arange(3)])
+    assert mask is None
+    assert index.shape == (2, 3)
+    index, mask = pad([torch.arange(0), torch.arange(0)])
+    assert index.shape == (2, 1)
+    assert mask is not None
+    assert not mask.any()
+
+
+def test_images_stay_uint8_until_batched_and_are_standardised_per_channel() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, size=(80, 5, 6, 3), dtype=np.uint8)
+    x[..., 1] //= 4
+    pool = make_pool("images", x[:60], np.arange(60) % 2, x[60:], np.arange(20) % 2)
+    assert pool.x_train.shape == (60, 3, 5, 6)  # channels first
+    fed = Federation.from_pool(pool, 2, "equal", validation=0.0)
+    assert fed.x.dtype == torch.uint8
+    seen = fed.batch([0, 1]).x.flatten(0, 1)
+    assert seen.dtype == torch.float32
+    assert torch.allclose(seen.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(seen.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-4)
+    one = fed.examples(fed.train[0][:1])[0]
+    raw = pool.x_train[int(fed.train[0][0])] / 255
+    assert np.allclose(one[0], (raw - pool.mean) / pool.std, atol=1e-5)
+
+
+def test_common_test_sets_stay_one_tensor_when_moved() -> None:
+    pool = make_pool("p", np.zeros((40, 2)), np.arange(40) % 2, np.zeros((10, 2)), np.arange(10) % 2)
+    fed = Federation.from_pool(pool, 4, "equal", validation=0.0)
+    moved = fed.to(dtype=torch.float64)
+    assert moved.batch([0]).x.dtype == torch.float64
+    assert len({id(t) for t in moved.train}) == 4
+
+
+def test_selecting_keeps_ids_with_their_data(small: Federation) -> None:
+    other = small.select([5, 1])
+    assert list(other.ids) == ["place-05", "place-01"]
+    assert torch.equal(other.train[0], small.train[5])
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(
+        {"site": ["b", "a", "b", "a", "c", "c"] * 5, "x": np.arange(30.0), "z": 1, "y": np.linspace(0, 1, 30), "kind": ["u", "v"] * 15}
+    )
+
+
+def test_from_frame_takes_columns_as_they_are() -> None:
+    fed = Federation.from_frame(frame(), client="site", y="y", x=["x", "z"], test=0.2)
+    assert list(fed.ids) == ["a", "b", "c"]
+    assert fed.task == "regression"
+    assert fed.sizes("train") == [8, 8, 8]
+    assert fed.sizes("test") == [2, 2, 2]
+    x, y = fed.to(dtype=torch.float64).examples(torch.cat([fed.train[0], fed.test[0]]))
+    assert set(map(tuple, x.tolist())) == {(float(i), 1.0) for i in range(30) if frame().site[i] == "a"}
+    assert torch.allclose(y.double(), x[:, 0] / 29)
+
+
+def test_from_frame_numbers_labels_in_sorted_order() -> None:
+    fed = Federation.from_frame(frame(), client="site", y="kind", x=["x"], test=0.0)
+    assert fed.task == "classification"
+    assert fed.classes == 2
+    x, y = fed.examples(torch.cat(list(fed.train)))
+    assert ((x[:, 0] % 2) == y).all()
+
+
+def test_clients_seen_once_are_fine_in_a_regression() -> None:
+    fed = Federation.from_frame(frame().iloc[:5], client="site", y="y", x=["x"], test=0.2)
+    assert fed.sizes() == [2, 2, 1]
+    with pytest.raises(UserError, match="client c has 1 training example, fewer than 2"):
+        Federation.from_frame(frame().iloc[:5], client="site", y="kind", x=["x"], test=0.2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"client": "place"}, "unknown column 'place'; known: site, x, z, y, kind"),
+        ({"x": ["x", "q"]}, "unknown column 'q'"),
+        ({"x": ["kind"]}, "'kind' holds no numbers"),
+        ({"x": []}, "at least one input"),
+        ({"x": ["gap"]}, "'gap' has 1 missing value"),
+        ({"y": "kind", "task": "regression"}, "response of a regression"),
+        ({"test": 1.5}, "test must be a fraction"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused_in_one_line(change: dict, words: str) -> None:
+    df = frame().assign(gap=[np.nan] + [1.0] * 29)
+    with pytest.raises(UserError, match=words):
+        Federation.from_frame(df, **{"client": "site", "y": "y", "x": ["x"], **change})
+
+
+def arrays() -> dict[str, np.ndarray]:
+    return {
+        "x_train": np.zeros((12, 3)), "y_train": np.arange(12) % 3, "x_test": np.zeros((6, 3)), "y_test": np.arange(6) % 3,
+    }  # fmt: skip
+
+
+def test_npz_round_trip(tmp_path: Path) -> None:
+    who = np.array(list("aabbaabbaabb"))
+    np.savez(tmp_path / "mine.npz", **arrays(), client_train=who, client_test=who[:6])
+    fed = Federation.from_npz(tmp_path / "mine.npz")
+    assert list(fed.ids) == ["a", "b"]
+    assert fed.sizes() == [6, 6]
+    assert load("mine", tmp_path).name == "mine"  # ROOT/NAME.npz comes first, whatever the name
+    with pytest.raises(UserError, match="2 clients of its own, not 5"):
+        Federation.from_npz(tmp_path / "mine.npz", clients=5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"y_test": None}, "lacks y_test"),
+        ({"x_train": np.array([{}] * 12, dtype=object)}, "array x_train cannot be read without pickle"),
+        ({"y_train": np.arange(11) % 3}, "y_train has shape"),
+        ({"x_test": np.zeros((6, 4))}, "do not fit together"),
+        ({"x_train": np.full((12, 3), np.nan)}, "36 values that are NaN"),
+        ({"y_train": np.arange(12) % 3 - 1}, "whole numbers from 0"),
+        ({"y_train": (np.arange(12) % 3) * 2}, "lacks 1"),
+        ({"y_test": np.arange(6)}, "label 5, out of the range 0..2"),
+        ({"y_train": np.full(12, np.inf)}, "NaN or infinite"),
+        ({"y_train": np.array(["a"] * 12)}, "not numbers"),
+        ({"x_train": np.array([["a"] * 3] * 12)}, "not numbers"),
+        ({"x_train": np.zeros(12), "x_test": np.zeros(6)}, "the first dimension counts examples"),
+        ({"fine_train": np.zeros(12)}, "come in pairs"),
+        ({"x_train": np.zeros((0, 3)), "y_train": np.zeros(0)}, "x_train is empty"),
+    ],
+)
+def test_npz_files_that_cannot_be_used_are_refused_in_one_line(change: dict, words: str, tmp_path: Path) -> None:
+    made = {k: v for k, v in {**arrays(), **change}.items() if v is not None}
+    np.savez(tmp_path / "mine.npz", **made)
+    with pytest.raises(UserError, match=words) as error:
+        load_npz(tmp_path / "mine.npz")
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.npz").write_text("hello")
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "one.npz")
+    np.savez(tmp_path / "whole.npz", **arrays())
+    half = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "half.npz").write_bytes(half[: len(half) // 2])
+    for name in ("text", "one", "half"):
+        with pytest.raises(UserError, match=r"no \.npz file"):
+            load_npz(tmp_path / f"{name}.npz")
+    with pytest.raises(UserError, match="no file"):
+        load_npz(tmp_path / "absent.npz")
+
+
+def test_federations_that_make_no_sense_are_refused(small: Federation) -> None:
+    import dataclasses
+
+    with pytest.raises(UserError, match="at least one client"):
+        dataclasses.replace(small, ids=[], train=[], test=[], validation=[])
+    with pytest.raises(UserError, match="must differ"):
+        dataclasses.replace(small, ids=["a"] * 7)
+    with pytest.raises(UserError, match="fewer than 2"):
+        blobs([4, 1])

@@ -1,0 +1,136 @@
+"""Networks with a client dimension against a loop; likelihoods against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyro.distributions import Categorical
+from torch import nn
+
+from hierfl import UserError
+from hierfl.likelihoods import Softmax
+from hierfl.networks import LinearHead, Network, client_linear
+from hierfl.noise import generator
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.ReLU(), nn.Linear(7, 5), nn.Tanh())
+
+
+def cnn() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4, 5))
+
+
+@pytest.fixture(params=[mlp, cnn], ids=["mlp", "cnn"])
+def network(request: pytest.FixtureRequest) -> Network:
+    with torch.random.fork_rng():
+        return Network(request.param())
+
+
+def perturbed(network: Network, rows: int) -> dict[str, torch.Tensor]:
+    rng = generator("weights")
+    start = network.init(rng)
+    return {
+        k: (v + 0.1 * torch.randn((rows, 1, *v.shape), generator=rng)).double() for k, v in start.items()
+    }
+
+
+def test_one_set_of_weights_per_client_equals_a_loop_over_clients(network: Network) -> None:
+    x = torch.randn((4, 6, 3, 2, 2), generator=generator("x"), dtype=torch.float64)
+    values = perturbed(network, 4)
+    weights = network.parameters_from(values)
+    together = network.apply(weights, x)
+    assert together.shape == (4, 6, 5)
+    for j in range(4):
+        module = network.module.double()
+        alone = torch.func.functional_call(module, {k: w[j, 0] for k, w in weights.items()}, (x[j],))
+        assert torch.allclose(together[j], alone, rtol=1e-12)
+
+
+def test_shared_weights_equal_the_torch_module(network: Network) -> None:
+    x = torch.randn((4, 6, 3, 2, 2), generator=generator("x"), dtype=torch.float64)
+    weights = {k: w[0, 0] for k, w in network.parameters_from(perturbed(network, 1)).items()}
+    alone = torch.func.functional_call(network.module.double(), weights, (x.flatten(0, 1),))
+    assert torch.allclose(network.apply(weights, x).flatten(0, 1), alone, rtol=1e-12)
+
+
+def test_some_weights_shared_and_some_per_client(network: Network) -> None:
+    x = torch.randn((4, 6, 3, 2, 2), generator=generator("x"), dtype=torch.float64)
+    weights = network.parameters_from(perturbed(network, 4))
+    first = next(iter(weights))
+    mixed = {**weights, first: weights[first][0, 0]}
+    full = {**weights, first: weights[first][:1].expand_as(weights[first])}
+    assert torch.allclose(network.apply(mixed, x), network.apply(full, x), rtol=1e-12)
+
+
+def test_gradients_split_by_client(network: Network) -> None:
+    x = torch.randn((3, 6, 3, 2, 2), generator=generator("x"), dtype=torch.float64)
+    weights = {k: v.requires_grad_() for k, v in network.parameters_from(perturbed(network, 3)).items()}
+    out = network.apply(weights, x)
+    gradients = torch.autograd.grad(out[1].square().sum(), list(weights.values()))
+    for g in gradients:
+        assert g[1].abs().sum() > 0
+        assert (g[0] == 0).all()
+        assert (g[2] == 0).all()
+
+
+def test_initial_weights_are_torchs_own_and_leave_the_generator_alone(network: Network) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator("a"))))
+        fresh = mlp() if network.module[0].__class__ is nn.Flatten else cnn()
+    values = network.init(generator("a"))
+    assert values.keys() == set(network.names)
+    for name, value in network.parameters_from(values).items():
+        expected = dict(fresh.named_parameters())[name]
+        assert value.shape == expected.shape
+        assert value.abs().max() <= 1.01 * expected.abs().max() + 0.2
+    again = network.init(generator("a"))
+    assert all(torch.equal(values[k], again[k]) for k in values)
+
+
+def test_buffers_are_refused() -> None:
+    with pytest.raises(UserError, match="buffers"):
+        Network(nn.BatchNorm1d(2))
+
+
+@given(draws=st.integers(1, 4), rows=st.integers(1, 4), n=st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_head_weight_comes_before_bias_whatever_leads(draws: int, rows: int, n: int) -> None:
+    head = LinearHead(3, 2)
+    w = torch.randn((draws, rows, 1, head.d), generator=generator("w"), dtype=torch.float64)
+    z = torch.randn((rows, n, 3), generator=generator("z"), dtype=torch.float64)
+    out = head(w, z)
+    assert out.shape == (draws, rows, n, 2)
+    for k in range(draws):
+        assert torch.allclose(out[k], head(w[k], z))
+        for j in range(rows):
+            flat = w[k, j, 0]
+            assert torch.allclose(out[k, j], z[j] @ flat[:6].view(2, 3).T + flat[6:])
+            assert torch.allclose(head(flat, z)[j], out[k, j])
+
+
+def test_a_drawn_layer_on_top_of_a_drawn_layer() -> None:
+    rng = generator("deep")
+    x = torch.randn((5, 4, 6, 3), generator=rng, dtype=torch.float64)
+    weight = torch.randn((5, 4, 1, 2, 3), generator=rng, dtype=torch.float64)
+    bias = torch.randn((5, 4, 1, 2), generator=rng, dtype=torch.float64)
+    out = client_linear(x, weight, bias)
+    assert torch.allclose(out[2, 1], x[2, 1] @ weight[2, 1, 0].T + bias[2, 1, 0])
+
+
+def test_softmax_is_categorical_with_one_fused_density() -> None:
+    logits = torch.randn((5, 3, 4, 6), generator=generator("l"), dtype=torch.float64)
+    y = torch.randint(6, (3, 4), generator=generator("y"))
+    ours, torchs = Softmax(logits), Categorical(logits=logits)
+    assert torch.allclose(ours.log_prob(y), torchs.log_prob(y), rtol=1e-12)
+    assert torch.allclose(ours.probs, torchs.probs)
+    assert torch.allclose(ours.log_probs.exp().sum(-1), torch.ones(5, 3, 4, dtype=torch.float64))
+    wide = Softmax(logits[0]).expand((5, 3, 4))
+    assert wide.batch_shape == (5, 3, 4)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        draws = Softmax(torch.tensor([0.0, 1.0, 2.0])).sample((20000,))
+    share = torch.bincount(draws, minlength=3) / 20000
+    assert torch.allclose(share, torch.tensor([0.0, 1.0, 2.0]).softmax(0), atol=0.015)  # four standard errors
