@@ -129,15 +129,14 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in chosen.items()}
 
 
-def summary(run: Run, name: str, split: str, redraws: int) -> dict[str, Any]:
+def summary(run: Run, name: str) -> dict[str, Any]:
     """summary.json: the last round, the best one by validation, and what it took."""
     last, best, options = run.last(), run.best(), run.options
+    federation = run.fitted.federation
     return {
         "method": name,
-        "data": run.fitted.federation.about.get("data"),
-        "split": split,
-        "redraws": redraws,
-        "clients": run.fitted.federation.clients,
+        **{k: federation.about.get(k) for k in ("data", "split", "redraws")},
+        "clients": federation.clients,
         "rounds": options.rounds,
         "participation": options.participation,
         "seed": options.seed,
@@ -152,19 +151,18 @@ def summary(run: Run, name: str, split: str, redraws: int) -> dict[str, Any]:
     }
 
 
-def write_results(folder: Path, run: Run, name: str, split: str) -> dict[str, Any]:
+def write_results(folder: Path, run: Run, name: str) -> dict[str, Any]:
     """Everything a finished run leaves; returns the summary."""
     from hierfl.plots import panels, save_all
     from hierfl.posterior import write
 
-    clients = run.clients
+    clients, federation = run.clients, run.fitted.federation
     write_metrics(folder, run.rows)
     write_frame(folder / "clients.csv", clients)
     write(run.posterior(), folder / "posterior.nc")
-    bins = run.reliability() if run.fitted.federation.task == "classification" and run.rows else None
-    about = run.fitted.federation.about
-    title = f"{name} on {about.get('data')}, {run.fitted.federation.clients} clients, {split}"
+    bins = run.reliability() if federation.task == "classification" and run.rows else None
+    title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
     save_all(folder / "figures", panels(run.metrics, clients, bins), title)
-    result = summary(run, name, split, int(about.get("redraws", 0)))
+    result = summary(run, name)
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result

@@ -9,9 +9,9 @@ from typing import Any
 from hierfl import datasets
 from hierfl.errors import UserError
 from hierfl.federation import Federation
-from hierfl.inference import Method, Run, fit
+from hierfl.inference import Method
 from hierfl.inference.method import make_settings
-from hierfl.inference.run import Options
+from hierfl.inference.run import Fit, Options
 from hierfl.networks import architecture
 
 from . import folder as folders
@@ -60,10 +60,11 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
     values = make_settings(loaded.cls, {**shipped, **settings})
     if chosen:
         run["settings_chosen"] = chosen
-    if run["clients"] < 0:
+    if said.get("clients", 1) < 1:
         raise UserError(f"a federation needs at least one client, not {run['clients']}")
-    Options(**{k: run[k] for k in OPTIONS})  # out of range? say so before anything is loaded
-    return {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}
+    config = {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}
+    _options(config)  # out of range? say so before anything is loaded
+    return config
 
 
 def build(config: Mapping[str, Any]) -> tuple[Method, Federation, str]:
@@ -83,10 +84,11 @@ def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: b
     """Runs a configuration into a fresh folder; returns the folder and its summary."""
     folders.check_out(out, overwrite)
     method, federation, name = build(config)
+    ready = Fit(method, federation, _options(config))
     config["run"]["redraws"] = int(federation.about["redraws"])
     folder = folders.make(out, overwrite, f"{name}-{federation.about['data']}")
     folders.write_config(folder, config)
-    return folder, _run(config, folder, method, federation, name, progress, resume=False)
+    return folder, _run(ready, folder, name, progress, resume=False)
 
 
 def resume(folder: Path, progress: bool) -> dict[str, Any]:
@@ -100,26 +102,20 @@ def resume(folder: Path, progress: bool) -> dict[str, Any]:
     if loaded.digest != config["run"]["method_digest"]:
         raise UserError(f"{loaded.source} has changed since {folder} was begun; start a new run")
     method, federation, name = build(config)
-    return _run(config, folder, method, federation, name, progress, resume=True)
+    # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
+    begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
+    return _run(Fit(method, federation, _options(config)), folder, name, progress, resume=begun)
 
 
-def _run(
-    config: Mapping[str, Any],
-    folder: Path,
-    method: Method,
-    federation: Federation,
-    name: str,
-    progress: bool,
-    *,
-    resume: bool,
-) -> dict[str, Any]:
-    run: Run = fit(
-        method,
-        federation,
-        folder=folder / "checkpoint",
+def _options(config: Mapping[str, Any]) -> Options:
+    return Options(**{k: config["run"][k] for k in OPTIONS})
+
+
+def _run(ready: Fit, folder: Path, name: str, progress: bool, *, resume: bool) -> dict[str, Any]:
+    run = ready.run(
+        folder / "checkpoint",
         resume=resume,
         progress=progress,
         observe=lambda rows: folders.write_metrics(folder, rows),
-        **{k: config["run"][k] for k in OPTIONS},
     )
-    return folders.write_results(folder, run, name, config["run"]["split"])
+    return folders.write_results(folder, run, name)

@@ -182,8 +182,10 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
         noise: standard deviation of a regression's response.
 
     Raises:
-        UserError: for a spec that cannot be read.
+        UserError: for a spec that cannot be read, or a noise that is no standard deviation.
     """
+    if not 0 < noise < float("inf"):
+        raise UserError(f"noise must be a number above zero, not {noise}")
     outputs = federation.classes if federation.task == "classification" else 1
     inputs = federation.event_shape.numel()
     kind, _, text = spec.partition(":")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from .method import Method, State
 from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, moments, response, sample_keyed
 from .progress import Bar
 from .server import Server, participants
-from .svi import guide_latents
+from .svi import elbo, guide_latents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ class Options:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
+        for name, least in (("rounds", 0), ("seed", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not 0 < self.participation <= 1:
@@ -112,25 +112,29 @@ def fit(
     Raises:
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
-    settings = Options(rounds=rounds, **options)
-    with torch.no_grad(), pyro.get_param_store().scope():
-        return _Fit(method, federation, settings, folder, observe).run(resume, progress)
+    return Fit(method, federation, Options(rounds=rounds, **options)).run(
+        folder, resume=resume, progress=progress, observe=observe
+    )
 
 
-class _Fit:
-    """A fit under way."""
+class Fit:
+    """A fit, checked and ready to run: what cannot work is said before anything is written.
 
-    def __init__(
-        self,
-        method: Method,
-        federation: Federation,
-        options: Options,
-        folder: Path | None,
-        observe: Callable[[list[Row]], None] | None,
-    ) -> None:
-        self.options, self.folder, self.observe = options, folder, observe
+    Args:
+        method, federation: what to fit to what.
+        options: how.
+
+    Raises:
+        UserError: for a method whose parts do not fit together.
+    """
+
+    def __init__(self, method: Method, federation: Federation, options: Options) -> None:
+        self.options, self.method = options, method
+        self.folder: Path | None = None
+        self.observe: Callable[[list[Row]], None] | None = None
+        if options.quorum > federation.clients:
+            raise UserError(f"a quorum of {options.quorum} cannot be reached by {federation.clients} clients")
         self.federation = federation.to(options.device, options.dtype)
-        self.method = method
         chunk = options.chunk or (CPU_CHUNK if self.federation.device.type == "cpu" else federation.clients)
         self.engine = PlateEngine(method, self.federation, chunk, options.seed)
         rng = generator(options.seed, "initial values")
@@ -145,6 +149,9 @@ class _Fit:
         self.copies = {k: self._everyone(shared[k]) for k in names}
         self.rows: list[Row] = []
         self.seconds, self.round, self.failures = 0.0, 0, 0
+        values = {**shared, **{k: v[None, None] for k, v in self.initial.items()}}
+        with torch.no_grad():
+            elbo(method, self.federation.template(), values, None)
         self.random = has_random_guide(self.fitted())
 
     def _place(self, value: Tensor) -> Tensor:
@@ -160,7 +167,20 @@ class _Fit:
             self.options.seed,
         )  # fmt: skip
 
-    def run(self, resume: bool, progress: bool) -> Run:
+    def run(
+        self,
+        folder: Path | None = None,
+        *,
+        resume: bool = False,
+        progress: bool = True,
+        observe: Callable[[list[Row]], None] | None = None,
+    ) -> Run:
+        """Runs the rounds; arguments as for :func:`fit`."""
+        self.folder, self.observe = folder, observe
+        with torch.no_grad(), pyro.get_param_store().scope():
+            return self._run(resume, progress)
+
+    def _run(self, resume: bool, progress: bool) -> Run:
         options, keeper = self.options, _Keeper(self.folder)
         if resume:
             self._restore()
@@ -516,7 +536,3 @@ class Run:
         _, sites = fitted.personal_sites([0], fitted.federation.template(), 0)
         return [name for name, site in sites.items() if site.kind == "fixed" and name in values]
 
-
-def summary(run: Run, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of one evaluation, without its bookkeeping."""
-    return {k: v for k, v in row.items() if k.startswith(("pm_", "gm_"))}

@@ -1,0 +1,292 @@
+"""The command line: what it leaves, and how it answers bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierfl.experiments import cli
+
+Answer = tuple[int, str, str]
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def hierfl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Call:
+    """Calls the command line in an empty folder; returns exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["hierfl", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call
+
+
+SHORT = ("--rounds", 2, "--quiet")
+
+
+def test_a_run_leaves_what_the_contract_says(hierfl: Call, tmp_path: Path) -> None:
+    code, out, err = hierfl("run", "pfedvem", "--rounds", 2)
+    assert code == 0
+    assert "pfedvem on digits: 20 clients, 2 rounds" in out
+    assert "everything is in runs/0001-pfedvem-digits" in out
+    folder = tmp_path / "runs/0001-pfedvem-digits"
+    assert {p.name for p in folder.iterdir()} == {
+        "config.toml", "metrics.csv", "clients.csv", "posterior.nc", "summary.json", "checkpoint", "figures",
+    }  # fmt: skip
+    summary = json.loads((folder / "summary.json").read_text())
+    wanted = (
+        "method data clients rounds seed pm_accuracy gm_accuracy pm_nll pm_brier pm_ece worst10_accuracy accuracy_cv "
+        "pm_accuracy_pooled seconds_per_round device versions pm_rmse pm_crps pm_coverage90 best"
+    ).split()
+    assert set(wanted) <= summary.keys()
+    assert summary["pm_rmse"] is None
+    assert 0 < summary["pm_accuracy"] < 1
+    assert summary["best"]["round"] in (1, 2)
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    assert [(r["round"], r["split"]) for r in rows] == [("1", "validation"), ("1", "test"), ("2", "validation"), ("2", "test")]
+    assert float(rows[-1]["pm_accuracy"]) == summary["pm_accuracy"]
+    clients = list(csv.DictReader((folder / "clients.csv").read_text().splitlines()))
+    assert len(clients) == 20
+    assert {"client", "n", "n_test", "accuracy", "nll", "ece", "tau", "deviation"} <= clients[0].keys()
+    assert np.mean([float(c["accuracy"]) for c in clients]) == pytest.approx(summary["pm_accuracy"])
+    for picture in (folder / "figures").glob("*.png"):
+        assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert (folder / "figures/overview.png").stat().st_size > 20_000
+    config = tomllib.loads((folder / "config.toml").read_text())
+    assert config["run"]["split"] == "label-skew:5"
+    assert config["settings"]["prior"] == "hierarchical"
+
+
+def test_the_main_command_can_be_repeated(hierfl: Call, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert hierfl("run", "fedavg", "--rounds", 0, "--quiet") == (0, "", "")
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["0001-fedavg-digits", "0002-fedavg-digits"]
+
+
+def test_a_configuration_is_repeated_by_its_seed(hierfl: Call, tmp_path: Path) -> None:
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        assert hierfl("run", "fedper", *SHORT, "--seed", seed, "--out", name)[0] == 0
+    a, b, c = (
+        {k: v for k, v in json.loads((tmp_path / n / "summary.json").read_text()).items() if k != "seconds_per_round"}
+        for n in "abc"
+    )
+    assert a == b != c
+    assert (tmp_path / "a/posterior.nc").read_bytes() == (tmp_path / "b/posterior.nc").read_bytes()
+
+
+@pytest.mark.parametrize("prior", ["hierarchical", "fixed", "flat"])
+def test_the_ablation_is_one_word(prior: str, hierfl: Call, tmp_path: Path) -> None:
+    assert hierfl("run", "pfedvem", *SHORT, "--prior", prior, "--out", "o")[0] == 0
+    summary = json.loads((tmp_path / "o/summary.json").read_text())
+    assert (summary["gm_accuracy"] is None) == (prior != "hierarchical")
+    assert (summary["pm_draws_nll"] is None) == (prior == "flat")
+
+
+def test_an_npz_of_ones_own_with_its_own_clients(hierfl: Call, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y, who = np.arange(120) % 3, np.repeat(["north", "south", "west"], 40)
+    x = rng.normal(size=(120, 4)) + y[:, None]
+    np.savez(
+        tmp_path / "mine.npz", x_train=x[::2], y_train=y[::2], client_train=who[::2], x_test=x[1::2], y_test=y[1::2],
+        client_test=who[1::2],
+    )  # fmt: skip
+    assert hierfl("run", "pfedvem", "--data", "mine.npz", *SHORT, "--out", "o")[0] == 0
+    clients = list(csv.DictReader((tmp_path / "o/clients.csv").read_text().splitlines()))
+    assert [c["client"] for c in clients] == ["north", "south", "west"]
+    assert hierfl("run", "pfedvem", "--data", "mine.npz", "--split", "iid", *SHORT)[0] == 2
+
+
+def test_a_regression_is_evaluated_as_one(hierfl: Call, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x, who = rng.normal(size=(200, 3)), np.repeat(np.arange(10), 20)
+    y = x @ [1.0, -1.0, 0.5] + 0.3 * rng.normal(size=200)
+    np.savez(
+        tmp_path / "lines.npz", x_train=x[::2], y_train=y[::2], client_train=who[::2], x_test=x[1::2], y_test=y[1::2],
+        client_test=who[1::2],
+    )  # fmt: skip
+    code, out, _ = hierfl(
+        "run", "pfedvem", "--data", "lines.npz", "--network", "linear", "--noise", 0.3, "--rounds", 40,
+        "--set", "head_lr=1e-3", "--evaluate-every", 20, "--out", "o",
+    )  # fmt: skip
+    assert code == 0
+    assert "rmse" in out
+    summary = json.loads((tmp_path / "o/summary.json").read_text())
+    assert summary["pm_accuracy"] is None
+    assert 0.25 < summary["pm_rmse"] < 0.4  # the noise is 0.3
+    assert 0.8 < summary["pm_draws_coverage90"] <= 0.98
+    assert summary["gm_rmse"] < 0.4
+
+
+def test_lists(hierfl: Call) -> None:
+    code, out, _ = hierfl("methods")
+    assert code == 0
+    assert all(name in out for name in ("pfedvem", "local", "fedavg", "fedper", "fedrep"))
+    code, out, _ = hierfl("methods", "pfedvem")
+    assert code == 0
+    assert all(name in out for name in ("sigma_0", "head_lr", "prior"))
+    code, out, _ = hierfl("datasets")
+    assert code == 0
+    assert all(name in out for name in ("digits", "FILE.npz", "label-skew:C", "dirichlet:BETA"))
+    assert hierfl("--version")[0] == 0
+
+
+def npz(path: Path, **change: object) -> Path:
+    arrays = {
+        "x_train": np.zeros((12, 3)), "y_train": np.arange(12) % 3, "x_test": np.zeros((6, 3)), "y_test": np.arange(6) % 3,
+    }  # fmt: skip
+    np.savez(path, **{k: v for k, v in {**arrays, **change}.items() if v is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run"], "which method? known: pfedvem, local"),
+        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, local"),
+        (["run", "absent.py"], "no file absent.py"),
+        (["run", "pfedvem", "--data", "digts"], "unknown data set 'digts'; known: digits; or put your own at data/digts.npz"),
+        (["run", "pfedvem", "--data", "absent.npz"], "absent.npz; it should be an .npz with x_train"),
+        (["run", "pfedvem", "--split", "labels:5"], "unknown split 'labels'; known: label-skew:C"),
+        (["run", "pfedvem", "--split", "label-skew:3"], "take a divisor of 10"),
+        (["run", "pfedvem", "--prior", "flatt"], "unknown prior 'flatt'; known: hierarchical, fixed, flat"),
+        (["run", "fedavg", "--prior", "flat"], "unknown setting of fedavg 'prior'; known: epochs, lr"),
+        (["run", "pfedvem", "--set", "sigma=1"], "unknown setting of pfedvem 'sigma'; known: prior, tau, sigma_0"),
+        (["run", "pfedvem", "--set", "sigma_0"], "--set takes KEY=VALUE"),
+        (["run", "pfedvem", "--set", "sigma_0=big"], "sigma_0 must be a number, not 'big'"),
+        (["run", "pfedvem", "--set", "sigma_0=nan"], "sigma_0 must be finite"),
+        (["run", "pfedvem", "--set", "sigma_0=0"], "sigma_0 must be above 0"),
+        (["run", "pfedvem", "--set", "particles=2.5"], "particles must be a whole number"),
+        (["run", "pfedvem", "--set", "particles=0"], "particles must be at least 1"),
+        (["run", "pfedvem", "--rounds", "many"], "Invalid value for '--rounds'"),
+        (["run", "pfedvem", "--rounds", "-1"], "rounds must be at least 0, not -1"),
+        (["run", "pfedvem", "--clients", "0"], "at least one client, not 0"),
+        (["run", "pfedvem", "--clients", "-4"], "at least one client, not -4"),
+        (["run", "pfedvem", "--clients", "99999"], "99999 clients are more than the data allow"),
+        (["run", "pfedvem", "--clients", "1400"], "too few for the 700 clients"),
+        (["run", "pfedvem", "--split", "dirichlet:0.01"], "let it redraw: --split dirichlet:0.01,redraw"),
+        (["run", "pfedvem", "--participation", "0"], "participation must lie in (0, 1], not 0"),
+        (["run", "pfedvem", "--participation", "1.5"], "participation must lie in (0, 1], not 1.5"),
+        (["run", "pfedvem", "--participation", "nan"], "participation must lie in (0, 1], not nan"),
+        (["run", "pfedvem", "--validation", "1"], "validation must be a fraction in [0, 1)"),
+        (["run", "pfedvem", "--chunk", "-1"], "chunk must be at least 0"),
+        (["run", "pfedvem", "--quorum", "21"], "quorum of 21 cannot be reached by 20 clients"),
+        (["run", "pfedvem", "--network", "mlp:0"], "network mlp needs widths above zero"),
+        (["run", "pfedvem", "--network", "resnet"], "unknown network 'resnet'; known: linear"),
+        (["run", "pfedvem", "--noise", "0"], "noise must be a number above zero"),
+        (["run", "pfedvem", "--device", "cuda:97"], "device 'cuda:97' is not there; available: cpu"),
+        (["run", "pfedvem", "--device", "abacus"], "device 'abacus' is not there"),
+        (["run", "pfedvem", "--seed", "-1"], "seed must be at least 0"),
+        (["run", "--resume", "absent"], "absent is not the folder of a run: it has no config.toml"),
+        (["run", "pfedvem", "--resume", "absent"], "--resume needs nothing else"),
+        (["run", "pfedvem", "--colour", "red"], "No such option"),
+        (["walk"], "No such command"),
+        (["methods", "pfed"], "unknown method 'pfed'"),
+    ],
+)
+def test_bad_input_gets_one_line_and_code_2(arguments: list[str], words: str, hierfl: Call, tmp_path: Path) -> None:
+    code, out, err = hierfl(*arguments)
+    assert code == 2
+    assert words in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"y_train": None}, "lacks y_train"),
+        ({"x_train": np.array([{}] * 12, dtype=object)}, "x_train cannot be read without pickle"),
+        ({"x_test": np.zeros((6, 9))}, "do not fit together"),
+        ({"x_train": np.full((12, 3), np.nan)}, "NaN"),
+        ({"y_test": np.full(6, 7)}, "out of the range 0..2"),
+    ],
+)
+def test_files_that_cannot_be_used(change: dict, words: str, hierfl: Call, tmp_path: Path) -> None:
+    npz(tmp_path / "bad.npz", **change)
+    code, _, err = hierfl("run", "pfedvem", "--data", "bad.npz", "-J", 2, "--split", "iid")
+    assert (code, err.count("\n")) == (2, 1)
+    assert words in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_exists_is_not_overwritten_unasked(hierfl: Call, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/thoughts.txt").write_text("mine")
+    for overwrite in ([], ["--overwrite"]):
+        code, _, err = hierfl("run", "fedavg", *SHORT, "--out", "notes", *overwrite)
+        assert (code, err.count("\n")) == (2, 1)
+    assert (tmp_path / "notes/thoughts.txt").read_text() == "mine"
+    assert hierfl("run", "fedavg", *SHORT, "--out", "o")[0] == 0
+    before = (tmp_path / "o/summary.json").read_bytes()
+    code, _, err = hierfl("run", "fedper", *SHORT, "--out", "o")
+    assert code == 2
+    assert "o exists; choose another --out, or say --overwrite" in err
+    code, _, err = hierfl("run", "fedper", *SHORT, "--out", "o", "--overwrite", "--split", "label-skew:3")
+    assert code == 2  # bad input is found before anything is touched
+    assert (tmp_path / "o/summary.json").read_bytes() == before
+    assert hierfl("run", "fedper", *SHORT, "--out", "o", "--overwrite")[0] == 0
+    assert json.loads((tmp_path / "o/summary.json").read_text())["method"] == "fedper"
+
+
+def test_checkpoints_that_cannot_be_used(hierfl: Call, tmp_path: Path) -> None:
+    assert hierfl("run", "fedavg", *SHORT, "--out", "o")[0] == 0
+
+    def refused(words: str, spoil: Callable[[Path], object]) -> None:
+        shutil.rmtree(tmp_path / "c", ignore_errors=True)
+        shutil.copytree(tmp_path / "o", tmp_path / "c")
+        spoil(tmp_path / "c")
+        before = (tmp_path / "c/summary.json").read_bytes()
+        code, _, err = hierfl("run", "--resume", "c")
+        assert (code, err.count("\n")) == (2, 1), err
+        assert words in err
+        assert (tmp_path / "c/summary.json").read_bytes() == before
+
+    def state(folder: Path) -> Path:
+        return next((folder / "checkpoint").glob("*.safetensors"))
+
+    def change(folder: Path, old: str, new: str) -> None:
+        config = folder / "config.toml"
+        assert old in config.read_text()
+        config.write_text(config.read_text().replace(old, new))
+
+    refused("is truncated or has been changed", lambda f: state(f).write_bytes(state(f).read_bytes()[:-100]))
+    refused("lacks state-", lambda f: state(f).unlink())
+    refused("is damaged", lambda f: (f / "checkpoint/checkpoint.json").write_text("{"))
+    refused("is no hierfl checkpoint", lambda f: (f / "checkpoint/checkpoint.json").write_text("{}"))
+    refused("no checkpoint in", lambda f: shutil.rmtree(f / "checkpoint"))
+    refused("config.toml is damaged", lambda f: (f / "config.toml").write_text("= ="))
+    refused("is not the configuration of a run", lambda f: (f / "config.toml").write_text("a = 1"))
+    refused("has changed since", lambda f: change(f, 'method_digest = "', 'method_digest = "0'))
+    refused("belongs to another method, network or federation", lambda f: change(f, "mlp:64", "mlp:32"))
+    refused("was made on other data or another split", lambda f: change(f, "seed = 0", "seed = 1"))
+
+
+def test_help_is_fast_and_heavy_imports_wait() -> None:
+    command = [sys.executable, "-m", "hierfl.experiments.cli", "--help"]
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1
+    code = "import sys, hierfl.experiments.cli; print([m for m in ('torch', 'pyro', 'arviz', 'pandas', 'matplotlib', 'sklearn') if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "[]"

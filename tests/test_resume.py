@@ -1,0 +1,144 @@
+"""Killed at any moment and resumed, a run ends in the same files, bit for bit (all but the clock's)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import blobs
+from test_cli import Call, hierfl  # noqa: F401
+
+from hierfl import UserError
+from hierfl.inference import fit
+from hierfl.inference import checkpoint as checkpoints
+from hierfl.models import FedAvg, PFedVEM
+from hierfl.networks import architecture
+
+RUN = ["run", "pfedvem", "--rounds", "14", "--participation", "0.5", "--out", "killed"]
+
+#: a process that kills itself in the middle of its nth checkpoint: half a state file written, or the state file
+#: renamed and the json not yet
+SUICIDE = """
+import os, signal, sys
+from hierfl.inference import checkpoint as c
+when, count, save, replace = sys.argv[1], int(sys.argv[2]), c.save_file, os.replace
+def half(tensors, path):
+    global count
+    save(tensors, path)
+    count -= 1
+    if count == 0 and when == "half":
+        data = open(path, "rb").read()
+        open(path, "wb").write(data[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+def between(old, new):
+    replace(old, new)
+    if count == 0 and when == "between" and str(new).endswith("safetensors"):
+        os.kill(os.getpid(), signal.SIGKILL)
+c.save_file, os.replace = half, between
+sys.argv = ["hierfl", *sys.argv[3:]]
+from hierfl.experiments.cli import main
+main()
+"""
+
+
+def without_clock(folder: Path) -> dict[str, object]:
+    """Everything in a run's folder, less what a clock wrote."""
+    files: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_file():
+            files[name] = path.read_bytes()
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    files["metrics.csv"] = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+    summary = json.loads((folder / "summary.json").read_text())
+    files["summary.json"] = {k: v for k, v in summary.items() if k != "seconds_per_round"}
+    record = json.loads((folder / "checkpoint/checkpoint.json").read_text())
+    record["metrics"] = [{k: v for k, v in row.items() if k != "seconds"} for row in record["metrics"]]
+    files["checkpoint/checkpoint.json"] = {k: v for k, v in record.items() if k != "seconds"}
+    return files
+
+
+def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> None:  # noqa: F811
+    assert hierfl(*RUN[:-1], "whole", "--quiet")[0] == 0
+    whole = without_clock(tmp_path / "whole")
+    luck = random.Random(os.environ.get("HIERFL_TEST_LUCK", "0"))
+    folder = tmp_path / "killed"
+
+    def round_on_disk() -> int:
+        return json.loads((folder / "checkpoint/checkpoint.json").read_text())["round"]
+
+    def killed(command: list[str], wait: float | None) -> None:
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
+        if wait is not None:
+            start = time.monotonic()
+            while not (folder / "checkpoint/checkpoint.json").exists() and time.monotonic() - start < 60:
+                time.sleep(0.02)
+            time.sleep(wait)
+            process.kill()
+        error = process.communicate()[1].decode()
+        assert process.returncode == -signal.SIGKILL, error
+
+    cli = [sys.executable, "-m", "hierfl.experiments.cli"]
+    suicide = [sys.executable, "-c", SUICIDE]
+    resume = ["run", "--resume", "killed", "--quiet"]
+    killed([*cli, *RUN, "--quiet"], luck.uniform(0.1, 0.8))
+    reached = [round_on_disk()]
+    for when, count in (("half", 2), ("between", 2)):
+        killed([*suicide, when, str(count), *resume], None)
+        reached.append(round_on_disk())
+    # rows that stand in metrics.csv but not in the checkpoint must be dropped
+    with (folder / "metrics.csv").open("a") as file:
+        file.write((folder / "metrics.csv").read_text().splitlines()[-1].replace(",", ",9", 1) + "\n")
+    killed([*cli, *resume], luck.uniform(3.0, 4.5) if reached[-1] < 10 else 0.5)
+    reached.append(round_on_disk())
+    assert reached == sorted(reached)
+    assert reached[0] < 14
+    assert hierfl(*resume)[0] == 0
+    again = without_clock(folder)
+    assert again.keys() == whole.keys()
+    different = [name for name in whole if whole[name] != again[name]]
+    assert different == []
+    assert hierfl(*resume)[0] == 0  # a finished run can be resumed: nothing happens
+    assert without_clock(folder) == whole
+
+
+def test_resume_from_every_round_gives_the_same_state(tmp_path: Path) -> None:
+    fed = blobs([12, 9, 5])
+    method = PFedVEM(architecture("mlp:4", fed))
+    whole = fit(method, fed, rounds=4, participation=0.7, progress=False)
+    for stop in range(4):
+        folder = tmp_path / str(stop)
+        fit(method, fed, rounds=stop, participation=0.7, folder=folder, progress=False)
+        resumed = fit(method, fed, rounds=4, participation=0.7, folder=folder, resume=True, progress=False)
+        for name, value in {**whole.shared, **whole.personal, **whole.fitted.copies}.items():
+            assert torch.equal(value, {**resumed.shared, **resumed.personal, **resumed.fitted.copies}[name])
+
+
+def test_a_checkpoint_beyond_the_last_round_is_refused(tmp_path: Path) -> None:
+    fed = blobs([12, 9, 5])
+    method = FedAvg(architecture("mlp:4", fed))
+    fit(method, fed, rounds=3, folder=tmp_path, progress=False)
+    with pytest.raises(UserError, match="at round 3 of 2"):
+        fit(method, fed, rounds=2, folder=tmp_path, resume=True, progress=False)
+    with pytest.raises(UserError, match="holds torch.float32, not torch.float64"):
+        fit(method, fed, rounds=4, folder=tmp_path, resume=True, progress=False, dtype=torch.float64)
+    with pytest.raises(UserError, match="say where the checkpoint is"):
+        fit(method, fed, rounds=4, resume=True, progress=False)
+
+
+def test_nothing_of_an_old_checkpoint_is_left_behind(tmp_path: Path) -> None:
+    for number in range(3):
+        checkpoints.save(tmp_path, {"a": torch.full((3,), float(number))}, {"round": number})
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.json", f"state-{number:06d}.safetensors"]
+    state, record = checkpoints.load(tmp_path)
+    assert record["round"] == 2
+    assert state["a"].tolist() == [2.0, 2.0, 2.0]
