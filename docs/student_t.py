@@ -25,7 +25,7 @@ class StudentPopulation(Method):
 
     def shared(self, rng):
         w = 0.1 * torch.randn(self.network.head.d, generator=rng)
-        return {"w": w, "log_rho": torch.tensor(self.settings.rho_0).log(), **self.network.base.init(rng)}
+        return {"w": w, "log_rho": torch.tensor([self.settings.rho_0]).log(), **self.network.base.init(rng)}
 
     def personal(self, shared, rng):
         return {"mu": shared["w"], "pi": torch.full_like(shared["w"], -2.3)}

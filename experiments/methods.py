@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 import tomllib
+import traceback
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
@@ -74,10 +75,8 @@ def _from_file(path: Path) -> Loaded:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        trace = error.__traceback__
-        while trace and trace.tb_next:
-            trace = trace.tb_next
-        line = error.lineno if isinstance(error, SyntaxError) else trace.tb_lineno if trace else "?"
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+        line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else "?"
         raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error} (line {line})") from error
     found = [
         cls

@@ -275,13 +275,14 @@ class Federation:
         """Standardised inputs and targets of the pool's examples ``index``, of any shape."""
         return self.inputs(self.x[index]), self.y[index]
 
-    def template(self) -> Batch:
-        """One row with one masked example of zeros: enough for a model to be run where there are no data."""
+    def template(self, rows: int = 1, width: int = 1) -> Batch:
+        """Rows of masked zeros: enough for a model to be run where there are no data."""
+        shape = (rows, width)
         return Batch(
-            torch.zeros((1, 1, *self.event_shape), dtype=self.dtype, device=self.device),
-            torch.zeros((1, 1), dtype=self.y.dtype, device=self.device),
-            torch.zeros((1, 1), dtype=torch.bool, device=self.device),
-            torch.ones(1, dtype=self.dtype, device=self.device),
+            torch.zeros((*shape, *self.event_shape), dtype=self.dtype, device=self.device),
+            torch.zeros(shape, dtype=self.y.dtype, device=self.device),
+            torch.zeros(shape, dtype=torch.bool, device=self.device),
+            torch.ones(rows, dtype=self.dtype, device=self.device),
         )
 
     def inputs(self, x: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """The language of a method file: plates, flat priors, and the restriction of a model to rows of its client plate.
 
 Dimensions, fixed once: particles -3, clients -2, data -1; everything further right is ``.to_event``. A parameter
-that belongs to clients comes as rows (S, 1, *event); one that everybody shares has no leading dimension.
+that belongs to clients comes as rows (S, 1, *event); one that everybody shares has no leading dimension, (*event),
+until clients train copies of it or differentiate by it: then it, too, comes as rows. So a scalar that stands beside a
+vector (the scale of ``Normal(w, rho).to_event(1)``) has shape (1,), and one that stands beside the data has shape ().
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class Site(NamedTuple):
     kind: str  # "latent", "fixed" (a value we gave it from outside) or "observed"
     scale: Any
     mask: Any
-    per_client: bool
+    per_client: bool  # inside the client plate
+    per_example: bool  # inside the data plate
 
 
 class Restrict(Messenger):
@@ -142,8 +145,10 @@ class Restrict(Messenger):
             kind = "fixed"
         else:
             kind = "observed" if msg["is_observed"] else "latent"
-        per_client = any(frame.name == CLIENTS for frame in msg["cond_indep_stack"])
-        self.sites[msg["name"]] = Site(msg["fn"], msg["value"], kind, msg["scale"], msg["mask"], per_client)
+        plates = {frame.name for frame in msg["cond_indep_stack"]}
+        self.sites[msg["name"]] = Site(
+            msg["fn"], msg["value"], kind, msg["scale"], msg["mask"], CLIENTS in plates, DATA in plates
+        )
 
 
 class FrozenFeatures:

@@ -118,11 +118,12 @@ def reliability(bins: np.ndarray, ax: Any = None) -> Any:
 
 
 def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = None) -> Any:
-    """A column of clients.csv against the clients' sizes, both on log scales."""
+    """A column of clients.csv against the clients' sizes; a log scale where it spans a decade."""
     ax = _axis(ax)
     ax.scatter(clients["n"], clients[column], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
-    ax.set(xscale="log", yscale="log", xlabel="training examples of the client", ylabel=label)
-    ax.set_title(f"What a client is worth: {column}")
+    wide = clients[column].min() > 0 and clients[column].max() > 10 * clients[column].min()
+    ax.set(xscale="log", yscale="log" if wide else "linear", xlabel="training examples of the client", ylabel=label)
+    ax.set_title("Confidence in the client's model" if column == "tau" else column)
     return ax
 
 
@@ -160,10 +161,12 @@ def save_all(folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str) -
             figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
             draw(ax)
             paths.append(_save(plt, figure, folder / f"{name}.png"))
-        columns = min(4, max(1, len(drawn)))
-        figure, axes = plt.subplots(1, columns, figsize=(3.9 * columns, 3.3), layout="constrained", squeeze=False)
+        lines = max(1, -(-len(drawn) // 2))
+        figure, axes = plt.subplots(lines, 2, figsize=(8.4, 3.2 * lines), layout="constrained", squeeze=False)
         for ax, draw in zip(axes.flat, drawn.values(), strict=False):
             draw(ax)
+        for ax in axes.flat[len(drawn) :]:
+            ax.set_axis_off()
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
         return [*paths, _save(plt, figure, folder / "overview.png")]
 

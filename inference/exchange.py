@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -54,6 +55,8 @@ class SampleWeighted:
     FedAvg's rule. It is no M-step of a network's weights, and claims nothing.
     """
 
+    differentiates: ClassVar[bool] = False
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """(n_j theta_j, n_j)."""
         sent = {name: _per_row(local.n, local.rows[name].squeeze(1)) for name in names}
@@ -77,6 +80,7 @@ class ConfidenceWeighted:
 
     mean: str
     rho: str
+    differentiates: ClassVar[bool] = False
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """(tau_j mu_j, tau_j)."""
@@ -104,6 +108,7 @@ class Gradient:
 
     optimizer: MakeOptimizer = adam(0.01)
     particles: int = 1
+    differentiates: ClassVar[bool] = True
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient at the broadcast values, at its own new posterior."""

@@ -240,6 +240,11 @@ class Local:
 class LocalStep(Protocol):
     """One thing that every client does in a round, all rows of the plate at once."""
 
+    @property
+    def trains(self) -> Sequence[str]:
+        """The values that it changes; shared ones among them become rows."""
+        ...
+
     def run(self, local: Local, phase: int) -> Local:
         """Takes the rows' values, returns new ones; must not change the ones it was given."""
         ...
@@ -257,6 +262,11 @@ class ClosedForm:
     name: str
     formula: Callable[[State], Tensor]
 
+    @property
+    def trains(self) -> Sequence[str]:
+        """The value that is set."""
+        return (self.name,)
+
     def run(self, local: Local, phase: int) -> Local:
         """Sets the value in every row."""
         if self.name not in local.rows:
@@ -270,7 +280,13 @@ class ClosedForm:
 
 
 class Rule(Protocol):
-    """How some shared values are exchanged: a message of which the server needs only the sum, and the update."""
+    """How some shared values are exchanged: a message of which the server needs only the sum, and the update.
+
+    Attributes:
+        differentiates: whether messages are gradients by the shared values, which then become rows.
+    """
+
+    differentiates: ClassVar[bool]
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """What each row sends, {key: (S, *shape)}; weights are already inside."""

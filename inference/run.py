@@ -28,7 +28,7 @@ from .method import Method, State
 from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, moments, response, sample_keyed
 from .progress import Bar
 from .server import Server, participants
-from .svi import elbo, guide_latents
+from .svi import check_shapes, guide_latents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,9 +149,11 @@ class Fit:
         self.copies = {k: self._everyone(shared[k]) for k in names}
         self.rows: list[Row] = []
         self.seconds, self.round, self.failures = 0.0, 0, 0
-        values = {**shared, **{k: v[None, None] for k, v in self.initial.items()}}
-        with torch.no_grad():
-            elbo(method, self.federation.template(), values, None)
+        trained = [name for step in method.local() for name in step.trains]
+        trained += [group for group, (rule, _) in self.server.rules.items() if rule.differentiates]
+        known = {**shared, **self.initial}
+        rows = {k for name in trained for k in method.expand(name, known) if k in shared}
+        check_shapes(method, self.federation, shared, self.initial, sorted(rows))
         self.random = has_random_guide(self.fitted())
 
     def _place(self, value: Tensor) -> Tensor:
@@ -528,7 +530,7 @@ class Run:
         values = {**self.fitted.shared, **{k: v[None, None] for k, v in self.fitted.initial.items()}}
         latents = guide_latents(self.fitted.method, federation.template(), values, None)
         numbers = sum(math.prod(site.fn.event_shape) for site in latents.values()) * 2 * federation.clients
-        return 4.0 * numbers + 6.0 * sum(federation.sizes())
+        return 4.0 * numbers + 8.0 * sum(federation.sizes())
 
     def _global_latents(self) -> list[str]:
         values = {**self.fitted.shared, **{k: v[None, None] for k, v in self.fitted.initial.items()}}

@@ -26,7 +26,7 @@ from torch.distributions import Independent, TransformedDistribution, kl_diverge
 from torch.nn.utils.rnn import pad_sequence
 
 from hierfl.errors import UserError
-from hierfl.federation import Batch, pad
+from hierfl.federation import Batch, Federation, pad
 from hierfl.noise import ClientNoise, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 
@@ -139,6 +139,40 @@ def global_log_prob(method: Method, batch: Batch, shared: Mapping[str, Tensor], 
     return total
 
 
+def check_shapes(method: Method, federation: Federation, shared: State, personal: State, rows: Sequence[str]) -> None:
+    """Runs guide and model once on empty data and checks that every site has its plates' shape.
+
+    A parameter with one dimension too few or too many broadcasts clients against data or particles without a word,
+    and biases everything. Two clients, three particles and five examples leave it nowhere to hide.
+
+    Args:
+        method: whose model and guide.
+        federation: for the shape of the data.
+        shared: {name: (*shape)}.
+        personal: one row, {name: (*shape)}.
+        rows: shared values that clients train or differentiate by.
+
+    Raises:
+        UserError: naming the site.
+    """
+    clients, particles, width = 2, 3, 5
+    own = {k: v.expand(clients, 1, *v.shape) for k, v in {**{k: shared[k] for k in rows}, **personal}.items()}
+    batch, values = federation.template(clients, width), {**shared, **own}
+    noise = ClientNoise([("shapes", j) for j in range(clients)], particles, device=batch.x.device, dtype=batch.n.dtype)
+    with torch.no_grad():
+        latents = guide_latents(method, batch, values, noise)
+        sites = model_sites(method, batch, values, latents)
+    for name, site in [*latents.items(), *sites.items()]:
+        expected = (clients, width if site.per_example else 1)
+        shape = tuple(site.fn.batch_shape)
+        if site.per_client and (shape[-2:] != expected or shape[:-2] not in ((), (1,), (particles,))):
+            raise UserError(
+                f"site {name!r} has batch shape {shape} for {clients} clients, {width} examples and {particles} "
+                f"particles, expected {expected}: a parameter has one dimension too few or too many (a scalar beside a "
+                "vector needs shape (1,), one beside the data shape ())"
+            )
+
+
 # -- training -------------------------------------------------------------------------------------------------------
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -173,6 +207,11 @@ class SVI:
     batch: int | None = None
     particles: int = 1
     per: str = "sum"
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """What is trained."""
+        return self.names
 
     def run(self, local: Local, phase: int) -> Local:
         """Trains the rows; see the class."""

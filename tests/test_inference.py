@@ -214,7 +214,7 @@ def test_mistakes_in_a_method_file_are_named(small: Federation, net: Architectur
         def personal(self, shared: dict, rng: torch.Generator) -> dict:
             return {k: v for k, v in super().personal(shared, rng).items() if k != "rho"}
 
-    with pytest.raises(UserError, match="'rho' is asked for, but neither"):
+    with pytest.raises(UserError, match="unknown value 'rho'"):
         fit(Undeclared(net), small, rounds=1, progress=False)
 
     class Twice(FedAvg):

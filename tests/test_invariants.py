@@ -14,7 +14,8 @@ from pyro import poutine
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
-from hierfl import Federation
+from hierfl import Federation, UserError
+from hierfl.experiments.methods import load
 from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
 from hierfl.inference.exchange import closed_form_rho
 from hierfl.inference.method import Exchange
@@ -26,11 +27,12 @@ from hierfl.noise import ClientNoise, generator
 from hierfl.plates import Restrict, draw_with
 
 PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
-METHODS = [*PRIORS, (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
+TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls
+METHODS = [*PRIORS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
 
 
 def names(case: tuple[type[Method], dict]) -> str:
-    return "-".join([case[0].name, *case[1].values()])
+    return "-".join([case[0].name or case[0].__name__, *case[1].values()])
 
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
@@ -141,6 +143,17 @@ def test_noise_of_a_client_is_its_own_and_standard_normal() -> None:
     n = steps.numel()
     assert abs(steps.mean()) < 4 / n**0.5
     assert abs(steps.var() - 1) < 4 * (2 / n) ** 0.5
+
+
+def test_a_shape_that_would_mix_clients_is_refused(small: Federation, net: Architecture) -> None:
+    """A scalar beside a vector, declared without its dimension, would broadcast clients against data."""
+
+    class Careless(TUTORIAL):
+        def shared(self, rng: torch.Generator) -> dict:
+            return {**super().shared(rng), "log_rho": torch.tensor(-2.0)}
+
+    with pytest.raises(UserError, match=r"site 'w_j' has batch shape \(2, 2\).*a scalar beside a vector"):
+        fit(Careless(net), small, rounds=1, progress=False)
 
 
 # -- 3. closed forms ------------------------------------------------------------------------------------------------
