@@ -66,7 +66,7 @@ def to_inference_data(
         dataset = data[group]
         dataset.attrs.pop("created_at", None)  # the same run gives the same file
         if "obs" in dataset.dims:
-            data[group] = dataset.assign_coords(client=("obs", list(obs_client)))
+            setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
     return data
 
 
