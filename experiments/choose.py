@@ -53,11 +53,22 @@ def search(
         if name not in done:
             rows = [cell(method, data, {**given, "seed": seed}, settings) for seed in range(seeds)]
             means = {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
-            errors = {f"{k}_se": float(np.std([row[k] for row in rows], ddof=1) / seeds**0.5) for k in rows[0]} if seeds > 1 else {}
+            errors = (
+                {f"{k}_se": float(np.std([row[k] for row in rows], ddof=1) / seeds**0.5) for k in rows[0]}
+                if seeds > 1
+                else {}
+            )
             done[name] = {"settings": settings, **means, **errors}
         criterion = "pm_rmse" if "pm_rmse" in done[name] else "pm_nll"
         cells = sorted(done.values(), key=lambda c: c[criterion] if np.isfinite(c[criterion]) else np.inf)
-        about = {"method": method, "data": data, "seeds": seeds, "criterion": criterion, **given, "cells": cells}
+        about = {
+            "method": method,
+            "data": data,
+            "seeds": seeds,
+            "criterion": criterion,
+            **given,
+            "cells": cells,
+        }
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, json.dumps(about, indent=1) + "\n")
         print(settings, {k: round(v, 4) for k, v in done[name].items() if k in SHOWN}, flush=True)
@@ -66,7 +77,9 @@ def search(
 
 def main(arguments: list[str]) -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.choose", description="Choose settings on validation data.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hierfl.experiments.choose", description="Choose settings on validation data."
+    )
     parser.add_argument("method")
     parser.add_argument("grid", nargs="+", metavar="KEY=V,V,...")
     parser.add_argument("--data", default="digits")

@@ -24,7 +24,8 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _root(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
         from hierfl import __version__
@@ -35,28 +36,30 @@ def _root(
 
 @app.command()
 def run(
-    method: Annotated[str, typer.Argument(help="A method's name (see hierfl methods), or FILE.py that defines one.")] = "",
+    method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one.")] = "",
     data: Annotated[str, typer.Option(help="A data set's name (see hierfl datasets), or FILE.npz.")] = "digits",
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
     clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
-    split: Annotated[str | None, typer.Option(help="How the data are split, such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
+    split: Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")] = None,
     participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
-    prior: Annotated[str | None, typer.Option(help="hierarchical, fixed or flat, where the method has a prior.")] = None,
+    prior: Annotated[str | None, typer.Option(help="hierarchical, fixed or flat.")] = None,
     validation: Annotated[float | None, typer.Option(help="Fraction held out for choosing. [default: 0.1]")] = None,
     network: Annotated[str | None, typer.Option(help="linear, mlp:H or mlp:H,H,...")] = None,
-    noise: Annotated[float | None, typer.Option(help="Standard deviation of a regression's response. [default: 1]")] = None,
+    noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random. [default: 0]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
     chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
-    quorum: Annotated[int | None, typer.Option(help="Fewest valid messages that change anything. [default: 1]")] = None,
+    quorum: Annotated[int | None, typer.Option(help="Fewest messages that change anything. [default: 1]")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
     draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new numbered one under ./runs]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new one in ./runs]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
-    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method (see hierfl methods NAME).")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in DIR; needs nothing else.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting (see hierfl methods NAME).")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in DIR.")] = None,
 ) -> None:  # fmt: skip
     """Fit a method to a federation, and keep everything in a run folder."""
     given = {

@@ -117,15 +117,18 @@ def versions() -> dict[str, str]:
 NUMBERS = (
     "pm_accuracy", "gm_accuracy", "pm_nll", "pm_brier", "pm_ece", "pm_ece_pooled", "pm_accuracy_pooled",
     "pm_draws_accuracy", "pm_draws_nll", "pm_draws_brier", "pm_draws_ece", "gm_nll", "gm_brier", "gm_ece",
-    "pm_rmse", "pm_crps", "pm_coverage90", "pm_draws_rmse", "pm_draws_crps", "pm_draws_coverage90", "gm_rmse", "gm_crps",
-    "gm_coverage90",
+    "pm_rmse", "pm_crps", "pm_coverage90", "pm_draws_rmse", "pm_draws_crps", "pm_draws_coverage90", "gm_rmse",
+    "gm_crps", "gm_coverage90",
 )  # fmt: skip
 
 
 def numbers(row: dict[str, Any]) -> dict[str, Any]:
     """The numbers of one evaluation under the names of summary.json; what does not apply is null."""
     chosen = {name: row.get(name) for name in NUMBERS}
-    chosen["worst10_accuracy"], chosen["accuracy_cv"] = row.get("pm_worst10_accuracy"), row.get("pm_accuracy_cv")
+    chosen["worst10_accuracy"], chosen["accuracy_cv"] = (
+        row.get("pm_worst10_accuracy"),
+        row.get("pm_accuracy_cv"),
+    )
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in chosen.items()}
 
 

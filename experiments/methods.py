@@ -68,7 +68,8 @@ def _from_file(path: Path) -> Loaded:
     path = path.resolve()
     name = f"hierfl_method_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:

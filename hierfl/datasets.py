@@ -80,7 +80,9 @@ def load_digits(root: Path) -> Pool:
 
     x, y = embedded(return_X_y=True)
     x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-    x_train, x_test, y_train, y_test = train_test_split(x, y.astype(np.int64), test_size=0.2, random_state=0, stratify=y)
+    x_train, x_test, y_train, y_test = train_test_split(
+        x, y.astype(np.int64), test_size=0.2, random_state=0, stratify=y
+    )
     return Pool("digits", x_train, y_train, x_test, y_test, "classification", 10, *_constants(x_train))
 
 
@@ -116,13 +118,17 @@ def load(name: str, root: Path) -> Pool:
     if (root / f"{name}.npz").is_file():
         return load_npz(root / f"{name}.npz")
     if name not in DATASETS:
-        raise UserError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}; or put your own at {root / name}.npz")
+        raise UserError(
+            f"unknown data set {name!r}; known: {', '.join(DATASETS)}; or put your own at {root / name}.npz"
+        )
     return DATASETS[name].load(root)
 
 
 def defaults(name: str) -> DataSet:
     """What a run on ``name`` takes where nothing is said; an ``.npz`` gets the general ones."""
-    general = DataSet("", load_npz, clients=0, split="", rounds=30, participation=1.0, evaluate_every=5, network="mlp:100")
+    general = DataSet(
+        "", load_npz, clients=0, split="", rounds=30, participation=1.0, evaluate_every=5, network="mlp:100"
+    )
     return DATASETS.get(name, general)
 
 
@@ -145,7 +151,16 @@ def load_npz(path: Path) -> Pool:
     if not path.is_file():
         raise UserError(f"no file {path}; it should be an .npz with {', '.join(ARRAYS)}")
     with open(path, "rb") as stream:
-        return make_pool(path.stem, **_read_npz(path, stream))
+        arrays = _read_npz(path, stream)
+    required = (arrays.pop(k) for k in ARRAYS)
+    return make_pool(
+        path.stem,
+        *required,
+        fine_train=arrays.get("fine_train"),
+        fine_test=arrays.get("fine_test"),
+        client_train=arrays.get("client_train"),
+        client_test=arrays.get("client_test"),
+    )
 
 
 def _read_npz(path: Path, stream: BinaryIO) -> dict[str, np.ndarray]:
@@ -190,7 +205,8 @@ def make_pool(
     x_train, x_test = _check_inputs(name, "x_train", x_train), _check_inputs(name, "x_test", x_test)
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
         raise UserError(
-            f"{name}: x_train {x_train.dtype}{x_train.shape} and x_test {x_test.dtype}{x_test.shape} do not fit together"
+            f"{name}: x_train {x_train.dtype}{x_train.shape} and x_test {x_test.dtype}{x_test.shape} "
+            "do not fit together"
         )
     for part, x, others in (
         ("train", x_train, {"y": y_train, "fine": fine_train, "client": client_train}),
@@ -223,7 +239,9 @@ def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
     if x.dtype.kind not in "biuf":
         raise UserError(f"{name}: {array} holds {x.dtype}, not numbers")
     if x.ndim < 2:
-        raise UserError(f"{name}: {array} has shape {x.shape}; the first dimension counts examples, the rest is one input")
+        raise UserError(
+            f"{name}: {array} has shape {x.shape}; the first dimension counts examples, the rest is one input"
+        )
     if x.dtype == np.uint8:
         return x
     x = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
@@ -232,7 +250,9 @@ def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _check_targets(name: str, y_train: np.ndarray, y_test: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray, int]:
+def _check_targets(
+    name: str, y_train: np.ndarray, y_test: np.ndarray, task: Task
+) -> tuple[np.ndarray, np.ndarray, int]:
     for part, y in (("y_train", y_train), ("y_test", y_test)):
         if np.asarray(y).dtype.kind not in "biuf":
             raise UserError(f"{name}: {part} holds {np.asarray(y).dtype}, not numbers")
@@ -279,7 +299,14 @@ def natural_pool(
             rows = np.flatnonzero(client == c)
             rng = np.random.default_rng([seed, *b"test", *c.encode()])
             out[rng.choice(rows, int(test * len(rows)), replace=False)] = True
-        x, x_test, y, y_test, client, client_test = x[~out], x[out], y[~out], y[out], client[~out], client[out]
+        x, x_test, y, y_test, client, client_test = (
+            x[~out],
+            x[out],
+            y[~out],
+            y[out],
+            client[~out],
+            client[out],
+        )
     return make_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
         client_train=client, client_test=np.asarray(client_test).astype(str),
@@ -309,5 +336,8 @@ def frame_arrays(
     if task == "regression":
         target = response.to_numpy(dtype=np.float64)
     else:
-        target = np.unique(response.to_numpy().astype(str) if response.dtype.kind not in "biuf" else response.to_numpy(), return_inverse=True)[1]
+        target = np.unique(
+            response.to_numpy().astype(str) if response.dtype.kind not in "biuf" else response.to_numpy(),
+            return_inverse=True,
+        )[1]
     return df[list(x)].to_numpy(dtype=np.float64), target, df[client].to_numpy().astype(str), task

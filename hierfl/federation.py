@@ -123,9 +123,7 @@ class Federation:
     # -- making one ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_pool(
-        cls, pool: Pool, clients: int, split: str, *, validation: float = 0.1, seed: int = 0
-    ) -> Federation:
+    def from_pool(cls, pool: Pool, clients: int, split: str, *, validation: float = 0.1, seed: int = 0) -> Federation:
         """Splits a pool (see :mod:`hierfl.datasets`) among J clients.
 
         Args:
@@ -190,13 +188,28 @@ class Federation:
         from .datasets import natural_pool
 
         pool = natural_pool(
-            np.asarray(x), np.asarray(y), np.asarray(client), x_test, y_test, client_test, test, seed, task, name
+            np.asarray(x),
+            np.asarray(y),
+            np.asarray(client),
+            x_test,
+            y_test,
+            client_test,
+            test,
+            seed,
+            task,
+            name,
         )
         return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
 
     @classmethod
     def from_npz(
-        cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0
+        cls,
+        path: str | Path,
+        *,
+        clients: int = 0,
+        split: str = "natural",
+        validation: float = 0.1,
+        seed: int = 0,
     ) -> Federation:
         """A federation from an ``.npz`` file; see :func:`hierfl.datasets.load_npz` for the arrays it must hold."""
         from .datasets import load_npz

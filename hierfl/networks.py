@@ -45,7 +45,7 @@ class Network:
         self.module, self.name = copy.deepcopy(module).requires_grad_(False), name
         self.names = tuple(f"{name}.{key}" for key, _ in module.named_parameters())
         self._dims = {key: p.dim() for key, p in module.named_parameters()}
-        layers = list(module) if isinstance(module, nn.Sequential) else [module]
+        layers: list[nn.Module] = list(module.children()) if isinstance(module, nn.Sequential) else [module]
         simple = (nn.Linear, nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Flatten, nn.Identity)
         self._chain = all(isinstance(layer, simple) for layer in layers)
 
@@ -55,8 +55,9 @@ class Network:
             torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
             module = copy.deepcopy(self.module)
             for part in module.modules():
-                if hasattr(part, "reset_parameters"):
-                    part.reset_parameters()
+                reset = getattr(part, "reset_parameters", None)
+                if reset is not None:
+                    reset()
             return {f"{self.name}.{k}": p.detach().clone() for k, p in module.named_parameters()}
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -79,11 +80,11 @@ class Network:
         squeezed = {k: w.squeeze(1) if w.dim() > self._dims[k] else w for k, w in weights.items()}
         dims = {k: 0 if w.dim() > self._dims[k] else None for k, w in weights.items()}
         if x.device.type == "cpu":  # on the CPU a loop over clients beats grouped convolutions
-            rows = [
+            alone = [
                 functional_call(self.module, {k: w[j] if dims[k] == 0 else w for k, w in squeezed.items()}, (x[j],))
                 for j in range(x.shape[0])
             ]
-            return torch.stack(rows)
+            return torch.stack(alone)
         return torch.vmap(lambda w, xs: functional_call(self.module, w, (xs,)), in_dims=(dims, 0))(squeezed, x)
 
     def _apply_chain(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -205,6 +206,4 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
     elif spec != "linear":
         raise unknown("network", spec, ["linear", "mlp:H", "mlp:H,H,..."])
     module = nn.Sequential(*layers)
-    return Architecture(
-        Network(module), LinearHead(features, outputs), None if federation.classes else noise, spec
-    )
+    return Architecture(Network(module), LinearHead(features, outputs), None if federation.classes else noise, spec)

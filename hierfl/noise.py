@@ -98,9 +98,7 @@ class ClientNoise:
 
     def _data_noise(self, site: str, width: int, event_shape: torch.Size) -> Tensor:
         counts = self.counts if self.counts is not None else [width] * self.active
-        noise = torch.zeros(
-            (self.particles, self.active, width, *event_shape), device=self.device, dtype=self.dtype
-        )
+        noise = torch.zeros((self.particles, self.active, width, *event_shape), device=self.device, dtype=self.dtype)
         for row in range(self.active):
             present = int(counts[row])
             shape = (self.particles, present, *event_shape)

@@ -166,7 +166,9 @@ def _cut_points(n: int, parts: int, rng: np.random.Generator, what: str) -> Inde
     return np.sort(rng.choice(np.arange(1, n), parts - 1, replace=False))
 
 
-def _slices_shared(where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator) -> dict[int, list[Index]]:
+def _slices_shared(
+    where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator
+) -> dict[int, list[Index]]:
     """One set of cut points for every cell, by quantile where cells are unequal: only a client's total varies."""
     parts = len(next(iter(owners.values())))
     smallest = min(owners, key=lambda c: len(where[c]))
@@ -175,14 +177,16 @@ def _slices_shared(where: dict[int, Index], owners: dict[int, list[int]], rng: n
     return {c: np.split(where[c], cuts * len(where[c]) // n) for c in owners}
 
 
-def _slices_own(where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator) -> dict[int, list[Index]]:
+def _slices_own(
+    where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator
+) -> dict[int, list[Index]]:
     """Cut points of its own for every cell: clients are class-imbalanced too."""
-    return {
-        c: np.split(where[c], _cut_points(len(where[c]), len(who), rng, f"class {c}")) for c, who in owners.items()
-    }
+    return {c: np.split(where[c], _cut_points(len(where[c]), len(who), rng, f"class {c}")) for c, who in owners.items()}
 
 
-def _slices_equal(where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator) -> dict[int, list[Index]]:
+def _slices_equal(
+    where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator
+) -> dict[int, list[Index]]:
     """Every cell in parts as equal as can be."""
     for c, who in owners.items():
         if len(who) > len(where[c]):
@@ -272,7 +276,9 @@ def _classes(pool: Pool, clients: int, parameter: float, rng: np.random.Generato
     if not each:
         raise UserError(f"classes:{int(parameter)} with {clients} clients leaves less than one example per class")
 
-    def slices(where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator) -> dict[int, list[Index]]:
+    def slices(
+        where: dict[int, Index], owners: dict[int, list[int]], rng: np.random.Generator
+    ) -> dict[int, list[Index]]:
         return {c: np.split(where[c][: each * len(who)], len(who)) for c, who in owners.items()}
 
     return _assemble(pool, pool.y_train, pool.y_test, assigned, slices, rng)
@@ -369,19 +375,28 @@ def _names(pool: Pool, clients: int) -> list[str]:
 
 
 def _natural(pool: Pool, clients: int, parameter: float, rng: np.random.Generator) -> Parts:
-    assert pool.client_train is not None and pool.client_test is not None
+    assert pool.client_train is not None
+    assert pool.client_test is not None
     train, test, offset = pool.client_train.astype(str), pool.client_test.astype(str), len(pool.y_train)
     names = sorted(np.unique(train))
     return [np.flatnonzero(train == c) for c in names], [np.flatnonzero(test == c) + offset for c in names]
 
 
 SPLITS: dict[str, Split] = {
-    "label-skew": Split("C labels each, sizes cut at random with cuts shared by all classes", "C", _label_skew_grouped(_slices_shared)),
+    "label-skew": Split(
+        "C labels each, sizes cut at random with cuts shared by all classes",
+        "C",
+        _label_skew_grouped(_slices_shared),
+    ),
     "label-skew-equal": Split("C labels each, equal sizes", "C", _label_skew_grouped(_slices_equal)),
     "label-skew-unbalanced": Split("C labels each, cuts of its own for every class", "C", _label_skew_unbalanced),
     "concept-drift": Split("one subclass of every class each, shared cuts", None, _concept_drift(_slices_shared)),
     "concept-drift-equal": Split("one subclass of every class each, equal sizes", None, _concept_drift(_slices_equal)),
-    "concept-drift-unbalanced": Split("one subclass of every class each, cuts of its own for every subclass", None, _concept_drift(_slices_own)),
+    "concept-drift-unbalanced": Split(
+        "one subclass of every class each, cuts of its own for every subclass",
+        None,
+        _concept_drift(_slices_own),
+    ),
     "dirichlet": Split("each class over the clients by Dir(BETA); 80/20 inside each client", "BETA", _dirichlet),
     "classes": Split("exactly S labels each, exactly equal sizes", "S", _classes),
     "shards": Split("S shards of the label-sorted data each (labels may repeat)", "S", _shards),

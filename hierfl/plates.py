@@ -9,7 +9,7 @@ vector (the scale of ``Normal(w, rho).to_event(1)``) has shape (1,), and one tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import pyro
@@ -41,12 +41,10 @@ def clients(batch: Batch) -> pyro.plate:
 def data(batch: Batch) -> Iterator[None]:
     """The plate of a client's examples: padding masked, a minibatch weighted up to the client's n_j."""
     with pyro.plate(DATA, batch.width, subsample=batch.column_numbers, dim=-1):
-        if batch.mask is None and batch.scale is None:
+        masked = nullcontext() if batch.mask is None else poutine.mask(mask=batch.mask)
+        scaled = nullcontext() if batch.scale is None else poutine.scale(scale=batch.scale)
+        with masked, scaled:
             yield
-            return
-        with poutine.mask(mask=True if batch.mask is None else batch.mask):
-            with poutine.scale(scale=1.0 if batch.scale is None else batch.scale):
-                yield
 
 
 def flat(d: int) -> ImproperUniform:

@@ -86,7 +86,12 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
     metric, label = _main(clients)
     ax.scatter(clients["n"], clients[metric], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
     ax.axhline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
-    ax.set(xscale="log", xlabel="training examples of the client", ylabel=label, title="Large clients and small ones")
+    ax.set(
+        xscale="log",
+        xlabel="training examples of the client",
+        ylabel=label,
+        title="Large clients and small ones",
+    )
     _percent(ax, metric)
     ax.legend(loc="best")
     return ax
@@ -122,7 +127,12 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
     ax = _axis(ax)
     ax.scatter(clients["n"], clients[column], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
     wide = clients[column].min() > 0 and clients[column].max() > 10 * clients[column].min()
-    ax.set(xscale="log", yscale="log" if wide else "linear", xlabel="training examples of the client", ylabel=label)
+    ax.set(
+        xscale="log",
+        yscale="log" if wide else "linear",
+        xlabel="training examples of the client",
+        ylabel=label,
+    )
     ax.set_title("Confidence in the client's model" if column == "tau" else column)
     return ax
 

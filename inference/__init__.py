@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from .run import Run, fit
     from .svi import SVI
 
-__all__ = ["SVI", "ClosedForm", "ConfidenceWeighted", "Gradient", "Method", "Run", "SampleWeighted", "fit", "setting"]
+__all__ = [
+    "SVI",
+    "ClosedForm",
+    "ConfidenceWeighted",
+    "Gradient",
+    "Method",
+    "Run",
+    "SampleWeighted",
+    "fit",
+    "setting",
+]
 
 _HOME = {
     "SVI": "svi",

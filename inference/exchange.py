@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .method import Exchange, Local, State
-from .svi import MakeOptimizer, adam, elbo_gradient
+from .svi import MakeOptimizer, elbo_gradient
 
 #: rho is kept above this: jointly in (w, rho) the ELBO has degenerate maxima with w at some mu_j and rho_j -> 0
 RHO_FLOOR = 1e-6
@@ -106,7 +106,7 @@ class Gradient:
         particles: K, draws per client.
     """
 
-    optimizer: MakeOptimizer = adam(0.01)
+    optimizer: MakeOptimizer
     particles: int = 1
     differentiates: ClassVar[bool] = True
 

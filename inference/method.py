@@ -42,8 +42,6 @@ class Method:
 
     #: the name on the command line; a file of your own is called by its class
     name: ClassVar[str] = ""
-    #: one line: what it is, and where it was published
-    about: ClassVar[str] = ""
     #: shared values of which a client uses its own locally trained copy when it predicts
     copies: ClassVar[tuple[str, ...]] = ()
 

@@ -59,9 +59,7 @@ class Fitted:
     def noise(self, rows: Sequence[int], draws: int, purpose: str, counts: Sequence[int] | None = None) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
         keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
-        return ClientNoise(
-            keys, draws, counts=counts, device=self.federation.device, dtype=self.federation.dtype
-        )
+        return ClientNoise(keys, draws, counts=counts, device=self.federation.device, dtype=self.federation.dtype)
 
     def personal_sites(
         self, rows: Sequence[int], batch: Batch, draws: int, purpose: str = "predict"
@@ -93,9 +91,8 @@ class Fitted:
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
             return sample_keyed(fn, draws, batch.x.device, self.seed, "population", name) if draws else fn.mean
 
-        with pyro.validation_enabled(False), torch.no_grad():
-            with Restrict(values, draw=from_prior) as seen:
-                self.method.model(batch)
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
+            self.method.model(batch)
         return seen.sites
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 PATIENCE = 2.0
 
@@ -21,8 +24,9 @@ class Bar:
 
     def __init__(self, total: int, done: int = 0, *, show: bool = True) -> None:
         self.total, self.done, self.show = total, done, show
-        self._since, self._bar, self._task = time.monotonic(), None, None
-        self._text = ""
+        self._since, self._text = time.monotonic(), ""
+        self._bar: Progress | None = None
+        self._task: TaskID
 
     def __enter__(self) -> Bar:
         return self
@@ -38,7 +42,9 @@ class Bar:
         self.done += 1
         if row:
             shown = {"pm_accuracy": "PM", "gm_accuracy": "GM", "pm_rmse": "PM rmse", "gm_rmse": "GM rmse"}
-            self._text = "  ".join(_show(word, row[key], key) for key, word in shown.items() if row.get(key) is not None)
+            self._text = "  ".join(
+                _show(word, row[key], key) for key, word in shown.items() if row.get(key) is not None
+            )
         if self.show and self._bar is None and time.monotonic() - self._since > PATIENCE and self.done < self.total:
             self._start()
         if self._bar is not None:
@@ -52,9 +58,9 @@ class Bar:
             TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=24), TimeRemainingColumn(),
             TextColumn("{task.fields[last]}"),
         )  # fmt: skip
-        self._bar = Progress(*columns, console=Console(stderr=True))  # type: ignore[assignment]
-        self._bar.start()
+        self._bar = Progress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task("", total=self.total, completed=self.done, last=self._text)
+        self._bar.start()
 
 
 def _show(word: str, value: float, key: str) -> str:

@@ -65,7 +65,14 @@ class Options:
     dtype: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        for name, least in (("rounds", 0), ("seed", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
+        for name, least in (
+            ("rounds", 0),
+            ("seed", 0),
+            ("quorum", 1),
+            ("evaluate_every", 1),
+            ("draws", 1),
+            ("chunk", 0),
+        ):
             if getattr(self, name) < least:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not 0 < self.participation <= 1:
@@ -243,7 +250,11 @@ class Fit:
         else:
             numbers = {}
         row |= {f"gm_{name}": numbers.get(name) for name in METRICS[task] if name in GLOBAL}
-        row |= {"dropped": int(self.server.dropped.sum()), "void": int(self.server.void), "failed": self.failures}
+        row |= {
+            "dropped": int(self.server.dropped.sum()),
+            "void": int(self.server.void),
+            "failed": self.failures,
+        }
         return {**row, "seconds": round(self.seconds, 3)}
 
     def _last(self, split: str) -> Row | None:
@@ -270,7 +281,9 @@ class Fit:
         state, record = checkpoints.load(self.folder)
         fresh = self._state()
         memory = {k for k in state if k.startswith("server/memory/")}
-        if state.keys() - memory != fresh.keys() - memory or any(state[k].shape != v.shape for k, v in fresh.items() if k in state):
+        if state.keys() - memory != fresh.keys() - memory or any(
+            state[k].shape != v.shape for k, v in fresh.items() if k in state
+        ):
             raise UserError(f"the checkpoint in {self.folder} belongs to another method, network or federation")
         if record["federation"] != self.federation.digest():
             raise UserError(f"the checkpoint in {self.folder} was made on other data or another split")
@@ -440,9 +453,16 @@ class Run:
         federation = self.fitted.federation
         raw = torch.as_tensor(x, device=federation.device)
         if raw.shape[1:] != federation.event_shape:
-            raise UserError(f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})")
+            raise UserError(
+                f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})"
+            )
         y = torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device)
-        return Batch(federation.inputs(raw)[None], y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
+        return Batch(
+            federation.inputs(raw)[None],
+            y,
+            None,
+            torch.ones(1, dtype=federation.dtype, device=federation.device),
+        )
 
     def _said(self, fn: Any) -> Tensor:
         if self.fitted.federation.task == "classification":
@@ -469,7 +489,9 @@ class Run:
         federation = self.fitted.federation
         if draws is None:
             draws = max(2, min(200, int(limit / self._bytes_per_draw())))
-        parts: list[dict[str, dict[str, np.ndarray]]] = [self._client_draws(j, draws) for j in range(federation.clients)]
+        parts: list[dict[str, dict[str, np.ndarray]]] = [
+            self._client_draws(j, draws) for j in range(federation.clients)
+        ]
 
         def gathered(group: str, axis: int) -> dict[str, np.ndarray]:
             names = parts[0][group]
@@ -482,8 +504,8 @@ class Run:
         for name, value in self.fitted.method.per_client(everyone).items():
             constants[name] = (("client",), value.cpu().numpy())
         for name in self._global_latents():
-            value = self.shared[name].cpu().numpy()
-            constants[name] = (tuple(f"{name}_dim_{k}" for k in range(value.ndim)), value)
+            point = self.shared[name].cpu().numpy()
+            constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
         return to_inference_data(
             clients=federation.ids,
             posterior=gathered("posterior", 2),
@@ -537,4 +559,3 @@ class Run:
         fitted = replace(self.fitted, copies={}, personal={k: v[:1] for k, v in self.fitted.personal.items()})
         _, sites = fitted.personal_sites([0], fitted.federation.template(), 0)
         return [name for name, site in sites.items() if site.kind == "fixed" and name in values]
-

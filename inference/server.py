@@ -35,6 +35,9 @@ class Server(nn.Module):
         UserError: if two rules claim one value, or a rule a value that does not exist.
     """
 
+    dropped: Tensor
+    void: Tensor
+
     def __init__(self, method: Method, federation: Federation, shared: State, personal: State, quorum: int = 1) -> None:
         super().__init__()
         self.method, self.quorum, self.clients = method, quorum, federation.clients
@@ -151,7 +154,10 @@ class Server(nn.Module):
             before = {k: v.clone() for k, v in self.memory[group].items()}
             # a void round is computed with one report, and then not used: no number leaves the device
             exchange = Exchange(
-                self.clients, self._reported.clamp_min(1).to(old[names[0]].dtype), self._prior_gradient, self.memory[group]
+                self.clients,
+                self._reported.clamp_min(1).to(old[names[0]].dtype),
+                self._prior_gradient,
+                self.memory[group],
             )
             new = rule.update({k: old[k] for k in names}, self._total[group], exchange)
             self.replace({k: torch.where(enough, new[k], old[k]) for k in names})
@@ -173,7 +179,12 @@ class Server(nn.Module):
     def state(self) -> State:
         """Everything a resumed server needs, flat."""
         memory = {f"memory/{group}/{k}": v for group, kept in self.memory.items() for k, v in kept.items()}
-        return {**{f"shared/{k}": v for k, v in self.shared.items()}, **memory, "dropped": self.dropped, "void": self.void}
+        return {
+            **{f"shared/{k}": v for k, v in self.shared.items()},
+            **memory,
+            "dropped": self.dropped,
+            "void": self.void,
+        }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what :meth:`state` gave."""

@@ -36,13 +36,17 @@ from .method import Local, Method, State
 PASS = 512
 
 
-def guide_latents(method: Method, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise | None) -> dict[str, Site]:
-    """Runs the guide: each personal latent's distribution and value, (K, S, 1, *event) or at the centre (S, 1, *event)."""
+def guide_latents(
+    method: Method, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise | None
+) -> dict[str, Site]:
+    """Runs the guide: each personal latent's distribution and value, (K, S, 1, *event), no K at its centre."""
     with Restrict(values, draw=draw_with(noise)) as seen:
         method.guide(batch)
     for name, site in seen.sites.items():
         if site.kind == "latent" and not site.per_client:
-            raise UserError(f"guide site {name!r} stands outside the client plate; a global latent is a point: name it in shared()")
+            raise UserError(
+                f"guide site {name!r} stands outside the client plate; a global latent is a point: name it in shared()"
+            )
     return {name: site for name, site in seen.sites.items() if site.kind == "latent"}
 
 
@@ -122,7 +126,9 @@ def _rows(terms: Tensor, rows: int) -> Tensor:
     return terms if terms.shape == (rows,) else terms.expand(rows)
 
 
-def global_log_prob(method: Method, batch: Batch, shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]) -> Tensor:
+def global_log_prob(
+    method: Method, batch: Batch, shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]
+) -> Tensor:
     """log p(globals): the sites of the model outside the client plate, at the shared values.
 
     Args:

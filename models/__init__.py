@@ -24,10 +24,10 @@ class Entry(NamedTuple):
 
 METHODS: dict[str, Entry] = {
     "pfedvem": Entry("pfedvem", "PFedVEM", "hierarchical", "confidence-aware variational EM (Zhu et al., CVPR 2023)"),
-    "local": Entry("limits", "Local", "limit: rho -> inf", "every client alone"),
-    "fedavg": Entry("limits", "FedAvg", "limit: rho -> 0", "one model for all (McMahan et al., AISTATS 2017)"),
-    "fedper": Entry("limits", "FedPer", "limit: rho -> inf on the head", "shared base, own head, trained jointly (Arivazhagan et al., 2019)"),
-    "fedrep": Entry("limits", "FedRep", "limit: rho -> inf on the head", "shared base, own head, head first (Collins et al., ICML 2021)"),
+    "local": Entry("limits", "Local", "rho -> inf", "every client alone"),
+    "fedavg": Entry("limits", "FedAvg", "rho -> 0", "one model for all (McMahan et al., AISTATS 2017)"),
+    "fedper": Entry("limits", "FedPer", "rho -> inf on heads", "own head, trained jointly (Arivazhagan et al., 2019)"),
+    "fedrep": Entry("limits", "FedRep", "rho -> inf on heads", "own head, trained first (Collins et al., ICML 2021)"),
 }  # fmt: skip
 
 __all__ = ["METHODS", "FedAvg", "FedPer", "FedRep", "Local", "PFedVEM"]

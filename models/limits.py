@@ -1,4 +1,4 @@
-"""The four references that every comparison needs, as limits of one model with a point guide.
+"""The four references that every comparison needs, as limits of one model with a point guide:
 
     w_j | w ~ N(w, rho^2 I),    y_ij ~ Categorical(softmax(w_j^T h_theta(x_ij))),    q(w_j) = delta(mu_j)
 
@@ -13,6 +13,7 @@ Arivazhagan et al., 2019; Collins et al., ICML 2021.)
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from pyro.distributions import Delta
@@ -27,7 +28,7 @@ from hierfl.plates import clients, data, flat, param, sample
 class Limit(Method):
     """rho -> inf: a head of its own for every client, a shared base."""
 
-    copies = ("base",)
+    copies: ClassVar[tuple[str, ...]] = ("base",)
 
     @dataclass(frozen=True)
     class Settings:
@@ -77,7 +78,7 @@ class Limit(Method):
 class Local(Limit):
     """rho -> inf on everything: no messages."""
 
-    name, about = "local", "every client alone"
+    name = "local"
     copies = ()
 
     def shared(self, rng: torch.Generator) -> State:
@@ -96,7 +97,7 @@ class Local(Limit):
 class FedAvg(Limit):
     """rho -> 0: every w_j is w."""
 
-    name, about = "fedavg", "one model for all (McMahan et al., AISTATS 2017)"
+    name = "fedavg"
     copies = ()
 
     def shared(self, rng: torch.Generator) -> State:
@@ -128,7 +129,7 @@ class FedAvg(Limit):
 class FedPer(Limit):
     """rho -> inf on the head: base and head trained jointly."""
 
-    name, about = "fedper", "shared base, own head, trained jointly (Arivazhagan et al., 2019)"
+    name = "fedper"
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
@@ -137,7 +138,7 @@ class FedPer(Limit):
 class FedRep(Limit):
     """rho -> inf on the head: first the head, then the base."""
 
-    name, about = "fedrep", "shared base, own head, head first (Collins et al., ICML 2021)"
+    name = "fedrep"
 
     @dataclass(frozen=True)
     class Settings(Limit.Settings):

@@ -29,12 +29,12 @@ from hierfl.plates import clients, data, flat, param, sample
 class PFedVEM(Method):
     """Hierarchical Gaussian prior on the heads, mean-field Gaussian guide, averaged base."""
 
-    name, about = "pfedvem", "confidence-aware variational EM (Zhu et al., CVPR 2023)"
+    name = "pfedvem"
     copies = ("base",)  # a client predicts with the base it has just trained
 
     @dataclass(frozen=True)
     class Settings:
-        """The paper's symbols; published grid: lr {1e-2, 1e-3, 1e-4}, sigma_0^2 {1, 0.1, 0.01}, head epochs {5, 10, 20}."""
+        """Published grid: step sizes {1e-2, 1e-3, 1e-4}, sigma_0^2 {1, 0.1, 0.01}, head epochs {5, 10, 20}."""
 
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
             "hierarchical", "w and rho_j learned | held at 0 and sigma_0 | a point guide and no prior"
@@ -56,7 +56,11 @@ class PFedVEM(Method):
 
     def personal(self, shared: State, rng: torch.Generator) -> State:
         pi = torch.tensor(self.settings.sigma_0).expm1().log()  # softplus(pi) = sigma_0
-        return {"mu": shared["w"], "pi": pi.expand_as(shared["w"]), "rho": torch.tensor([self.settings.sigma_0])}
+        return {
+            "mu": shared["w"],
+            "pi": pi.expand_as(shared["w"]),
+            "rho": torch.tensor([self.settings.sigma_0]),
+        }
 
     def model(self, batch: Batch) -> None:
         net, prior = self.network, self.settings.prior
@@ -86,7 +90,12 @@ class PFedVEM(Method):
         rho = [ClosedForm("rho", self.confidence)] if s.prior == "hierarchical" else []
         head = SVI(["mu", "pi"], s.head_epochs, sgd(s.head_lr, s.momentum), particles=s.particles)
         base = SVI(
-            ["base"], s.base_epochs, sgd(s.base_lr, s.momentum), s.base_batch, particles=s.particles, per="example"
+            ["base"],
+            s.base_epochs,
+            sgd(s.base_lr, s.momentum),
+            s.base_batch,
+            particles=s.particles,
+            per="example",
         )
         return [*rho, head, base]
 
@@ -95,7 +104,10 @@ class PFedVEM(Method):
         return {**w, "base": SampleWeighted()}
 
     def newcomer(self, personal: State, initial: State) -> State:
-        return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population
+        return {
+            **initial,
+            "rho": personal["rho"].square().mean(0).sqrt(),
+        }  # the spread of the whole population
 
     def per_client(self, v: State) -> State:
         sigma, gap = softplus(v["pi"]), v["mu"] - v["w"]

@@ -79,7 +79,13 @@ def test_selecting_keeps_ids_with_their_data(small: Federation) -> None:
 
 def frame() -> pd.DataFrame:
     return pd.DataFrame(
-        {"site": ["b", "a", "b", "a", "c", "c"] * 5, "x": np.arange(30.0), "z": 1, "y": np.linspace(0, 1, 30), "kind": ["u", "v"] * 15}
+        {
+            "site": ["b", "a", "b", "a", "c", "c"] * 5,
+            "x": np.arange(30.0),
+            "z": 1,
+            "y": np.linspace(0, 1, 30),
+            "kind": ["u", "v"] * 15,
+        }
     )
 
 
@@ -129,7 +135,8 @@ def test_tables_that_cannot_be_used_are_refused_in_one_line(change: dict, words:
 
 def arrays() -> dict[str, np.ndarray]:
     return {
-        "x_train": np.zeros((12, 3)), "y_train": np.arange(12) % 3, "x_test": np.zeros((6, 3)), "y_test": np.arange(6) % 3,
+        "x_train": np.zeros((12, 3)), "y_train": np.arange(12) % 3,
+        "x_test": np.zeros((6, 3)), "y_test": np.arange(6) % 3,
     }  # fmt: skip
 
 

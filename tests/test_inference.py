@@ -35,7 +35,9 @@ def rows_of(method: Method, fed: Federation, order: list[int] | None = None) -> 
 
 
 @pytest.mark.parametrize("make", [sgd(0.05), sgd(0.05, 0.9), adam(0.01)], ids=["sgd", "momentum", "adam"])
-def test_minibatch_training_equals_a_plain_loop_over_clients(make: object, small: Federation, net: Architecture) -> None:
+def test_minibatch_training_equals_a_plain_loop_over_clients(
+    make: object, small: Federation, net: Architecture
+) -> None:
     """Torch's optimiser on torch's cross-entropy, one client after another, with the same shuffles."""
     method = FedPer(net)
     local = rows_of(method, small)
@@ -65,14 +67,17 @@ def test_a_steps_input_is_left_as_it_was(small: Federation, net: Architecture) -
 
 
 def test_kept_features_change_nothing(small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While only the head moves, the base's output is computed once; with the cache switched off the result is the same."""
+    """While only the head moves, the base's output is computed once; without the cache the result is the same."""
     from hierfl.plates import FrozenFeatures
 
     local = rows_of(PFedVEM(net), small)
     calls = []
     apply = type(net.base).apply
     monkeypatch.setattr(type(net.base), "apply", lambda *a: calls.append(1) or apply(*a))
-    whole, mini = SVI(["mu", "pi"], 5, sgd(0.001), particles=2), SVI(["mu", "pi"], 5, sgd(0.001), 4, particles=2)
+    whole, mini = (
+        SVI(["mu", "pi"], 5, sgd(0.001), particles=2),
+        SVI(["mu", "pi"], 5, sgd(0.001), 4, particles=2),
+    )
     kept = [step.run(local, 0) for step in (whole, mini)]
     once = len(calls)
     monkeypatch.setattr(FrozenFeatures, "serves", lambda *a: False)
@@ -306,7 +311,7 @@ def test_what_the_servers_optimiser_remembers_is_part_of_its_state(small: Federa
 
 
 def server_gradient(method: Method, fed: Federation, local: Rows) -> dict:
-    names = [n for n in method.network.base.names]
+    names = list(method.network.base.names)
     return {k: v.sum(0) for k, v in elbo_gradient(local, names, 1, ("gradient", *names)).items()}
 
 
@@ -335,7 +340,9 @@ def test_the_generic_rule_finds_the_population_mean_of_a_conjugate_model() -> No
     server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.rows.items()})
     for _ in range(200):
         server.open()
-        server.receive(server.messages(Rows(method, fed, local.clients, 1, 0, server.shared, local.rows)), local.clients)
+        server.receive(
+            server.messages(Rows(method, fed, local.clients, 1, 0, server.shared, local.rows)), local.clients
+        )
         server.close()
     precision = 4 / 0.49 + 1 / 4
     mode = (local.rows["mu"].sum((0, 1)) / 0.49 + 0.5 / 4) / precision
@@ -375,7 +382,9 @@ def test_an_invalid_message_counts_as_none(poison: float, small: Federation, net
     assert server.dropped.tolist() == [int(j == local.clients[2]) for j in range(7)]
 
 
-def test_malformed_messages_are_dropped_and_named(small: Federation, net: Architecture, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_messages_are_dropped_and_named(
+    small: Federation, net: Architecture, caplog: pytest.LogCaptureFixture
+) -> None:
     server, local, messages = server_and_messages(small, net)
     one = {group: {k: v[:1] for k, v in message.items()} for group, message in messages.items()}
     spoilt = [
@@ -459,7 +468,7 @@ def test_who_does_not_report_still_trains_and_is_not_heard(small: Federation, ne
 
 
 def test_guides_and_models_run_in_plain_pyro(small: Federation, net: Architecture) -> None:
-    """A method file is ordinary Pyro: with its parameters in the store, Pyro's own Trace_ELBO can be evaluated on it."""
+    """A method file is ordinary Pyro: with its parameters in the store, Pyro's own ELBO can be evaluated."""
     method = PFedVEM(net)
     shared, rows = states(method, small)
     batch = small.batch(range(small.clients))

@@ -61,11 +61,19 @@ def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation, n
     shared, rows = states(method, small)
     everyone = list(range(small.clients))
     alone = [
-        elbo(method, small.batch([j]), {**shared, **{k: v[[j]] for k, v in rows.items()}}, noise_for(small, [j]), analytic=False)
+        elbo(
+            method,
+            small.batch([j]),
+            {**shared, **{k: v[[j]] for k, v in rows.items()}},
+            noise_for(small, [j]),
+            analytic=False,
+        )
         for j in everyone
     ]
     batch = small.batch(everyone)
-    ours = torch.cat(alone).sum() + global_log_prob(method, small.template(), shared, {k: v[:1] for k, v in rows.items()})
+    ours = torch.cat(alone).sum() + global_log_prob(
+        method, small.template(), shared, {k: v[:1] for k, v in rows.items()}
+    )
     with Restrict({**shared, **rows}, draw=draw_with(noise_for(small, everyone))):
         q = poutine.trace(method.guide).get_trace(batch)
     with Restrict({**shared, **rows}):  # parameters only: the latents below are Pyro's to fix
@@ -166,7 +174,12 @@ def block_gradient(method: Method, fed: Federation, values: dict, block: str, wh
     """
     leaf = values[block].clone().requires_grad_()
     with torch.enable_grad():
-        total = elbo(method, fed.batch(range(fed.clients)), {**values, block: leaf}, noise_for(fed, list(range(fed.clients))))
+        total = elbo(
+            method,
+            fed.batch(range(fed.clients)),
+            {**values, block: leaf},
+            noise_for(fed, list(range(fed.clients))),
+        )
         return torch.autograd.grad(total[who].sum(), leaf)[0]
 
 
@@ -241,7 +254,9 @@ def test_equal_confidence_gives_the_plain_mean(small: Federation, net: Architect
     method, rule = PFedVEM(net), ConfidenceWeighted("mu", "rho")
     shared, rows = states(method, small)
     rows["rho"] = torch.full_like(rows["rho"], 0.3)
-    sums = {k: v.sum(0) for k, v in rule.message(["w"], Rows(method, small, list(range(7)), 1, 0, shared, rows)).items()}
+    sums = {
+        k: v.sum(0) for k, v in rule.message(["w"], Rows(method, small, list(range(7)), 1, 0, shared, rows)).items()
+    }
     w = rule.update({"w": shared["w"]}, sums, Exchange(7, torch.tensor(7.0), lambda n: {}))["w"]
     assert torch.allclose(w, rows["mu"].mean((0, 1)), rtol=1e-12)
 
@@ -252,10 +267,14 @@ def test_a_fixed_prior_is_never_moved(small: Federation, net: Architecture) -> N
     assert (run.personal["rho"] == torch.tensor(0.7)).all()
     rng = generator(0, "initial values")
     assert torch.equal(run.shared["w"], method.shared(rng)["w"].double())
-    assert not torch.equal(run.shared["base.1.weight"], method.shared(generator(0, "initial values"))["base.1.weight"].double())
+    assert not torch.equal(
+        run.shared["base.1.weight"], method.shared(generator(0, "initial values"))["base.1.weight"].double()
+    )
 
 
-def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_loss(small: Federation, net: Architecture) -> None:
+def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_loss(
+    small: Federation, net: Architecture
+) -> None:
     lr = 0.1
     method = FedAvg(net, epochs=1, batch=1000, lr=lr, momentum=0.0)
     start = {k: v.double().requires_grad_() for k, v in method.shared(generator(0, "initial values")).items()}
@@ -274,7 +293,16 @@ def test_flat_prior_with_a_point_guide_is_fedreps_alternation(small: Federation,
     n = 9
     fed = blobs([n] * 5)  # equal sizes: the summed head objective is n times the mean one
     net = architecture("mlp:5", fed)
-    flat = PFedVEM(net, prior="flat", head_epochs=3, head_lr=0.1 / n, base_epochs=2, base_lr=0.1, base_batch=n, momentum=0.5)
+    flat = PFedVEM(
+        net,
+        prior="flat",
+        head_epochs=3,
+        head_lr=0.1 / n,
+        base_epochs=2,
+        base_lr=0.1,
+        base_batch=n,
+        momentum=0.5,
+    )
     rep = FedRep(net, head_epochs=3, epochs=2, lr=0.1, batch=n, momentum=0.5)
     a = fit(flat, fed, rounds=2, dtype=torch.float64, progress=False)
     start = flat.shared(generator(0, "initial values"))

@@ -85,10 +85,10 @@ def test_regression_rows_agree_with_scipy_and_quadrature() -> None:
         for i in range(n):
             m, s, at = mean[:, j, i].numpy(), std[:, j, i].numpy(), float(y[j, i])
             nll.append(-np.log(norm.pdf(at, m, s).mean()))
-            below = lambda t, m=m, s=s: norm.cdf(t, m, s).mean()  # noqa: E731
-            left = quad(lambda t: below(t) ** 2, -12, at)[0]
-            crps.append(left + quad(lambda t: (1 - below(t)) ** 2, at, 12)[0])
-            inside.append(0.05 <= below(at) <= 0.95)
+            left = quad(lambda t, m, s: norm.cdf(t, m, s).mean() ** 2, -12, at, args=(m, s))[0]
+            right = quad(lambda t, m, s: (1 - norm.cdf(t, m, s).mean()) ** 2, at, 12, args=(m, s))[0]
+            crps.append(left + right)
+            inside.append(0.05 <= norm.cdf(at, m, s).mean() <= 0.95)
         assert math.isclose(rows["nll"][j], np.mean(nll), rel_tol=1e-9)
         assert math.isclose(rows["crps"][j], np.mean(crps), rel_tol=1e-6)
         assert math.isclose(rows["coverage90"][j], np.mean(inside))

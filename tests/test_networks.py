@@ -32,9 +32,7 @@ def network(request: pytest.FixtureRequest) -> Network:
 def perturbed(network: Network, rows: int) -> dict[str, torch.Tensor]:
     rng = generator("weights")
     start = network.init(rng)
-    return {
-        k: (v + 0.1 * torch.randn((rows, 1, *v.shape), generator=rng)).double() for k, v in start.items()
-    }
+    return {k: (v + 0.1 * torch.randn((rows, 1, *v.shape), generator=rng)).double() for k, v in start.items()}
 
 
 def test_one_set_of_weights_per_client_equals_a_loop_over_clients(network: Network) -> None:

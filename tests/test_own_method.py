@@ -27,7 +27,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site, source]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        site,
+        source,
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return site
 
@@ -42,7 +53,12 @@ def run(plain: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_a_plain_install_has_everything(plain: Path) -> None:
     installed = {str(p.relative_to(plain)) for p in (plain / "hierfl").rglob("*") if p.is_file() and p.suffix != ".pyc"}
-    for floor, place in (("hierfl", ""), ("inference", "inference/"), ("models", "models/"), ("experiments", "experiments/")):
+    for floor, place in (
+        ("hierfl", ""),
+        ("inference", "inference/"),
+        ("models", "models/"),
+        ("experiments", "experiments/"),
+    ):
         for path in (ROOT / floor).glob("*.py"):
             assert f"hierfl/{place}{path.name}" in installed
         assert f"hierfl/{place}py.typed" in installed
@@ -67,7 +83,7 @@ def test_a_file_of_sixty_lines_is_a_method(plain: Path, tmp_path: Path) -> None:
     # checkpointed like the built-in ones: resumed after the last round, nothing changes
     assert run(plain, tmp_path, "run", "--resume", "seven", "--quiet").returncode == 0
     again = json.loads((tmp_path / "seven/summary.json").read_text())
-    assert {k: v for k, v in again.items()} == a
+    assert again == a
     # exported like the built-in ones
     data = import_arviz().from_netcdf(tmp_path / "seven/posterior.nc")
     assert data.posterior["w_j"].dims == ("chain", "draw", "client", "w_j_dim_0")

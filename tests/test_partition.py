@@ -38,7 +38,13 @@ def test_no_training_example_is_given_twice_and_tests_fit_the_client(name: str, 
     for train, test in zip(parts.train, parts.test, strict=True):
         assert not set(train) & set(test)
         assert len(test)
-        if name.split(":")[0] in ("label-skew", "label-skew-equal", "label-skew-unbalanced", "classes", "shards"):
+        if name.split(":")[0] in (
+            "label-skew",
+            "label-skew-equal",
+            "label-skew-unbalanced",
+            "classes",
+            "shards",
+        ):
             assert set(y[train]) == set(y[test])
 
 

@@ -37,7 +37,9 @@ def test_groups_dimensions_and_coordinates(lines: Run) -> None:
     assert data.posterior["w_j"].shape == (1, 50, 4, 3)
     assert data.posterior["client"].values.tolist() == list(fed.ids)
     assert data.log_likelihood["y"].shape == (1, 50, 28)
-    assert data.log_likelihood["client"].values.tolist() == [c for c, n in zip(fed.ids, fed.sizes(), strict=True) for _ in range(n)]
+    assert data.log_likelihood["client"].values.tolist() == [
+        c for c, n in zip(fed.ids, fed.sizes(), strict=True) for _ in range(n)
+    ]
     expected = torch.cat([fed.y[i] for i in fed.train]).numpy()
     assert np.allclose(data.observed_data["y"], expected)
     assert data.constant_data["tau"].dims == ("client",)
@@ -73,7 +75,13 @@ def test_arviz_takes_it_as_it_comes(lines: Run, tmp_path: Path) -> None:
         assert len(summary) == 12
         loo = az.loo(data)
         assert np.isfinite(loo.elpd_loo)
-        other = fit(PFedVEM(lines.fitted.method.network, prior="fixed"), lines.fitted.federation, rounds=2, dtype=torch.float64, progress=False)
+        other = fit(
+            PFedVEM(lines.fitted.method.network, prior="fixed"),
+            lines.fitted.federation,
+            rounds=2,
+            dtype=torch.float64,
+            progress=False,
+        )
         table = az.compare({"hierarchical": data, "fixed": other.posterior(draws=200)})
         assert set(table.index) == {"hierarchical", "fixed"}
         axes = az.plot_forest(data, var_names=["w_j"], combined=True)
@@ -135,7 +143,11 @@ def test_a_new_client_is_served_by_the_population(lines: Run) -> None:
 
 def test_class_probabilities_are_probabilities(small: Federation, net: Architecture) -> None:
     run = fit(PFedVEM(net), small, rounds=2, progress=False)
-    for p in (run.predict(small.x[:5], 0), run.predict(small.x[:5], 0, draws=7), run.predict_new_client(small.x[:5])):
+    for p in (
+        run.predict(small.x[:5], 0),
+        run.predict(small.x[:5], 0, draws=7),
+        run.predict_new_client(small.x[:5]),
+    ):
         assert p.shape == (5, 3)
         assert torch.allclose(p.sum(1), torch.ones(5), atol=1e-5)
     rows = run.clients

@@ -18,8 +18,8 @@ from conftest import blobs
 from test_cli import Call, hierfl  # noqa: F401
 
 from hierfl import UserError
-from hierfl.inference import fit
 from hierfl.inference import checkpoint as checkpoints
+from hierfl.inference import fit
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.networks import architecture
 
@@ -138,7 +138,10 @@ def test_a_checkpoint_beyond_the_last_round_is_refused(tmp_path: Path) -> None:
 def test_nothing_of_an_old_checkpoint_is_left_behind(tmp_path: Path) -> None:
     for number in range(3):
         checkpoints.save(tmp_path, {"a": torch.full((3,), float(number))}, {"round": number})
-        assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.json", f"state-{number:06d}.safetensors"]
+        assert sorted(p.name for p in tmp_path.iterdir()) == [
+            "checkpoint.json",
+            f"state-{number:06d}.safetensors",
+        ]
     state, record = checkpoints.load(tmp_path)
     assert record["round"] == 2
     assert state["a"].tolist() == [2.0, 2.0, 2.0]
