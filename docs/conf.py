@@ -25,9 +25,9 @@ def plain_docstrings(app, what, name, obj, options, lines):
         parts[::2] = [re.sub(r"([*|])", r"\\\1", part) for part in parts[::2]]
         lines[number] = "``".join(parts)
         following = lines[number + 1 : number + 3]
-        if line.endswith(":") and not line.endswith("::") and len(following) == 2:
-            if not following[0].strip() and following[1].startswith("    "):
-                lines[number] += ":"
+        indented = len(following) == 2 and not following[0].strip() and following[1].startswith("    ")
+        if indented and line.endswith(":") and not line.endswith("::"):
+            lines[number] += ":"
     literal = False
     for number, line in enumerate(lines):
         if line.endswith("::"):

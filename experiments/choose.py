@@ -42,37 +42,46 @@ def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]
 def search(
     method: str, data: str, seeds: int, grid: dict[str, list[str]], out: Path, given: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """All cells of the grid, best first; ``out`` is written after each."""
-    done: dict[str, Any] = {}
+    """All cells of the grid, best first; ``out`` is written after each.
+
+    Raises:
+        UserError: if ``out`` holds another search, or nothing can be chosen by.
+    """
+    about = {"method": method, "data": data, "seeds": seeds, **{k: str(v) for k, v in given.items()}}
+    cells: list[dict[str, Any]] = []
     if out.is_file():
-        done = {json.dumps(c["settings"]): c for c in json.loads(out.read_text())["cells"]}
-    criterion = "pm_nll"
+        old = json.loads(out.read_text())
+        cells = old.pop("cells")
+        if old != about:
+            raise UserError(f"{out} holds another search: {old}")
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
-        name = json.dumps(settings)
-        if name not in done:
+        if all(c["settings"] != settings for c in cells):
             rows = [cell(method, data, {**given, "seed": seed}, settings) for seed in range(seeds)]
-            means = {k: float(np.mean([row[k] for row in rows])) for k in rows[0]}
-            errors = (
-                {f"{k}_se": float(np.std([row[k] for row in rows], ddof=1) / seeds**0.5) for k in rows[0]}
-                if seeds > 1
-                else {}
-            )
-            done[name] = {"settings": settings, **means, **errors}
-        criterion = "pm_rmse" if "pm_rmse" in done[name] else "pm_nll"
-        cells = sorted(done.values(), key=lambda c: c[criterion] if np.isfinite(c[criterion]) else np.inf)
-        about = {
-            "method": method,
-            "data": data,
-            "seeds": seeds,
-            "criterion": criterion,
-            **given,
-            "cells": cells,
-        }
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, json.dumps(about, indent=1) + "\n")
-        print(settings, {k: round(v, 4) for k, v in done[name].items() if k in SHOWN}, flush=True)
-    return sorted(done.values(), key=lambda c: c[criterion] if np.isfinite(c[criterion]) else np.inf)
+            cells.append({"settings": settings, **_means(rows)})
+            print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN}, flush=True)
+            cells.sort(key=_criterion)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_text(out, json.dumps({**about, "cells": cells}, indent=1, allow_nan=False) + "\n")
+    return cells
+
+
+def _criterion(cell: dict[str, Any]) -> float:
+    """What is to be small; a cell that diverged comes last."""
+    value = cell.get("pm_nll", cell.get("pm_rmse"))
+    return float("inf") if value is None else value
+
+
+def _means(rows: list[dict[str, float]]) -> dict[str, float | None]:
+    """Means over seeds and their standard errors; null where something was not finite."""
+    numbers: dict[str, float | None] = {}
+    for name in rows[0]:
+        values = np.array([row[name] for row in rows])
+        finite = bool(np.isfinite(values).all())
+        numbers[name] = float(values.mean()) if finite else None
+        if len(rows) > 1:
+            numbers[f"{name}_se"] = float(values.std(ddof=1) / len(rows) ** 0.5) if finite else None
+    return numbers
 
 
 def main(arguments: list[str]) -> None:
@@ -98,4 +107,5 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except UserError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

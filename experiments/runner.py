@@ -11,6 +11,7 @@ from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.inference import Method
 from hierfl.inference.method import make_settings
+from hierfl.inference.progress import working
 from hierfl.inference.run import Fit, Options
 from hierfl.networks import architecture
 
@@ -83,8 +84,9 @@ def build(config: Mapping[str, Any]) -> tuple[Method, Federation, str]:
 def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
     """Runs a configuration into a fresh folder; returns the folder and its summary."""
     folders.check_out(out, overwrite)
-    method, federation, name = build(config)
-    ready = Fit(method, federation, _options(config))
+    with working("loading data", progress):
+        method, federation, name = build(config)
+        ready = Fit(method, federation, _options(config))
     config["run"]["redraws"] = int(federation.about["redraws"])
     folder = folders.make(out, overwrite, f"{name}-{federation.about['data']}")
     folders.write_config(folder, config)
@@ -101,7 +103,8 @@ def resume(folder: Path, progress: bool) -> dict[str, Any]:
     loaded = methods.load(config["run"]["method"])
     if loaded.digest != config["run"]["method_digest"]:
         raise UserError(f"{loaded.source} has changed since {folder} was begun; start a new run")
-    method, federation, name = build(config)
+    with working("loading data", progress):
+        method, federation, name = build(config)
     # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
     return _run(Fit(method, federation, _options(config)), folder, name, progress, resume=begun)
@@ -118,4 +121,5 @@ def _run(ready: Fit, folder: Path, name: str, progress: bool, *, resume: bool) -
         progress=progress,
         observe=lambda rows: folders.write_metrics(folder, rows),
     )
-    return folders.write_results(folder, run, name)
+    with working("drawing from the posterior, writing results", progress):
+        return folders.write_results(folder, run, name)

@@ -115,6 +115,8 @@ def load(name: str, root: Path) -> Pool:
     """
     if name.endswith(".npz"):
         return load_npz(Path(name))
+    if Path(name).is_file() and name not in DATASETS:
+        raise UserError(f"{name} is no .npz file")
     if (root / f"{name}.npz").is_file():
         return load_npz(root / f"{name}.npz")
     if name not in DATASETS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,15 @@ class Bar:
         self._bar = Progress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task("", total=self.total, completed=self.done, last=self._text)
         self._bar.start()
+
+
+def working(what: str, show: bool) -> AbstractContextManager[Any]:
+    """Says on standard error what takes its time, while it does (nothing where that is no terminal)."""
+    if not show:
+        return nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(what)
 
 
 def _show(word: str, value: float, key: str) -> str:

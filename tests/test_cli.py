@@ -260,6 +260,12 @@ def test_files_that_cannot_be_used(change: dict, words: str, hierfl: Call, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_file_of_another_kind(hierfl: Call, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("a,b")
+    code, _, err = hierfl("run", "pfedvem", "--data", "table.csv")
+    assert (code, err) == (2, "error: table.csv is no .npz file\n")
+
+
 def test_what_exists_is_not_overwritten_unasked(hierfl: Call, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes/thoughts.txt").write_text("mine")
@@ -324,3 +330,39 @@ def test_help_is_fast_and_heavy_imports_wait() -> None:
     code = f"import sys, hierfl.experiments.cli; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert out.strip() == "[]"
+
+
+def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call, tmp_path: Path) -> None:
+    from hierfl.experiments import choose
+
+    out = tmp_path / "search.json"
+    arguments = ["fedavg", "--rounds", "2", "--seeds", "2", "--out", str(out)]
+    choose.main([*arguments, "lr=0.001,0.05"])
+    first = json.loads(out.read_text())
+    assert [c["settings"]["lr"] for c in first["cells"]] == ["0.05", "0.001"]  # best first
+    assert first["cells"][0]["pm_nll"] < first["cells"][1]["pm_nll"]
+    kept = first["cells"][0] | {"pm_nll": 0.123}
+    out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
+    choose.main([*arguments, "lr=0.05,0.02"])
+    cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
+    assert cells.keys() == {"0.05", "0.001", "0.02"}
+    assert cells["0.05"]["pm_nll"] == 0.123  # not run again
+
+
+def test_runs_are_gathered_over_seeds(hierfl: Call, tmp_path: Path) -> None:
+    from hierfl import UserError
+    from hierfl.experiments import collect
+
+    for seed in (0, 1):
+        assert hierfl("run", "fedavg", *SHORT, "--seed", seed, "--out", f"r{seed}")[0] == 0
+    collect.main(["r0", "r1", "--out", "table.json"])
+    (record,) = json.loads((tmp_path / "table.json").read_text())
+    values = [json.loads((tmp_path / f"r{s}/summary.json").read_text())["pm_accuracy"] for s in (0, 1)]
+    assert record["pm_accuracy"] == pytest.approx(np.mean(values))
+    assert record["pm_accuracy_se"] == pytest.approx(abs(values[0] - values[1]) / 2)
+    assert "| fedavg |" in collect.markdown([record])
+    with pytest.raises(UserError, match="same seed twice"):
+        collect.gather([tmp_path / "r0", tmp_path / "r0"])
+    assert hierfl("run", "fedavg", *SHORT, "--set", "lr=0.1", "--seed", 2, "--out", "other")[0] == 0
+    with pytest.raises(UserError, match="differ in more than their seed"):
+        collect.gather([tmp_path / "r0", tmp_path / "other"])

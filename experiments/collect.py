@@ -1,0 +1,95 @@
+"""Gathers runs into a table: one row per method and prior, mean and standard error over seeds.
+
+    python -m hierfl.experiments.collect --out digits.json runs/*/
+
+Writes the json, and prints the table as markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import UserError
+
+from .folder import read_config, write_text
+
+COLUMNS = ("pm_accuracy", "gm_accuracy", "pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece", "gm_nll", "gm_ece")
+
+
+def gather(runs: list[Path]) -> list[dict[str, Any]]:
+    """One record per (method, prior) from finished runs of one setting on several seeds.
+
+    Raises:
+        UserError: for a folder that is no finished run, or runs of one method that differ in more than the seed.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        config = read_config(run)
+        if not (run / "summary.json").is_file():
+            raise UserError(f"{run} has not finished: it has no summary.json")
+        summary = json.loads((run / "summary.json").read_text())
+        prior = config["settings"].get("prior")
+        name = summary["method"] + (f" ({prior} prior)" if prior else "")
+        setting = {
+            "run": {k: v for k, v in config["run"].items() if k not in ("seed", "redraws")},
+            **config["settings"],
+        }
+        groups.setdefault(name, []).append({"summary": summary, "setting": setting})
+    records = []
+    for name, members in groups.items():
+        if any(m["setting"] != members[0]["setting"] for m in members):
+            raise UserError(f"the runs of {name} differ in more than their seed")
+        seeds = sorted(m["summary"]["seed"] for m in members)
+        if len(set(seeds)) < len(seeds):
+            raise UserError(f"{name} has the same seed twice")
+        record: dict[str, Any] = {"method": name, "seeds": seeds, "setting": members[0]["setting"]}
+        for column in (*COLUMNS, "seconds_per_round"):
+            values = [m["summary"][column] for m in members]
+            if all(v is not None for v in values):
+                record[column] = float(np.mean(values))
+                record[f"{column}_se"] = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+        record["versions"] = members[0]["summary"]["versions"]
+        records.append(record)
+    return records
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """The table: accuracies in percent, everything else as it is, with standard errors."""
+    lines = [f"| method | {' | '.join(COLUMNS)} |", "|---|" + "---:|" * len(COLUMNS)]
+    for record in records:
+        cells = []
+        for column in COLUMNS:
+            value, error = record.get(column), record.get(f"{column}_se")
+            scale, digits = (100, 1) if column.endswith("accuracy") else (1, 3)
+            shown = "" if value is None else f"{scale * value:.{digits}f}"
+            cells.append(shown + ("" if error is None else f" ± {scale * error:.{digits}f}"))
+        lines.append(f"| {record['method']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hierfl.experiments.collect", description="Gather runs into a table."
+    )
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    said = parser.parse_args(arguments)
+    records = gather(said.runs)
+    said.out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(said.out, json.dumps(records, indent=1) + "\n")
+    print(markdown(records))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
