@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,10 @@ from hierfl.metrics import over_clients
 from hierfl.noise import generator
 
 from . import checkpoint as checkpoints
+from .draws import inference_data
 from .engine import PlateEngine
 from .method import Method, State
-from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, moments, response, sample_keyed
+from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, moments, response
 from .progress import Bar
 from .server import Server, participants
 from .svi import check_shapes, guide_latents
@@ -484,78 +484,4 @@ class Run:
             draws: how many; None for 200, or as many as the limit allows.
             limit: bytes, about, that the default number of draws must not exceed.
         """
-        from hierfl.posterior import to_inference_data
-
-        federation = self.fitted.federation
-        if draws is None:
-            draws = max(2, min(200, int(limit / self._bytes_per_draw())))
-        parts: list[dict[str, dict[str, np.ndarray]]] = [
-            self._client_draws(j, draws) for j in range(federation.clients)
-        ]
-
-        def gathered(group: str, axis: int) -> dict[str, np.ndarray]:
-            names = parts[0][group]
-            join = np.stack if group in ("posterior", "prior") else np.concatenate
-            return {k: join([part[group][k] for part in parts], axis=axis) for k in names}
-
-        observed = np.concatenate([federation.y[i].cpu().numpy() for i in federation.train])
-        everyone = self.fitted.values(range(federation.clients))
-        constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(federation.sizes()))}
-        for name, value in self.fitted.method.per_client(everyone).items():
-            constants[name] = (("client",), value.cpu().numpy())
-        for name in self._global_latents():
-            point = self.shared[name].cpu().numpy()
-            constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
-        return to_inference_data(
-            clients=federation.ids,
-            posterior=gathered("posterior", 2),
-            prior=gathered("prior", 2),
-            log_likelihood=gathered("log_likelihood", 2),
-            posterior_predictive=gathered("posterior_predictive", 2),
-            observed={"y": observed},
-            obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
-            constants=constants,
-        )
-
-    def _client_draws(self, j: int, draws: int) -> dict[str, dict[str, np.ndarray]]:
-        """One client's draws: each group's arrays, (1, draws, ...)."""
-        federation, fitted = self.fitted.federation, self.fitted
-        batch = federation.batch([j])
-        latents, sites = fitted.personal_sites([j], batch, draws, "posterior")
-
-        def drawn(value: Tensor, event: int) -> np.ndarray:  # ([K,] 1, 1 or n, *event) -> (1, K, ...)
-            value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
-            return value.squeeze(1).float().cpu().numpy()[None]
-
-        groups: dict[str, dict[str, np.ndarray]] = {"posterior": {}, "prior": {}}
-        for name, site in latents.items():
-            if any(size > 1 for size in site.fn.batch_shape):
-                continue  # a latent of every example: not a client's
-            event = len(site.fn.event_shape)
-            groups["posterior"][name] = drawn(site.value, event).squeeze(2)
-            prior = sites[name].fn
-            if prior.has_rsample or type(prior).__name__ != "ImproperUniform":
-                values = sample_keyed(prior, draws, federation.device, fitted.seed, "prior", federation.ids[j], name)
-                while values.dim() > 3 + event:
-                    values = values[:, 0]
-                groups["prior"][name] = drawn(values, event).squeeze(2)
-        y = response(sites)
-        guesses = sample_keyed(y.fn, 1, federation.device, fitted.seed, "posterior_predictive", federation.ids[j])[0]
-        groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
-        groups["posterior_predictive"] = {"y": drawn(guesses, 0)}
-        if federation.task == "classification":
-            groups["posterior_predictive"]["y"] = groups["posterior_predictive"]["y"].astype(np.int16)
-        return groups
-
-    def _bytes_per_draw(self) -> float:
-        federation = self.fitted.federation
-        values = {**self.fitted.shared, **{k: v[None, None] for k, v in self.fitted.initial.items()}}
-        latents = guide_latents(self.fitted.method, federation.template(), values, None)
-        numbers = sum(math.prod(site.fn.event_shape) for site in latents.values()) * 2 * federation.clients
-        return 4.0 * numbers + 8.0 * sum(federation.sizes())
-
-    def _global_latents(self) -> list[str]:
-        values = {**self.fitted.shared, **{k: v[None, None] for k, v in self.fitted.initial.items()}}
-        fitted = replace(self.fitted, copies={}, personal={k: v[:1] for k, v in self.fitted.personal.items()})
-        _, sites = fitted.personal_sites([0], fitted.federation.template(), 0)
-        return [name for name, site in sites.items() if site.kind == "fixed" and name in values]
+        return inference_data(self.fitted, draws, limit)

@@ -1,0 +1,100 @@
+"""Draws of a fitted method for ArviZ: every client's posterior and prior, and what they say of the training data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pyro.distributions import ImproperUniform
+from torch import Tensor
+
+from hierfl.posterior import to_inference_data
+
+from .method import State
+from .predict import Fitted, response, sample_keyed
+from .svi import guide_latents
+
+MOST = 200
+Groups = dict[str, dict[str, np.ndarray]]
+
+
+def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
+    """See :meth:`hierfl.inference.run.Run.posterior`."""
+    federation = fitted.federation
+    if draws is None:
+        draws = max(2, min(MOST, int(limit / bytes_per_draw(fitted))))
+    parts = [client_draws(fitted, j, draws) for j in range(federation.clients)]
+
+    def gathered(group: str) -> dict[str, np.ndarray]:
+        join = np.stack if group in ("posterior", "prior") else np.concatenate
+        return {name: join([part[group][name] for part in parts], axis=2) for name in parts[0][group]}
+
+    everyone = fitted.values(range(federation.clients))
+    constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(federation.sizes()))}
+    for name, value in fitted.method.per_client(everyone).items():
+        constants[name] = (("client",), value.cpu().numpy())
+    for name in global_latents(fitted):
+        point = fitted.shared[name].cpu().numpy()
+        constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
+    return to_inference_data(
+        clients=federation.ids,
+        posterior=gathered("posterior"),
+        prior=gathered("prior"),
+        log_likelihood=gathered("log_likelihood"),
+        posterior_predictive=gathered("posterior_predictive"),
+        observed={"y": np.concatenate([federation.y[i].cpu().numpy() for i in federation.train])},
+        obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
+        constants=constants,
+    )
+
+
+def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
+    """One client's arrays: posterior and prior (1, draws, *event), the data's (1, draws, n_j); float32 or int16."""
+    federation = fitted.federation
+    client = federation.ids[j]
+    latents, sites = fitted.personal_sites([j], federation.batch([j]), draws, "posterior")
+
+    def drawn(value: Tensor, event: int) -> np.ndarray:  # ([K,] 1, 1 or n, *event) -> (1, K, 1 or n, *event)
+        value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
+        return value.squeeze(1).float().cpu().numpy()[None]
+
+    groups: Groups = {"posterior": {}, "prior": {}}
+    for name, site in latents.items():
+        if site.per_example:
+            continue  # a latent of each example is no client's
+        event = len(site.fn.event_shape)
+        groups["posterior"][name] = drawn(site.value, event).squeeze(2)
+        prior = sites[name].fn
+        if not isinstance(prior, ImproperUniform):  # a flat prior cannot be drawn from
+            values = sample_keyed(prior, draws, federation.device, fitted.seed, "prior", client, name)
+            while values.dim() > 3 + event:  # a prior that depends on other latents has their draws already
+                values = values[0]
+            groups["prior"][name] = drawn(values, event).squeeze(2)
+    y = response(sites)
+    guesses = sample_keyed(y.fn, 1, federation.device, fitted.seed, "posterior_predictive", client)[0]
+    groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
+    said = drawn(guesses, 0)
+    groups["posterior_predictive"] = {"y": said.astype(np.int16) if federation.task == "classification" else said}
+    return groups
+
+
+def one_client(fitted: Fitted) -> State:
+    """Values with which a model can be run on one row, whoever it is."""
+    return {**fitted.shared, **{k: v[None, None] for k, v in fitted.initial.items()}}
+
+
+def bytes_per_draw(fitted: Fitted) -> float:
+    """How much one more draw adds to the file, about."""
+    federation = fitted.federation
+    latents = guide_latents(fitted.method, federation.template(), one_client(fitted), None)
+    numbers = sum(math.prod(site.fn.event_shape) for site in latents.values() if not site.per_example)
+    return 8.0 * numbers * federation.clients + 8.0 * sum(federation.sizes())
+
+
+def global_latents(fitted: Fitted) -> list[str]:
+    """The shared values that are latents of the model, not parameters."""
+    one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
+    _, sites = one.personal_sites([0], fitted.federation.template(), 0)
+    return [name for name, site in sites.items() if site.kind == "fixed" and name in fitted.shared]
