@@ -42,7 +42,7 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
         "method": loaded.reference,
         "method_digest": loaded.digest,
         "data": data if not data.endswith(".npz") else str(Path(data).resolve()),
-        "data_root": str(Path(said.get("data_root", "data"))),
+        "data_root": str(Path(said.get("data_root", "data")).resolve()),
         "clients": said.get("clients", default.clients),
         "split": said.get("split", default.split or "natural"),
         "validation": said.get("validation", 0.1),
