@@ -47,7 +47,8 @@ def search(
     Raises:
         UserError: if ``out`` holds another search, or nothing can be chosen by.
     """
-    about = {"method": method, "data": data, "seeds": seeds, **{k: str(v) for k, v in given.items()}}
+    told = {k: v for k, v in given.items() if k != "data_root"}
+    about = {"method": method, "data": data, "seeds": seeds, **told}
     cells: list[dict[str, Any]] = []
     if out.is_file():
         old = json.loads(out.read_text())

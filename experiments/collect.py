@@ -21,6 +21,9 @@ from .folder import read_config, write_text
 
 COLUMNS = ("pm_accuracy", "gm_accuracy", "pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece", "gm_nll", "gm_ece")
 
+#: what is a run's own: seeds are collected, and where data lay is nobody's business
+PRIVATE = ("seed", "redraws", "data_root", "method_digest")
+
 
 def gather(runs: list[Path]) -> list[dict[str, Any]]:
     """One record per (method, prior) from finished runs of one setting on several seeds.
@@ -36,10 +39,8 @@ def gather(runs: list[Path]) -> list[dict[str, Any]]:
         summary = json.loads((run / "summary.json").read_text())
         prior = config["settings"].get("prior")
         name = summary["method"] + (f" ({prior} prior)" if prior else "")
-        setting = {
-            "run": {k: v for k, v in config["run"].items() if k not in ("seed", "redraws")},
-            **config["settings"],
-        }
+        told = {k: v for k, v in config["run"].items() if k not in PRIVATE}
+        setting = {"run": told, "settings": config["settings"]}
         groups.setdefault(name, []).append({"summary": summary, "setting": setting})
     records = []
     for name, members in groups.items():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+
+# tensors are small here: a second thread gains nothing, and fights over the cores with whatever else runs;
+# set before torch is imported, and inherited by the processes that tests start
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import pyro

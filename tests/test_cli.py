@@ -189,7 +189,7 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],
-            "unknown data set 'digts'; known: digits; or put your own at data/digts.npz",
+            "unknown data set 'digts'; known: digits; or put your own at ",
         ),
         (["run", "pfedvem", "--data", "absent.npz"], "absent.npz; it should be an .npz with x_train"),
         (["run", "pfedvem", "--split", "labels:5"], "unknown split 'labels'; known: label-skew:C"),
