@@ -23,12 +23,11 @@ class StudentPopulation(Method):
         lr: float = setting(0.005, "step size at the clients", above=0)
         server_lr: float = setting(0.01, "Adam's step size on the server", above=0)
 
-    def shared(self, rng):
-        w = 0.1 * torch.randn(self.network.head.d, generator=rng)
-        return {"w": w, "log_rho": torch.tensor([self.settings.rho_0]).log(), **self.network.base.init(rng)}
+    def shared(self, start):
+        return {"w": 0.1 * start.head, "log_rho": torch.tensor([self.settings.rho_0]).log(), **start.base}
 
-    def personal(self, shared, rng):
-        return {"mu": shared["w"], "pi": torch.full_like(shared["w"], -2.3)}
+    def personal(self, start):
+        return {"mu": 0.1 * start.head, "pi": torch.full_like(start.head, -2.3)}
 
     def model(self, batch):
         net, df = self.network, self.settings.df

@@ -224,6 +224,8 @@ def make_pool(
     if task is None:
         task = "classification" if y_train.dtype.kind in "iub" else "regression"
     y_train, y_test, classes = _check_targets(name, y_train, y_test, task)
+    if fine_train is not None and fine_test is not None:
+        fine_train, fine_test = _subclasses(y_train, fine_train, y_test, fine_test)
     images = x_train.dtype == np.uint8
     if images and x_train.ndim == 3:
         x_train, x_test = x_train[:, None], x_test[:, None]
@@ -234,6 +236,18 @@ def make_pool(
         name, x_train, y_train, x_test, y_test, task, classes, mean, std, fine_train, fine_test,
         client_train, client_test,
     )  # fmt: skip
+
+
+def _subclasses(
+    y_train: np.ndarray, fine_train: np.ndarray, y_test: np.ndarray, fine_test: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Subclass ids that belong to one label each; where they were counted anew in every label, they are made so."""
+    pairs = np.stack([np.concatenate([y_train, y_test]), np.concatenate([fine_train, fine_test])])
+    distinct, number = np.unique(pairs, axis=1, return_inverse=True)
+    if len(np.unique(distinct[1])) == distinct.shape[1]:
+        return fine_train, fine_test
+    number = number.reshape(-1)
+    return number[: len(y_train)], number[len(y_train) :]
 
 
 def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:

@@ -286,14 +286,18 @@ class Federation:
 
     def examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Standardised inputs and targets of the pool's examples ``index``, of any shape."""
-        return self.inputs(self.x[index]), self.y[index]
+        return self.inputs(self.x[index]), self.targets(self.y[index])
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Raw targets as the model sees them: labels as they are, responses in the federation's dtype."""
+        return y if self.task == "classification" else y.to(self.dtype)
 
     def template(self, rows: int = 1, width: int = 1) -> Batch:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
         shape = (rows, width)
         return Batch(
             torch.zeros((*shape, *self.event_shape), dtype=self.dtype, device=self.device),
-            torch.zeros(shape, dtype=self.y.dtype, device=self.device),
+            self.targets(torch.zeros(shape, dtype=self.y.dtype, device=self.device)),
             torch.zeros(shape, dtype=torch.bool, device=self.device),
             torch.ones(rows, dtype=self.dtype, device=self.device),
         )
@@ -320,7 +324,7 @@ class Federation:
         return replace(
             self,
             x=self.x.to(device),
-            y=self.y.to(device) if self.task == "classification" else self.y.to(device, dtype),
+            y=self.y.to(device),
             train=[move(i) for i in self.train],
             validation=[move(i) for i in self.validation],
             test=[move(i) for i in self.test],
@@ -350,7 +354,10 @@ class Federation:
 
 
 def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Ragged index sets as one (S, n) tensor and its mask (None where nothing is padded); n is at least 1."""
+    """Ragged index sets as one (S, n) tensor and its mask (None where nothing is padded); n is at least 1.
+
+    A row is padded with its own first index: what is masked is still computed, and nobody else's data belong there.
+    """
     lengths = [len(i) for i in index]
     width = max(1, *lengths) if lengths else 1
     if min(lengths) == width:
@@ -359,4 +366,5 @@ def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     if padded.shape[1] < width:
         padded = padded.new_zeros((len(index), width))
     counts = torch.tensor(lengths, device=padded.device)
-    return padded, torch.arange(width, device=padded.device) < counts[:, None]
+    mask = torch.arange(width, device=padded.device) < counts[:, None]
+    return torch.where(mask, padded, padded[:, :1]), mask

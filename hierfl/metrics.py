@@ -51,11 +51,15 @@ def calibration_error(bins: Tensor) -> Tensor:
     return (confidence - right).abs().sum(-1) / count.sum(-1)
 
 
-def regression_rows(mean: Tensor, std: Tensor, y: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
-    """Each row's metrics under an equal mixture of K normals (K = 1: one normal).
+def regression_rows(
+    mean: Tensor, std: Tensor | None, log_density: Tensor, y: Tensor, mask: Tensor | None
+) -> dict[str, Tensor]:
+    """Each row's metrics under an equal mixture of K predictive distributions.
 
     Args:
-        mean, std: (K, S, n).
+        mean: of each, (K, S, n).
+        std: of each, if they are normal; None for another family, for which CRPS and coverage are not given (NaN).
+        log_density: of the response under each, (K, S, n).
         y: responses, (S, n).
         mask: as above.
 
@@ -63,15 +67,22 @@ def regression_rows(mean: Tensor, std: Tensor, y: Tensor, mask: Tensor | None) -
         n, rmse, nll, crps, coverage90: (S,), NaN for rows without examples.
     """
     here = torch.ones_like(y) if mask is None else mask.to(y.dtype)
-    n = here.sum(1)
-    z = (y - mean) / std
-    log_density = (-0.5 * z.square() - std.log() - 0.5 * math.log(2 * math.pi)).logsumexp(0) - math.log(len(mean))
-    below = torch.special.ndtr(z).mean(0)
-    spread = _absolute_moment(mean.unsqueeze(0) - mean.unsqueeze(1), (std.square() + std.square().unsqueeze(1)).sqrt())
-    crps = _absolute_moment(y - mean, std).mean(0) - 0.5 * spread.mean((0, 1))
-    inside = ((below >= 0.05) & (below <= 0.95)).to(y.dtype)
+    n, draws = here.sum(1), len(mean)
+    crps = inside = torch.full_like(y, float("nan"))
+    if std is not None:
+        spread = torch.zeros_like(y)
+        for k in range(draws):  # pairs of draws, one row of them at a time
+            spread += _absolute_moment(mean - mean[k], (std.square() + std[k].square()).sqrt()).sum(0)
+        crps = _absolute_moment(y - mean, std).mean(0) - 0.5 * spread / draws**2
+        below = torch.special.ndtr((y - mean) / std).mean(0)
+        inside = ((below >= 0.05) & (below <= 0.95)).to(y.dtype)
     squares = (y - mean.mean(0)).square()
-    rows = {"nll": -log_density, "crps": crps, "coverage90": inside, "rmse": squares}
+    rows = {
+        "nll": math.log(draws) - log_density.logsumexp(0),
+        "crps": crps,
+        "coverage90": inside,
+        "rmse": squares,
+    }
     result = {name: (value * here).sum(1) / n for name, value in rows.items()}
     return {"n": n, **result, "rmse": result["rmse"].sqrt()}
 

@@ -17,6 +17,7 @@ from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear
+from torch.nn.modules.dropout import _DropoutNd
 
 from .errors import UserError, unknown
 from .likelihoods import Softmax, gaussian
@@ -36,12 +37,14 @@ class Network:
         name: the name of the whole group of parameters.
 
     Raises:
-        UserError: for a module with buffers (batch statistics would leak between clients).
+        UserError: for a module with buffers (batch statistics would leak between clients) or dropout.
     """
 
     def __init__(self, module: nn.Module, name: str = "base") -> None:
         if any(True for _ in module.buffers()):
             raise UserError(f"network {name!r} has buffers (batch norm?), which a pure function cannot keep")
+        if any(isinstance(part, _DropoutNd) for part in module.modules()):
+            raise UserError(f"network {name!r} has dropout, whose masks would not be keyed by client")
         self.module, self.name = copy.deepcopy(module).requires_grad_(False), name
         self.names = tuple(f"{name}.{key}" for key, _ in module.named_parameters())
         self._dims = {key: p.dim() for key, p in module.named_parameters()}

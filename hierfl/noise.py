@@ -7,6 +7,7 @@ of its own, and long local phases draw from it in blocks whose size depends on t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +24,10 @@ BLOCK = 65536
 
 
 def key(*parts: object) -> int:
-    """A 63-bit integer from any sequence of strings and integers."""
+    """A 63-bit integer from any sequence of strings and integers.
+
+    Torch's generator on the CPU reads 32 bits of a seed: of a million streams some hundred pairs coincide.
+    """
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -86,6 +90,8 @@ class ClientNoise:
         length = max(1, BLOCK // per_step)  # steps in a block: a function of the site, not of the plate
         number, offset = divmod(self.step, length)
         drawn, block = self._blocks.get(site, (-1, torch.empty(0)))
+        if number < drawn:
+            raise ValueError(f"the noise of {site!r} is read forwards: step {self.step} is past")
         if drawn != number:
             # a new tensor each time: what was handed out are views
             shape = (self.active, length, self.particles, *event_shape)
@@ -113,8 +119,8 @@ def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Ten
 
     Args:
         fn: the site's distribution, batch shape (S, 1) or (S, n).
-        noise: draws standard normals that broadcast to the value; None for the value at the distribution's centre
-            (of a transformed normal that is the median, of everything else the mean).
+        noise: draws standard normals that broadcast to the value; None for the distribution's mean (for a transformed
+            one without a mean of its own, the image of its base's mean).
         name: the site's name, for the error message.
 
     Raises:
@@ -125,13 +131,16 @@ def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Ten
         return reparametrise(fn.base_dist, noise, name)
     if isinstance(fn, Delta):
         return fn.v
+    if noise is None:
+        with contextlib.suppress(NotImplementedError):
+            return fn.mean
     if isinstance(fn, d.TransformedDistribution):
         value = reparametrise(fn.base_dist, noise, name)
         for transform in fn.transforms:
             value = transform(value)
         return value
     if noise is None:
-        return fn.mean
+        raise UserError(f"guide site {name!r}: {type(fn).__name__} has no mean to stand at")
     if isinstance(fn, d.Normal):
         return fn.loc + fn.scale * noise()
     if isinstance(fn, d.MultivariateNormal):

@@ -137,8 +137,8 @@ class Restrict(Messenger):
             raise UserError(f"latent site {name!r} of the model is not in the guide, and nothing fixes it")
 
     def _pyro_post_sample(self, msg: dict) -> None:
-        if not isinstance(msg["fn"], TorchDistributionMixin):
-            return
+        if not isinstance(msg["fn"], TorchDistributionMixin) or msg["infer"].get("_deterministic"):
+            return  # plates and pyro.deterministic are no sites of the density
         if msg["infer"].get("fixed"):
             kind = "fixed"
         else:

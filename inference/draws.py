@@ -61,21 +61,16 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
         return value.squeeze(1).float().cpu().numpy()[None]
 
     groups: Groups = {"posterior": {}, "prior": {}}
-    for name, site in latents.items():
-        if site.per_example:
-            continue  # a latent of each example is no client's
-        event = len(site.fn.event_shape)
-        groups["posterior"][name] = drawn(site.value, event).squeeze(2)
-        prior = sites[name].fn
-        if not isinstance(prior, ImproperUniform):  # a flat prior cannot be drawn from
-            values = sample_keyed(prior, draws, federation.device, fitted.seed, "prior", client, name)
-            while values.dim() > 3 + event:  # a prior that depends on other latents has their draws already
-                values = values[0]
-            groups["prior"][name] = drawn(values, event).squeeze(2)
+    personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
+    for name, site in personal.items():
+        groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(2)
+    if not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # a flat prior cannot be drawn from
+        prior = fitted.prior_sites(federation.batch([j]), fitted.values([j]), draws, "prior", client)
+        for name in personal:
+            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape)).squeeze(2)
     y = response(sites)
-    guesses = sample_keyed(y.fn, 1, federation.device, fitted.seed, "posterior_predictive", client)[0]
+    said = drawn(sample_keyed(y.fn, draws, federation.device, fitted.seed, "posterior_predictive", client), 0)
     groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
-    said = drawn(guesses, 0)
     groups["posterior_predictive"] = {"y": said.astype(np.int16) if federation.task == "classification" else said}
     return groups
 

@@ -15,9 +15,30 @@ from torch import Tensor
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation
 from hierfl.networks import Architecture
-from hierfl.noise import ClientNoise
+from hierfl.noise import ClientNoise, generator
 
 State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where every method starts from with this network and seed, so that comparisons are of the methods alone.
+
+    Attributes:
+        base: fresh weights of the base network, {name: (*shape)}.
+        head: standard normals, one for each of the head's parameters, (d,); float64.
+        rng: for anything else that a method starts with.
+    """
+
+    base: State
+    head: Tensor
+    rng: torch.Generator
+
+    @classmethod
+    def of(cls, network: Architecture, seed: int) -> Start:
+        """The start that belongs to a seed."""
+        head = torch.randn(network.head.d, generator=generator(seed, "initial head"), dtype=torch.float64)
+        return cls(network.base.init(generator(seed, "initial base")), head, generator(seed, "initial values"))
 
 
 def setting(default: Any, about: str, *, above: float | None = None, at_least: float | None = None) -> Any:
@@ -53,11 +74,11 @@ class Method:
         self.network = network
         self.settings: Any = make_settings(type(self), settings)
 
-    def shared(self, rng: torch.Generator) -> State:
+    def shared(self, start: Start) -> State:
         """Initial values of what the server owns, {name: (*shape)}."""
         return {}
 
-    def personal(self, shared: State, rng: torch.Generator) -> State:
+    def personal(self, start: Start) -> State:
         """Initial values of a client's own state, {name: (*shape)}: everybody starts with the same."""
         return {}
 

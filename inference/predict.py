@@ -15,6 +15,7 @@ import numpy as np
 import pyro
 import torch
 from torch import Tensor
+from torch.distributions import Normal
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch, Federation
@@ -80,16 +81,27 @@ class Fitted:
             draws: 0 puts personal latents at their prior mean; more draws them from the prior.
 
         Raises:
-            UserError: if the method has no global model, or its prior neither mean nor draws.
+            UserError: if the method has no global model, or its prior no mean or draws.
         """
         if not self.method.has_global_model:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
-        rows = batch.rows
         newcomer = self.method.newcomer(self.personal, self.initial)
-        values = {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **self.shared}
+        own = {k: v.expand(batch.rows, 1, *v.shape) for k, v in newcomer.items()}
+        return self.prior_sites(batch, {**own, **self.shared}, draws, "population")
+
+    def prior_sites(self, batch: Batch, values: State, draws: int, *purpose: object) -> dict[str, Site]:
+        """The model's sites with personal latents from their prior, one after the other as the model has them.
+
+        Raises:
+            UserError: for a prior that has no mean (``draws`` 0), or cannot be drawn from.
+        """
 
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
-            return sample_keyed(fn, draws, batch.x.device, self.seed, "population", name) if draws else fn.mean
+            try:
+                return sample_keyed(fn, draws, batch.x.device, self.seed, *purpose, name) if draws else fn.mean
+            except NotImplementedError as error:
+                wanted = "be drawn from" if draws else "be put at its mean"
+                raise UserError(f"the prior of {name!r}, {type(fn).__name__}, cannot {wanted}") from error
 
         with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
             self.method.model(batch)
@@ -97,46 +109,57 @@ class Fitted:
 
 
 def sample_keyed(fn: Any, draws: int, device: torch.device, *parts: object) -> Tensor:
-    """Draws (K, *batch, *event) from any distribution that can sample, as a function of the key alone.
+    """Draws (K, S, n, *event) from any distribution that can sample, as a function of the key alone.
 
-    Torch's distributions read the global generator: it is borrowed, seeded by the key, and given back.
+    A distribution whose parameters carry K draws already gives one for each of them. Torch's distributions read the
+    global generator: it is borrowed, seeded by the key, and given back.
     """
+    shape = torch.Size() if len(fn.batch_shape) > 2 else torch.Size((draws,))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(key(*parts))
-        return fn.sample(torch.Size((draws,)))
+        return fn.sample(shape)
 
 
 def response(sites: Mapping[str, Site]) -> Site:
-    """The one observed site of a model.
+    """The site that is predicted: the one called y, or else the only one observed in the data plate.
 
     Raises:
         UserError: if there are none or several.
     """
-    observed = [site for site in sites.values() if site.kind == "observed"]
+    observed = {name: site for name, site in sites.items() if site.kind == "observed" and site.per_example}
+    if "y" in observed:
+        return observed["y"]
     if len(observed) != 1:
-        raise UserError(f"predictions need a model with one observed site; this one has {len(observed)}")
-    return observed[0]
+        names = ", ".join(observed) or "none"
+        raise UserError(f"which site is predicted? Call it y; observed in the data plate: {names}")
+    return next(iter(observed.values()))
 
 
 def log_probs(fn: Any) -> Tensor:
     """log p(class) of a categorical site, averaged over draws: (S, n, C)."""
     values = fn.log_probs if hasattr(fn, "log_probs") else fn.logits.log_softmax(-1)
-    while values.dim() > 3:
-        values = values.logsumexp(0) - math.log(values.shape[0])
-    return values
+    values = values.flatten(0, -4) if values.dim() > 3 else values.unsqueeze(0)
+    return values.logsumexp(0) - math.log(values.shape[0])
 
 
-def moments(fn: Any) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of a response site's draws, (K, S, n)."""
-    mean, std = fn.mean, fn.stddev
-    return (mean, std) if mean.dim() > 2 else (mean.unsqueeze(0), std.unsqueeze(0))
+def over_draws(values: Tensor) -> Tensor:
+    """(..., S, n) -> (K, S, n)."""
+    return values.flatten(0, -3) if values.dim() > 2 else values.unsqueeze(0)
 
 
 def site_rows(site: Site, batch: Batch, task: str) -> dict[str, Tensor]:
     """Metrics per row of what a response site predicts for the batch's targets."""
     if task == "classification":
         return classification_rows(log_probs(site.fn), batch.y, batch.mask)
-    return regression_rows(*moments(site.fn), batch.y, batch.mask)
+    fn = site.fn
+    gaussian = isinstance(fn, Normal)
+    return regression_rows(
+        over_draws(fn.mean),
+        over_draws(fn.stddev) if gaussian else None,
+        over_draws(fn.log_prob(batch.y)),
+        batch.y,
+        batch.mask,
+    )
 
 
 def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:

@@ -19,13 +19,12 @@ from torch.distributions import Independent
 from hierfl.errors import UserError
 from hierfl.federation import Batch, Federation
 from hierfl.metrics import over_clients
-from hierfl.noise import generator
 
 from . import checkpoint as checkpoints
 from .draws import inference_data
 from .engine import PlateEngine
-from .method import Method, State
-from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, moments, response
+from .method import Method, Start, State
+from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, over_draws, response
 from .progress import Bar
 from .server import Server, participants
 from .svi import check_shapes, guide_latents
@@ -144,9 +143,9 @@ class Fit:
         self.federation = federation.to(options.device, options.dtype)
         chunk = options.chunk or (CPU_CHUNK if self.federation.device.type == "cpu" else federation.clients)
         self.engine = PlateEngine(method, self.federation, chunk, options.seed)
-        rng = generator(options.seed, "initial values")
-        shared = {k: self._place(v) for k, v in method.shared(rng).items()}
-        self.initial = {k: self._place(v) for k, v in method.personal(shared, rng).items()}
+        start = Start.of(method.network, options.seed)
+        shared = {k: self._place(v) for k, v in method.shared(start).items()}
+        self.initial = {k: self._place(v) for k, v in method.personal(start).items()}
         both = shared.keys() & self.initial.keys()
         if both:
             raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
@@ -162,6 +161,8 @@ class Fit:
         rows = {k for name in trained for k in method.expand(name, known) if k in shared}
         check_shapes(method, self.federation, shared, self.initial, sorted(rows))
         self.random = has_random_guide(self.fitted())
+        if method.has_global_model:
+            self.fitted().global_sites(self.federation.template())
 
     def _place(self, value: Tensor) -> Tensor:
         return value.detach().to(self.federation.device, self.options.dtype, copy=True)
@@ -271,9 +272,23 @@ class Fit:
 
     def _record(self) -> dict[str, Any]:
         return {
-            "round": self.round, "seconds": self.seconds, "failed": self.failures, "metrics": self.rows,
-            "federation": self.federation.digest(), "dtype": str(self.options.dtype),
-        }  # fmt: skip
+            "round": self.round,
+            "seconds": self.seconds,
+            "failed": self.failures,
+            "metrics": self.rows,
+            "fit": self._identity(),
+            "federation": self.federation.digest(),
+            "dtype": str(self.options.dtype),
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed fit to be the one that was begun."""
+        options, method = self.options, self.method
+        return {
+            "method": type(method).__qualname__,
+            "settings": {k: repr(v) for k, v in vars(method.settings).items()},
+            **{k: getattr(options, k) for k in ("seed", "participation", "quorum", "evaluate_every", "draws")},
+        }
 
     def _restore(self) -> None:
         if self.folder is None:
@@ -289,6 +304,9 @@ class Fit:
             raise UserError(f"the checkpoint in {self.folder} was made on other data or another split")
         if record["dtype"] != str(self.options.dtype):
             raise UserError(f"the checkpoint in {self.folder} holds {record['dtype']}, not {self.options.dtype}")
+        other = [k for k, v in self._identity().items() if record["fit"].get(k) != v]
+        if other:
+            raise UserError(f"the checkpoint in {self.folder} was made with another {', '.join(other)}")
         if record["round"] > self.options.rounds:
             raise UserError(f"the checkpoint in {self.folder} is at round {record['round']} of {self.options.rounds}")
         device = self.federation.device
@@ -456,7 +474,7 @@ class Run:
             raise UserError(
                 f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})"
             )
-        y = torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device)
+        y = federation.targets(torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device))
         return Batch(
             federation.inputs(raw)[None],
             y,
@@ -467,8 +485,8 @@ class Run:
     def _said(self, fn: Any) -> Tensor:
         if self.fitted.federation.task == "classification":
             return log_probs(fn)[0].exp()
-        mean, std = moments(fn)
-        spread = (std.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
+        mean, variance = over_draws(fn.mean), over_draws(fn.variance)
+        spread = (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()
         return torch.stack([mean.mean(0)[0], spread[0]], -1)
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------

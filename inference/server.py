@@ -149,7 +149,7 @@ class Server(nn.Module):
             self.void += 1
             return
         enough = self._reported >= self.quorum
-        old = self.shared
+        old, new_values = self.shared, {}
         for group, (rule, names) in self.rules.items():
             before = {k: v.clone() for k, v in self.memory[group].items()}
             # a void round is computed with one report, and then not used: no number leaves the device
@@ -160,9 +160,10 @@ class Server(nn.Module):
                 self.memory[group],
             )
             new = rule.update({k: old[k] for k in names}, self._total[group], exchange)
-            self.replace({k: torch.where(enough, new[k], old[k]) for k in names})
+            new_values |= {k: torch.where(enough, new[k], old[k]) for k in names}
             for k, v in exchange.memory.items():  # an optimiser that has not begun remembers zeros
                 exchange.memory[k] = torch.where(enough.to(v.device), v, before.get(k, torch.zeros_like(v)))
+        self.replace(new_values)  # last: every rule has seen the same old values
         self.void += (~enough).long()
 
     def _prior_gradient(self, names: Sequence[str]) -> State:

@@ -129,7 +129,7 @@ def _rows(terms: Tensor, rows: int) -> Tensor:
 def global_log_prob(
     method: Method, batch: Batch, shared: Mapping[str, Tensor], personal: Mapping[str, Tensor]
 ) -> Tensor:
-    """log p(globals): the sites of the model outside the client plate, at the shared values.
+    """log p(globals): the sites of the model outside the client plate, at the shared values, observed ones included.
 
     Args:
         batch: any batch; :meth:`Federation.template` will do.
@@ -140,7 +140,7 @@ def global_log_prob(
     latents = guide_latents(method, batch, values, None)
     total = torch.zeros((), dtype=batch.n.dtype, device=batch.n.device)
     for site in model_sites(method, batch, values, latents).values():
-        if not site.per_client and site.kind == "fixed":
+        if not site.per_client and site.kind != "latent":
             total = total + _log_density(site.fn, site).sum()
     return total
 
@@ -316,6 +316,8 @@ def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: obj
             leaves = _leaves(part, names)
             noise = part.noise(phase, particles, part.sizes)
             objective = elbo(local.method, batch, {**part.values, **leaves}, noise)
+            if not objective.requires_grad:
+                continue  # a value that only log p(globals) knows: the server's own gradient moves it
             found = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True)
             for name, gradient in zip(names, found, strict=True):
                 if gradient is not None:

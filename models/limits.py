@@ -15,12 +15,11 @@ Arivazhagan et al., 2019; Collins et al., ICML 2021.)
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from pyro.distributions import Delta
 
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import LocalStep, Method, Rule, State, setting
+from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
 from hierfl.plates import clients, data, flat, param, sample
 
@@ -40,15 +39,11 @@ class Limit(Method):
         momentum: float = setting(0.9, "forgotten each round", at_least=0)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
 
-    def shared(self, rng: torch.Generator) -> State:
-        return self.network.base.init(rng)
+    def shared(self, start: Start) -> State:
+        return start.base
 
-    def personal(self, shared: State, rng: torch.Generator) -> State:
-        return {"mu": self.initial_head(rng)}
-
-    def initial_head(self, rng: torch.Generator) -> torch.Tensor:
-        """The head that everybody starts from, (d,)."""
-        return self.settings.w_0 * torch.randn(self.network.head.d, generator=rng)
+    def personal(self, start: Start) -> State:
+        return {"mu": self.settings.w_0 * start.head}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -81,11 +76,11 @@ class Local(Limit):
     name = "local"
     copies = ()
 
-    def shared(self, rng: torch.Generator) -> State:
+    def shared(self, start: Start) -> State:
         return {}
 
-    def personal(self, shared: State, rng: torch.Generator) -> State:
-        return {"mu": self.initial_head(rng), **self.network.base.init(rng)}
+    def personal(self, start: Start) -> State:
+        return {"mu": self.settings.w_0 * start.head, **start.base}
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
@@ -100,10 +95,10 @@ class FedAvg(Limit):
     name = "fedavg"
     copies = ()
 
-    def shared(self, rng: torch.Generator) -> State:
-        return {"w": self.initial_head(rng), **self.network.base.init(rng)}
+    def shared(self, start: Start) -> State:
+        return {"w": self.settings.w_0 * start.head, **start.base}
 
-    def personal(self, shared: State, rng: torch.Generator) -> State:
+    def personal(self, start: Start) -> State:
         return {}
 
     def model(self, batch: Batch) -> None:

@@ -20,8 +20,8 @@ from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import ConfidenceWeighted, SampleWeighted, closed_form_rho
-from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, State, setting
+from hierfl.inference.exchange import RHO_FLOOR, ConfidenceWeighted, SampleWeighted, closed_form_rho
+from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
 from hierfl.plates import clients, data, flat, param, sample
 
@@ -50,45 +50,47 @@ class PFedVEM(Method):
         momentum: float = setting(0.9, "of both phases, forgotten each round", at_least=0)
         particles: int = setting(5, "K, draws of w_j per step", at_least=1)
 
-    def shared(self, rng: torch.Generator) -> State:
-        w = self.settings.w_0 * torch.randn(self.network.head.d, generator=rng)
-        return {"w": w, **self.network.base.init(rng)}
+    def shared(self, start: Start) -> State:
+        w = {"hierarchical": self.settings.w_0 * start.head, "fixed": torch.zeros_like(start.head)}
+        return {**({} if self.settings.prior == "flat" else {"w": w[self.settings.prior]}), **start.base}
 
-    def personal(self, shared: State, rng: torch.Generator) -> State:
-        pi = torch.tensor(self.settings.sigma_0).expm1().log()  # softplus(pi) = sigma_0
-        return {
-            "mu": shared["w"],
-            "pi": pi.expand_as(shared["w"]),
-            "rho": torch.tensor([self.settings.sigma_0]),
-        }
+    def personal(self, start: Start) -> State:
+        mu = self.settings.w_0 * start.head
+        if self.settings.prior == "flat":
+            return {"mu": mu}
+        sigma_0 = torch.tensor([self.settings.sigma_0], dtype=torch.float64)
+        return {"mu": mu, "pi": sigma_0.expm1().log().expand_as(mu), "rho": sigma_0}  # softplus(pi) = sigma_0
 
     def model(self, batch: Batch) -> None:
-        net, prior = self.network, self.settings.prior
-        w = sample("w", flat(net.head.d))
-        rho = param("rho")  # (S, 1, 1)
+        net = self.network
+        if self.settings.prior == "flat":
+            p = flat(net.head.d)
+        else:
+            w = sample("w", flat(net.head.d))
+            p = Normal(w, param("rho")).to_event(1)  # Eq. 4, rho (S, 1, 1)
         with clients(batch):
-            if prior == "hierarchical":
-                p = Normal(w, rho).to_event(1)  # Eq. 4
-            elif prior == "fixed":
-                p = Normal(torch.zeros_like(w), rho).to_event(1)
-            else:
-                p = flat(net.head.d)
             w_j = sample("w_j", p)  # (K, S, 1, d)
             with data(batch):
                 sample("y", net.likelihood(net.head(w_j, net.base(batch.x))), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
-        mu, sigma = param("mu"), softplus(param("pi"))
+        mu = param("mu")
+        q = Delta(mu) if self.settings.prior == "flat" else Normal(mu, softplus(param("pi")))  # Eq. 11
         with clients(batch):
-            sample("w_j", (Delta(mu) if self.settings.prior == "flat" else Normal(mu, sigma)).to_event(1))  # Eq. 11
+            sample("w_j", q.to_event(1))
 
     def confidence(self, v: State) -> torch.Tensor:
-        return closed_form_rho(v["mu"], softplus(v["pi"]), v["w"], terms=self.settings.tau)  # Eq. 8
+        # gradient steps cannot follow a prior that is tighter than they are long: tau is at most 1 / head_lr
+        floor = max(RHO_FLOOR, self.settings.head_lr**0.5)
+        return closed_form_rho(
+            v["mu"], softplus(v["pi"]), v["w"], v["rho"], terms=self.settings.tau, floor=floor
+        )  # Eq. 8
 
     def local(self) -> list[LocalStep]:
         s = self.settings
         rho = [ClosedForm("rho", self.confidence)] if s.prior == "hierarchical" else []
-        head = SVI(["mu", "pi"], s.head_epochs, sgd(s.head_lr, s.momentum), particles=s.particles)
+        heads = ["mu"] if s.prior == "flat" else ["mu", "pi"]
+        head = SVI(heads, s.head_epochs, sgd(s.head_lr, s.momentum), particles=s.particles)
         base = SVI(
             ["base"],
             s.base_epochs,
@@ -104,12 +106,11 @@ class PFedVEM(Method):
         return {**w, "base": SampleWeighted()}
 
     def newcomer(self, personal: State, initial: State) -> State:
-        return {
-            **initial,
-            "rho": personal["rho"].square().mean(0).sqrt(),
-        }  # the spread of the whole population
+        return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population
 
     def per_client(self, v: State) -> State:
+        if self.settings.prior == "flat":
+            return {}
         sigma, gap = softplus(v["pi"]), v["mu"] - v["w"]
         return {
             "tau": v["rho"].pow(-2).flatten(),

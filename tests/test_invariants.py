@@ -18,7 +18,7 @@ from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
 from hierfl.inference.exchange import closed_form_rho
-from hierfl.inference.method import Exchange
+from hierfl.inference.method import Exchange, Start
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.svi import elbo, global_log_prob, guide_latents, sgd
 from hierfl.models import FedAvg, FedPer, FedRep, Local, PFedVEM
@@ -37,9 +37,9 @@ def names(case: tuple[type[Method], dict]) -> str:
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
     """A shared state, and rows for all clients that differ from each other."""
-    rng = generator("test state")
-    shared = {k: v.double() for k, v in method.shared(rng).items()}
-    initial = {k: v.double() for k, v in method.personal(shared, rng).items()}
+    rng, start = generator("test state"), Start.of(method.network, 5)
+    shared = {k: v.double() for k, v in method.shared(start).items()}
+    initial = {k: v.double() for k, v in method.personal(start).items()}
     rows = {}
     for k, v in initial.items():
         wobble = 0.3 * torch.randn((fed.clients, 1, *v.shape), generator=rng, dtype=torch.float64)
@@ -157,8 +157,8 @@ def test_a_shape_that_would_mix_clients_is_refused(small: Federation, net: Archi
     """A scalar beside a vector, declared without its dimension, would broadcast clients against data."""
 
     class Careless(TUTORIAL):
-        def shared(self, rng: torch.Generator) -> dict:
-            return {**super().shared(rng), "log_rho": torch.tensor(-2.0)}
+        def shared(self, start: Start) -> dict:
+            return {**super().shared(start), "log_rho": torch.tensor(-2.0)}
 
     with pytest.raises(UserError, match=r"site 'w_j' has batch shape \(2, 2\).*a scalar beside a vector"):
         fit(Careless(net), small, rounds=1, progress=False)
@@ -199,7 +199,7 @@ def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Fede
 def test_closed_form_rho_is_stationary_in_rho(small: Federation, net: Architecture) -> None:
     method = PFedVEM(net)
     shared, rows = states(method, small)
-    rho = closed_form_rho(rows["mu"], softplus(rows["pi"]), shared["w"])
+    rho = closed_form_rho(rows["mu"], softplus(rows["pi"]), shared["w"], rows["rho"])
     everyone = list(range(small.clients))
     before = block_gradient(method, small, {**shared, **rows}, "rho", everyone)
     after = block_gradient(method, small, {**shared, **rows, "rho": rho}, "rho", everyone)
@@ -212,13 +212,28 @@ def test_closed_form_rho_is_stationary_in_rho(small: Federation, net: Architectu
 @pytest.mark.parametrize(("terms", "expected"), [("uncertainty", 0.04), ("deviation", 0.25), ("both", 0.29)])
 def test_ablations_of_tau_keep_their_term(terms: str, expected: float) -> None:
     mean, scale = torch.full((2, 1, 3), 1.5), torch.full((2, 1, 3), 0.2)
-    rho = closed_form_rho(mean, scale, torch.ones(3), terms=terms)
+    rho = closed_form_rho(mean, scale, torch.ones(3), torch.ones(2, 1, 1), terms=terms)
     assert torch.allclose(rho.square(), torch.full((2, 1, 1), expected))
 
 
-def test_deviation_alone_has_a_finite_confidence_in_the_first_round(small: Federation, net: Architecture) -> None:
-    run = fit(PFedVEM(net, tau="deviation"), small, rounds=2, dtype=torch.float64, progress=False)
-    assert all(v.isfinite().all() for v in {**run.shared, **run.personal}.values())
+@pytest.mark.parametrize("terms", ["both", "uncertainty", "deviation"])
+def test_every_definition_of_tau_trains(terms: str, small: Federation, net: Architecture) -> None:
+    """The deviation alone is zero in the first round, where mu_j = w: rho stays at sigma_0 until it says something."""
+    run = fit(PFedVEM(net, tau=terms), small, rounds=3, dtype=torch.float64, progress=False)
+    last = run.last()
+    assert (last["failed"], last["dropped"], last["void"]) == (0, 0, 0)
+    start = 0.1 * Start.of(net, 0).head.double()
+    assert all(not torch.equal(mu, start) for mu in run.personal["mu"])
+    rho = run.personal["rho"]
+    assert (rho >= 0.01).all()  # tau is at most 1 / head_lr
+    if terms == "deviation":
+        assert not torch.allclose(rho, torch.tensor(0.1, dtype=torch.float64))
+
+
+def test_rho_has_a_floor() -> None:
+    zeros = torch.zeros(1, 1, 3)
+    rho = closed_form_rho(zeros + 1e-9, zeros, zeros, torch.ones(1, 1, 1))
+    assert rho.item() == pytest.approx(1e-3)
 
 
 # -- 4. exact cases -------------------------------------------------------------------------------------------------
@@ -264,12 +279,9 @@ def test_equal_confidence_gives_the_plain_mean(small: Federation, net: Architect
 def test_a_fixed_prior_is_never_moved(small: Federation, net: Architecture) -> None:
     method = PFedVEM(net, prior="fixed", sigma_0=0.7)
     run = fit(method, small, rounds=3, dtype=torch.float64, progress=False)
-    assert (run.personal["rho"] == torch.tensor(0.7)).all()
-    rng = generator(0, "initial values")
-    assert torch.equal(run.shared["w"], method.shared(rng)["w"].double())
-    assert not torch.equal(
-        run.shared["base.1.weight"], method.shared(generator(0, "initial values"))["base.1.weight"].double()
-    )
+    assert (run.personal["rho"] == 0.7).all()
+    assert (run.shared["w"] == 0).all()
+    assert not torch.equal(run.shared["base.1.weight"], Start.of(net, 0).base["base.1.weight"].double())
 
 
 def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_loss(
@@ -277,7 +289,7 @@ def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_l
 ) -> None:
     lr = 0.1
     method = FedAvg(net, epochs=1, batch=1000, lr=lr, momentum=0.0)
-    start = {k: v.double().requires_grad_() for k, v in method.shared(generator(0, "initial values")).items()}
+    start = {k: v.double().requires_grad_() for k, v in method.shared(Start.of(net, 0)).items()}
     index = torch.cat(list(small.train))
     x, y = small.examples(index)
     features = net.base.apply(net.base.parameters_from(start), x[None])
@@ -305,9 +317,6 @@ def test_flat_prior_with_a_point_guide_is_fedreps_alternation(small: Federation,
     )
     rep = FedRep(net, head_epochs=3, epochs=2, lr=0.1, batch=n, momentum=0.5)
     a = fit(flat, fed, rounds=2, dtype=torch.float64, progress=False)
-    start = flat.shared(generator(0, "initial values"))
-    rep.shared = lambda rng: {k: v for k, v in start.items() if k != "w"}  # type: ignore[method-assign]
-    rep.personal = lambda shared, rng: {"mu": start["w"]}  # type: ignore[method-assign]
     b = fit(rep, fed, rounds=2, dtype=torch.float64, progress=False)
     assert torch.allclose(a.personal["mu"], b.personal["mu"], rtol=1e-9, atol=1e-12)
     assert torch.allclose(a.shared["base.1.weight"], b.shared["base.1.weight"], rtol=1e-9, atol=1e-12)

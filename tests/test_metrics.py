@@ -10,6 +10,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 from sklearn.metrics import log_loss, roc_auc_score
+from torch.distributions import Normal
 
 from hierfl.metrics import (
     BINS,
@@ -79,7 +80,7 @@ def test_regression_rows_agree_with_scipy_and_quadrature() -> None:
     std = torch.rand((3, 2, 5), generator=rng, dtype=torch.float64) + 0.3
     y = torch.randn((2, 5), generator=rng, dtype=torch.float64)
     mask = torch.arange(5) < torch.tensor([5, 2])[:, None]
-    rows = regression_rows(mean, std, y, mask)
+    rows = regression_rows(mean, std, Normal(mean, std).log_prob(y), y, mask)
     for j, n in enumerate([5, 2]):
         nll, crps, inside = [], [], []
         for i in range(n):

@@ -184,3 +184,14 @@ def test_what_is_held_out_depends_on_the_client_alone() -> None:
 def test_every_split_is_tested_and_can_be_parsed() -> None:
     tested = {parse(name)[0] for name, _ in CASES}
     assert tested == set(SPLITS) - {"natural"}
+
+
+def test_subclasses_counted_anew_in_every_label_are_told_apart() -> None:
+    pool = image_pool(1200, fine=3)
+    local = make_pool(
+        "local", pool.x_train, pool.y_train, pool.x_test, pool.y_test,
+        fine_train=pool.fine_train % 3, fine_test=pool.fine_test % 3,
+    )  # fmt: skip
+    for train in split_pool(local, 6, "concept-drift", 0).train:
+        pairs = set(zip(local.y_train[train].tolist(), local.fine_train[train].tolist(), strict=True))
+        assert len(pairs) == 10

@@ -145,3 +145,17 @@ def test_nothing_of_an_old_checkpoint_is_left_behind(tmp_path: Path) -> None:
     state, record = checkpoints.load(tmp_path)
     assert record["round"] == 2
     assert state["a"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_fit_is_resumed_only_as_itself(tmp_path: Path) -> None:
+    fed = blobs([12, 9, 5])
+    net = architecture("mlp:4", fed)
+    fit(PFedVEM(net), fed, rounds=2, folder=tmp_path, progress=False)
+    for method, options in (
+        (PFedVEM(net), {"seed": 7}),
+        (PFedVEM(net), {"participation": 0.5}),
+        (PFedVEM(net, head_lr=1e-3), {}),
+    ):
+        with pytest.raises(UserError, match="was made with another"):
+            fit(method, fed, rounds=4, folder=tmp_path, resume=True, progress=False, **options)
+    assert fit(PFedVEM(net), fed, rounds=4, folder=tmp_path, resume=True, progress=False).last()["round"] == 4
