@@ -149,7 +149,8 @@ class Server(nn.Module):
             self.void += 1
             return
         enough = self._reported >= self.quorum
-        old, new_values = self.shared, {}
+        old = self.shared
+        new_values: State = {}
         for group, (rule, names) in self.rules.items():
             before = {k: v.clone() for k, v in self.memory[group].items()}
             # a void round is computed with one report, and then not used: no number leaves the device
