@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import pyro
 import pytest
 import torch
-from conftest import blobs, slopes
+from conftest import slopes
 from pyro.distributions import Normal, Poisson, StudentT
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO
@@ -16,10 +17,11 @@ from torch import nn
 from torch.distributions import kl_divergence
 from torch.nn.functional import softplus
 
-from hierfl import Federation, UserError
-from hierfl.inference import SVI, Gradient, Method, fit
+from hierfl import Batch, Federation, UserError
+from hierfl.inference import SVI, Gradient, Method, SampleWeighted, fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
+from hierfl.inference.predict import Fitted
 from hierfl.inference.server import Server
 from hierfl.inference.svi import _rows, elbo, elbo_gradient, global_log_prob, guide_latents, model_sites, sgd
 from hierfl.models import FedAvg, FedPer, PFedVEM
@@ -64,8 +66,6 @@ class TwoSites(Method):
         ]
 
     def exchange(self) -> dict:
-        from hierfl.inference import SampleWeighted
-
         return {"slope": SampleWeighted(), "base": SampleWeighted(), "w": Gradient(sgd(0.05), particles=2)}
 
 
@@ -88,8 +88,6 @@ def test_latents_of_examples_keep_restriction_and_plate_independence(small: Fede
 
 def test_the_kl_of_examples_leaves_padding_out_and_counts_minibatches_up(small: Federation, net: Architecture) -> None:
     """The analytic KL of z summed over real examples: the difference that the site makes at fixed draws."""
-    from hierfl.federation import Batch
-
     method = TwoSites(net)
     shared, rows = states(method, small)
     batch = small.batch([0, 2])
@@ -123,8 +121,6 @@ def test_streams_differ_by_client_round_phase_and_site(small: Federation, net: A
     def drawn(round: int, phase: object, site: str) -> torch.Tensor:
         local = Rows(method, small, [0, 1], round, 0, shared, {k: v[:2] for k, v in rows.items()})
         return local.noise(phase, 1).normal(site, None, size)[0, :, 0]
-
-    from hierfl.inference.predict import Fitted
 
     fitted = Fitted(method, small, shared, {}, {}, {}, 0)
     streams = [*drawn(1, 1, "w_j"), *drawn(2, 1, "w_j"), *drawn(1, 2, "w_j"), *drawn(1, 1, "b_j")]
@@ -301,12 +297,8 @@ def test_nested_latents_are_drawn_one_after_the_other() -> None:
 def test_other_responses_are_scored_by_their_own_density(family: str) -> None:
     fed = slopes([8, 6, 7])
     if family == "poisson":
-        import dataclasses
-
         fed = dataclasses.replace(fed, y=fed.y.abs().round())
     fed_test = [i[-3:] for i in fed.train]
-    import dataclasses
-
     fed = dataclasses.replace(fed, test=fed_test, everyone=torch.cat(fed_test))
 
     @dataclass(frozen=True)
@@ -399,5 +391,24 @@ def test_pyros_own_elbo_agrees_on_two_sites(small: Federation, net: Architecture
     assert theirs == pytest.approx(ours, rel=0.03)
 
 
-def test_blobs_are_what_they_claim() -> None:
-    assert blobs([4, 6]).sizes() == [4, 6]
+def test_clients_with_unequal_test_sets_are_scored_on_their_own(small: Federation, net: Architecture) -> None:
+    sizes = [12, 3, 7, 1, 0, 5, 9]
+    uneven = dataclasses.replace(small, test=[i[:n] for i, n in zip(small.test, sizes, strict=True)])
+    run = fit(PFedVEM(net), uneven, rounds=2, chunk=7, dtype=torch.float64, progress=False)
+    table = run.clients
+    assert table["n_test"].tolist() == sizes
+    accuracies = []
+    for j, n in enumerate(sizes):
+        if not n:
+            assert table["accuracy"].isna()[j]
+            continue
+        x, y = uneven.x[uneven.test[j]], uneven.y[uneven.test[j]]
+        p = run.predict(x, j)
+        accuracies.append(float((p.argmax(1) == y).double().mean()))
+        assert table["accuracy"][j] == pytest.approx(accuracies[-1])
+        assert table["nll"][j] == pytest.approx(float(-p.gather(1, y[:, None]).log().mean()))
+        draws = run.predict(x, j, draws=20)
+        assert draws.shape == (n, 3)
+    assert run.last()["pm_accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
+    hits = sum(a * n for a, n in zip(accuracies, [n for n in sizes if n], strict=True))
+    assert run.last()["pm_accuracy_pooled"] == pytest.approx(hits / sum(sizes))
