@@ -24,6 +24,7 @@ def to_inference_data(
     observed: Mapping[str, np.ndarray],
     obs_client: Sequence[str],
     constants: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
+    about_log_likelihood: str,
 ) -> Any:
     """An ArviZ InferenceData.
 
@@ -34,6 +35,7 @@ def to_inference_data(
         observed: (N,).
         obs_client: the client of each of the N observations.
         constants: name -> (dimension names, array); "client" is the clients' dimension.
+        about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
 
     Returns:
         Groups posterior, prior, posterior_predictive, log_likelihood, observed_data and constant_data; empty ones
@@ -65,6 +67,8 @@ def to_inference_data(
     for group in data.groups():
         dataset = data[group]
         dataset.attrs.pop("created_at", None)  # the same run gives the same file
+        if group == "log_likelihood":
+            dataset.attrs["about"] = about_log_likelihood
         if "obs" in dataset.dims:
             setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
     return data

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from pyro.distributions import ImproperUniform
+from pyro.distributions import Delta, ImproperUniform
 from torch import Tensor
+from torch.distributions import Independent
 
 from hierfl.posterior import to_inference_data
 
@@ -17,6 +18,8 @@ from .predict import Fitted, response, sample_keyed
 from .svi import guide_latents
 
 MOST = 200
+CONDITIONAL = "training data at draws of the guide; globals and their hyperparameters are held where the fit left them"
+POINT = "; the guide is a point, so this is training likelihood, and leave-one-out says nothing about new data"
 Groups = dict[str, dict[str, np.ndarray]]
 
 
@@ -47,6 +50,7 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
         observed={"y": np.concatenate([federation.y[i].cpu().numpy() for i in federation.train])},
         obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
         constants=constants,
+        about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),
     )
 
 
@@ -93,3 +97,14 @@ def global_latents(fitted: Fitted) -> list[str]:
     one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
     _, sites = one.personal_sites([0], fitted.federation.template(), 0)
     return [name for name, site in sites.items() if site.kind == "fixed" and name in fitted.shared]
+
+
+def has_random_guide(fitted: Fitted) -> bool:
+    """Whether some personal latent has a posterior that is no point."""
+    for site in guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None).values():
+        fn = site.fn
+        while isinstance(fn, Independent):
+            fn = fn.base_dist
+        if not isinstance(fn, Delta):
+            return True
+    return False

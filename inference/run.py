@@ -12,22 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyro
 import torch
-from pyro.distributions import Delta
 from torch import Tensor
-from torch.distributions import Independent
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch, Federation
 from hierfl.metrics import over_clients
 
 from . import checkpoint as checkpoints
-from .draws import inference_data
+from .draws import has_random_guide, inference_data
 from .engine import PlateEngine
 from .method import Method, Start, State
 from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, over_draws, response
 from .progress import Bar
 from .server import Server, participants
-from .svi import check_shapes, guide_latents
+from .svi import check_shapes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -346,19 +344,6 @@ METRICS = {
     "regression": ("rmse", "nll", "crps", "coverage90", "rmse_pooled"),
 }  # fmt: skip
 GLOBAL = ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
-
-
-def has_random_guide(fitted: Fitted) -> bool:
-    """Whether some personal latent has a posterior that is no point."""
-    batch = fitted.federation.template()
-    values = {**fitted.shared, **{k: v[None, None] for k, v in fitted.initial.items()}}
-    for site in guide_latents(fitted.method, batch, values, None).values():
-        fn = site.fn
-        while isinstance(fn, Independent):
-            fn = fn.base_dist
-        if not isinstance(fn, Delta):
-            return True
-    return False
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,9 @@ def test_methods_without_personal_latents_export_what_they_have(small: Federatio
     assert average.log_likelihood["y"].shape == (1, 5, 74)
     point = fit(FedPer(net), small, rounds=1, progress=False).posterior(draws=5)
     assert "prior" not in point.groups()  # a flat prior cannot be drawn from
+    assert "training likelihood" in point.log_likelihood.attrs["about"]
+    hierarchical = fit(PFedVEM(net), small, rounds=1, progress=False).posterior(draws=5)
+    assert "training likelihood" not in hierarchical.log_likelihood.attrs["about"]
     values = point.posterior["w_j"].values
     assert (values == values[:, :1]).all()
 
