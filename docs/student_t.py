@@ -21,7 +21,7 @@ class StudentPopulation(Method):
         df: float = setting(4.0, "degrees of freedom of the population", above=1)
         rho_0: float = setting(0.1, "initial scale of the population", above=0)
         lr: float = setting(0.005, "step size at the clients", above=0)
-        server_lr: float = setting(0.01, "Adam's step size on the server", above=0)
+        server_lr: float = setting(0.03, "Adam's step size on the server", above=0)
 
     def shared(self, start):
         return {"w": 0.1 * start.head, "log_rho": torch.tensor([self.settings.rho_0]).log(), **start.base}
