@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
-from hierfl.inference import fit
 
 from .folder import write_text
-from .runner import OPTIONS, build, configure
+from .runner import build, configure
 
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
@@ -31,9 +30,8 @@ SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]) -> dict[str, float]:
     """Validation metrics of one setting with one seed, at the last round."""
     config = configure(method, data, given, settings)
-    built, federation, _ = build(config)
-    options = {k: config["run"][k] for k in OPTIONS} | {"evaluate_every": max(1, config["run"]["rounds"])}
-    row = fit(built, federation, progress=False, **options).last("validation")
+    config["run"]["evaluate_every"] = max(1, config["run"]["rounds"])
+    row = build(config)[0].run(progress=False).last("validation")
     if not row:
         raise UserError("there are no validation data to choose by; raise --validation")
     return {k: row[k] for k in SHOWN if row.get(k) is not None}

@@ -37,7 +37,7 @@ def _root(
 @app.command()
 def run(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one.")] = "",
-    data: Annotated[str, typer.Option(help="A data set's name (see hierfl datasets), or FILE.npz.")] = "digits",
+    data: Annotated[str | None, typer.Option(help="A data set, or FILE.npz. [default: digits]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
     clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
     split: Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
@@ -68,7 +68,7 @@ def run(
         "quorum": quorum, "evaluate_every": evaluate_every, "draws": draws,
     }  # fmt: skip
     if resume is not None:
-        if method or out or prior or setting or any(v is not None for v in given.values()):
+        if method or data or out or overwrite or prior or setting or any(v is not None for v in given.values()):
             raise UserError("--resume needs nothing else: the run's folder says everything")
         from .runner import resume as go_on
 
@@ -78,9 +78,11 @@ def run(
             from hierfl.models import METHODS
 
             raise UserError(f"which method? known: {', '.join(METHODS)}; or FILE.py")
+        if overwrite and out is None:
+            raise UserError("--overwrite replaces the run in --out; say which")
         from .runner import configure, start
 
-        config = configure(method, data, given, _settings(setting or [], prior))
+        config = configure(method, data or "digits", given, _settings(setting or [], prior))
         folder, summary = start(config, out, overwrite, progress=not quiet)
     if not quiet:
         _show(summary, folder)
@@ -92,6 +94,8 @@ def _settings(pairs: list[str], prior: str | None) -> dict[str, str]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--set takes KEY=VALUE, not {pair!r}")
+        if key in settings or (key == "prior" and prior is not None):
+            raise UserError(f"{key} is set twice")
         settings[key] = value
     return settings if prior is None else {**settings, "prior": prior}
 
@@ -99,22 +103,24 @@ def _settings(pairs: list[str], prior: str | None) -> dict[str, str]:
 def _show(summary: dict[str, Any], folder: Path) -> None:
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False, highlight=False)
     title = f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['rounds']} rounds"
-    console.print(title, highlight=False)
+    console.print(title)
     regression = summary["pm_rmse"] is not None
     names = ("rmse", "nll", "crps", "coverage90") if regression else ("accuracy", "nll", "brier", "ece")
     table = _table("test data", *names)
     for numbers, when in ((summary, "last round"), (summary["best"], "best by validation")):
-        if numbers is None:
-            continue
+        if numbers is None or (numbers is not summary and numbers["round"] == summary["rounds"]):
+            continue  # nothing was held out, or the last round is the best one
         when = f"round {numbers['round']}, {when}" if "round" in numbers else when
         for kind, what in (("pm", "personal"), ("pm_draws", "personal, averaged draws"), ("gm", "global")):
             values = [numbers.get(f"{kind}_{name}") for name in names]
             if any(v is not None for v in values):
                 table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
     console.print(table)
-    console.print(f"everything is in {folder}", highlight=False, soft_wrap=True)
+    if summary["failed_local_steps"]:
+        console.print(f"{summary['failed_local_steps']} local steps diverged; those clients kept their previous state")
+    console.print(f"everything is in {folder}", soft_wrap=True)
 
 
 def _number(name: str, value: float | None) -> str:
@@ -147,12 +153,17 @@ def list_methods(
         for key, entry in METHODS.items():
             table.add_row(key, entry.about, entry.family)
     else:
-        from .methods import describe, load
+        from .methods import all_shipped, describe, load
 
         table = _plain("setting", "default", "meaning")
-        for row in describe(load(name).cls):
+        loaded = load(name)
+        for row in describe(loaded.cls):
             table.add_row(*row)
-    Console().print(table)
+    console = Console(markup=False, highlight=False)
+    console.print(table)
+    if name:
+        for data, chosen in all_shipped(loaded.name).items():
+            console.print(f"on {data}: {', '.join(f'{k}={v}' for k, v in chosen.items())}", soft_wrap=True)
 
 
 @app.command("datasets")
@@ -192,9 +203,13 @@ def main() -> NoReturn:
     except UserError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        typer.echo("stopped; go on with: hierfl run --resume DIR", err=True)
         sys.exit(130)
+    except OSError as error:  # a path that cannot be used, a full disk
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message(), err=True)  # type: ignore[attr-defined]
+            sys.exit(2)
         if hasattr(error, "format_message"):  # the command line itself was not understood
             _fail(error.format_message())
         if type(error).__name__ == "Abort":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import math
@@ -10,7 +11,8 @@ import platform
 import re
 import shutil
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 FILES = ("config.toml", "metrics.csv", "clients.csv", "posterior.nc", "summary.json")
 FOLDERS = ("checkpoint", "figures")
+#: what a run's configuration must hold
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device"), str),
+    **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), int),
+    **dict.fromkeys(("validation", "noise", "participation"), (int, float)),
+}
 
 
 def check_out(out: Path | None, overwrite: bool) -> None:
@@ -46,11 +54,12 @@ def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs"
     """A fresh folder: ``out``, or the next numbered one under ``root``."""
     check_out(out, overwrite)
     if out is not None:
-        for name in FILES:
-            (out / name).unlink(missing_ok=True)
-        for name in FOLDERS:
-            shutil.rmtree(out / name, ignore_errors=True)
         out.mkdir(parents=True, exist_ok=True)
+        with alone(out):
+            for name in FILES:
+                (out / name).unlink(missing_ok=True)
+            for name in FOLDERS:
+                shutil.rmtree(out / name, ignore_errors=True)
         return out
     root.mkdir(parents=True, exist_ok=True)
     while True:
@@ -61,6 +70,25 @@ def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs"
         except FileExistsError:
             continue  # another run took the number a moment ago
         return folder
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Holds a run's folder for this process.
+
+    Raises:
+        UserError: if another one has it.
+    """
+    path = folder / ".lock"
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another process is running in {folder}") from error
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,8 +116,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} is not the folder of a run: it has no config.toml") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
-    if not {"run", "settings"} <= config.keys():
+    run = config.get("run")
+    if not isinstance(run, dict) or not isinstance(config.get("settings"), dict):
         raise UserError(f"{path} is not the configuration of a run")
+    for name, kind in TYPES.items():
+        value = run.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise UserError(f"{path}: {name} is {'missing' if value is None else f'{value!r}'}")
     return config
 
 

@@ -74,11 +74,9 @@ def _from_file(path: Path) -> Loaded:
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else "?"
-        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error} (line {line})") from error
+        raise UserError(f"{path} cannot be loaded: {blame(path, error)}") from error
     found = [
         cls
         for cls in vars(module).values()
@@ -89,6 +87,25 @@ def _from_file(path: Path) -> Loaded:
         names = ", ".join(cls.__name__ for cls in leaves) or "none"
         raise UserError(f"{path} must define exactly one Method; it defines {names}")
     return Loaded(leaves[0], leaves[0].name or path.stem, path, str(path))
+
+
+def blame(path: Path, error: BaseException) -> str:
+    """What went wrong in somebody's own file, and in which of its lines."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    place = f" (line {line}{f', in {frames[-1].name}' if frames else ''})" if line else ""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{place}"
+
+
+def all_shipped(name: str) -> dict[str, dict[str, Any]]:
+    """The settings that ship with a method, by data set."""
+    resource = files("hierfl.models") / "settings" / f"{name}.toml"
+    if not resource.is_file():
+        return {}
+    return {
+        data: {k: v for k, v in table.items() if k != "chosen"}
+        for data, table in tomllib.loads(resource.read_text()).items()
+    }
 
 
 def shipped_settings(name: str, data: str) -> tuple[dict[str, Any], str]:

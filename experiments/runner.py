@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from hierfl import datasets
 from hierfl.errors import UserError
 from hierfl.federation import Federation
-from hierfl.inference import Method
 from hierfl.inference.method import make_settings
 from hierfl.inference.progress import working
 from hierfl.inference.run import Fit, Options
@@ -57,6 +57,8 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
         "device": said.get("device", "cpu"),
         "chunk": said.get("chunk", 0),
     }
+    if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
+        raise UserError(f"{loaded.name} has no prior to choose")
     shipped, chosen = methods.shipped_settings(loaded.name, data)
     values = make_settings(loaded.cls, {**shipped, **settings})
     if chosen:
@@ -68,8 +70,8 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
     return config
 
 
-def build(config: Mapping[str, Any]) -> tuple[Method, Federation, str]:
-    """The method, federation and method's name that a configuration describes."""
+def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
+    """The fit that a configuration describes, checked and ready, and the method's name."""
     run = config["run"]
     loaded = methods.load(run["method"])
     pool = datasets.load(run["data"], Path(run["data_root"]))
@@ -78,17 +80,26 @@ def build(config: Mapping[str, Any]) -> tuple[Method, Federation, str]:
         raise UserError(f"say how many clients share {pool.name}: --clients J")
     federation = Federation.from_pool(pool, clients, run["split"], validation=run["validation"], seed=run["seed"])
     network = architecture(run["network"], federation, run["noise"])
-    return loaded.cls(network, **config["settings"]), federation, loaded.name
+    if federation.task == "classification" and run["noise"] != 1.0:
+        raise UserError("--noise is a regression's, and this is a classification")
+    try:
+        return Fit(loaded.cls(network, **config["settings"]), federation, _options(config)), loaded.name
+    except UserError:
+        raise
+    except Exception as error:
+        if loaded.reference in methods.METHODS:
+            raise  # a fault of ours: show all of it
+        raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
 
 
 def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
     """Runs a configuration into a fresh folder; returns the folder and its summary."""
     folders.check_out(out, overwrite)
     with working("loading data", progress):
-        method, federation, name = build(config)
-        ready = Fit(method, federation, _options(config))
-    config["run"]["redraws"] = int(federation.about["redraws"])
-    folder = folders.make(out, overwrite, f"{name}-{federation.about['data']}")
+        ready, name = build(config)
+    about = ready.federation.about
+    config["run"]["redraws"] = int(about["redraws"])
+    folder = folders.make(out, overwrite, f"{name}-{about['data']}")
     folders.write_config(folder, config)
     return folder, _run(ready, folder, name, progress, resume=False)
 
@@ -104,10 +115,10 @@ def resume(folder: Path, progress: bool) -> dict[str, Any]:
     if loaded.digest != config["run"]["method_digest"]:
         raise UserError(f"{loaded.source} has changed since {folder} was begun; start a new run")
     with working("loading data", progress):
-        method, federation, name = build(config)
+        ready, name = build(config)
     # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
-    return _run(Fit(method, federation, _options(config)), folder, name, progress, resume=begun)
+    return _run(ready, folder, name, progress, resume=begun)
 
 
 def _options(config: Mapping[str, Any]) -> Options:
@@ -115,11 +126,22 @@ def _options(config: Mapping[str, Any]) -> Options:
 
 
 def _run(ready: Fit, folder: Path, name: str, progress: bool, *, resume: bool) -> dict[str, Any]:
-    run = ready.run(
-        folder / "checkpoint",
-        resume=resume,
-        progress=progress,
-        observe=lambda rows: folders.write_metrics(folder, rows),
-    )
-    with working("drawing from the posterior, writing results", progress):
-        return folders.write_results(folder, run, name)
+    def say(text: str) -> None:
+        if progress:
+            print(text, file=sys.stderr, flush=True)
+
+    if not resume:
+        say(f"writing to {folder}")
+    try:
+        with folders.alone(folder):
+            run = ready.run(
+                folder / "checkpoint",
+                resume=resume,
+                progress=progress,
+                observe=lambda rows: folders.write_metrics(folder, rows),
+            )
+            with working("drawing from the posterior, writing results", progress):
+                return folders.write_results(folder, run, name)
+    except KeyboardInterrupt:
+        say(f"stopped; go on with: hierfl run --resume {folder}")
+        raise

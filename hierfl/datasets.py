@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -279,12 +279,13 @@ def _check_targets(
     both = np.concatenate([y_train, y_test])
     if (both != np.floor(both)).any() or both.min() < 0:
         raise UserError(f"{name}: labels must be whole numbers from 0, not {both.min()}..{both.max()}")
-    classes = int(y_train.max()) + 1
+    present = np.unique(y_train)
+    classes = int(present[-1]) + 1
     if len(y_test) and int(y_test.max()) >= classes:
         raise UserError(f"{name}: y_test has label {int(y_test.max())}, out of the range 0..{classes - 1} of y_train")
-    absent = np.setdiff1d(np.arange(classes), y_train)
-    if len(absent):
-        raise UserError(f"{name}: labels must be 0..K-1, but y_train reaches {classes - 1} and lacks {absent[0]}")
+    if len(present) < classes:
+        absent = int(np.flatnonzero(present != np.arange(len(present)))[0])
+        raise UserError(f"{name}: labels must be 0..K-1, but y_train reaches {classes - 1} and lacks {absent}")
     return y_train.astype(np.int64), y_test.astype(np.int64), classes
 
 
@@ -299,6 +300,7 @@ def natural_pool(
     seed: int,
     task: Task | None,
     name: str,
+    standardise: bool,
 ) -> Pool:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
     if client.shape != (len(x),) or y.shape != (len(x),):
@@ -323,16 +325,24 @@ def natural_pool(
             client[~out],
             client[out],
         )
-    return make_pool(
+    pool = make_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
         client_train=client, client_test=np.asarray(client_test).astype(str),
     )  # fmt: skip
+    if not standardise or pool.mean is not None:
+        return pool
+    mean, std = pool.x_train.mean(0), pool.x_train.std(0)
+    return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0))
 
 
 def frame_arrays(
     df: pd.DataFrame, client: str, y: str, x: Sequence[str], task: Task | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, Task]:
-    """Inputs, response, client column and task of a table, checked."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Task, list[str]]:
+    """Inputs, response, client column, task and the labels' names of a table, checked."""
+    if isinstance(x, str):
+        raise UserError(f"x is a list of columns: x=[{x!r}]")
+    if not df.columns.is_unique:
+        raise UserError("the table has two columns of one name")
     for column in (client, y, *x):
         if column not in df.columns:
             raise unknown("column", column, map(str, df.columns))
@@ -349,11 +359,9 @@ def frame_arrays(
         task = "regression" if response.dtype.kind == "f" else "classification"
     if task == "regression" and response.dtype.kind not in "biuf":
         raise UserError(f"column {y!r} holds no numbers, so it cannot be the response of a regression")
+    inputs, who = df[list(x)].to_numpy(dtype=np.float64), df[client].to_numpy().astype(str)
     if task == "regression":
-        target = response.to_numpy(dtype=np.float64)
-    else:
-        target = np.unique(
-            response.to_numpy().astype(str) if response.dtype.kind not in "biuf" else response.to_numpy(),
-            return_inverse=True,
-        )[1]
-    return df[list(x)].to_numpy(dtype=np.float64), target, df[client].to_numpy().astype(str), task
+        return inputs, response.to_numpy(dtype=np.float64), who, task, []
+    words = response.to_numpy()
+    labels, target = np.unique(words if response.dtype.kind in "biuf" else words.astype(str), return_inverse=True)
+    return inputs, target, who, task, [str(label) for label in labels]

@@ -168,6 +168,7 @@ class Federation:
         validation: float = 0.0,
         seed: int = 0,
         task: Task | None = None,
+        standardise: bool = False,
         name: str = "arrays",
     ) -> Federation:
         """A federation from arrays whose rows say which client they belong to.
@@ -181,6 +182,8 @@ class Federation:
             validation: as in :meth:`from_pool`.
             seed: of what is held out.
             task: "classification" or "regression"; by default from the type of ``y``.
+            standardise: bring every input to mean 0 and standard deviation 1 over the training rows.
+            name: what to call it.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
@@ -198,6 +201,7 @@ class Federation:
             seed,
             task,
             name,
+            standardise,
         )
         return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
 
@@ -228,25 +232,38 @@ class Federation:
         validation: float = 0.0,
         seed: int = 0,
         task: Task | None = None,
+        standardise: bool = False,
     ) -> Federation:
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
-        Inputs are taken as they are (a statistician's coefficients keep their units); labels of a classification
-        may be strings, and are numbered in sorted order.
+        Inputs are taken as they are (a statistician's coefficients keep their units) unless ``standardise`` is said;
+        gradient steps want inputs of about unit size. Labels of a classification may be strings: they are numbered in
+        sorted order, which ``about["labels"]`` keeps.
 
         Args:
             df: the table.
             client, y, x: column names.
-            test, validation, seed, task: as in :meth:`from_arrays`.
+            test, validation, seed, task, standardise: as in :meth:`from_arrays`.
 
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
         from .datasets import frame_arrays
 
-        inputs, response, who, task = frame_arrays(df, client, y, x, task)
-        return cls.from_arrays(
-            inputs, response, who, test=test, validation=validation, seed=seed, task=task, name="frame"
+        inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
+        made = cls.from_arrays(
+            inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
+            name="frame",
+        )  # fmt: skip
+        return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
+
+    def __repr__(self) -> str:
+        """Sizes, not data."""
+        sizes = self.sizes()
+        data = self.about.get("data", "data")
+        return (
+            f"Federation({data}: {self.clients} clients, {self.task}, {min(sizes)} to {max(sizes)} training examples, "
+            f"inputs {tuple(self.event_shape)})"
         )
 
     # -- asking it ----------------------------------------------------------------------------------------------
@@ -309,7 +326,7 @@ class Federation:
         x = x.to(self.dtype)
         if self.mean is None or self.std is None:
             return x
-        return (x - self.mean) / self.std
+        return (x - self.mean.to(self.dtype)) / self.std.to(self.dtype)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Federation:
         """The same federation on another device, or batching in another floating-point type."""
@@ -329,8 +346,8 @@ class Federation:
             validation=[move(i) for i in self.validation],
             test=[move(i) for i in self.test],
             everyone=self.everyone.to(device),
-            mean=None if self.mean is None else self.mean.to(device, dtype),
-            std=None if self.std is None else self.std.to(device, dtype),
+            mean=None if self.mean is None else self.mean.to(device),
+            std=None if self.std is None else self.std.to(device),
             dtype=dtype,
         )
 

@@ -204,7 +204,10 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
             raise UserError(f"network mlp needs widths above zero, as in mlp:100 or mlp:64,64; got {text or 'none'!r}")
         with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
             for width in widths:
-                layers += [nn.Linear(features, width), nn.ReLU()]
+                try:
+                    layers += [nn.Linear(features, width), nn.ReLU()]
+                except RuntimeError as error:
+                    raise UserError(f"network {spec} does not fit into memory") from error
                 features = width
     elif spec != "linear":
         raise unknown("network", spec, ["linear", "mlp:H", "mlp:H,H,..."])

@@ -106,7 +106,7 @@ def parse(name: str) -> tuple[str, float, list[str]]:
     whole = wanted != "BETA"
     if not (0 < value < float("inf")) or (whole and value != int(value)):
         number = "a whole number above zero" if whole else "a number above zero"
-        raise UserError(f"split {kind} needs {number}, as in {kind}:{3 if whole else 0.3}; got {text or 'none'!r}")
+        raise UserError(f"split {kind} needs {number}, as in {kind}:{5 if whole else 0.3}; got {text or 'none'!r}")
     return kind, value, options
 
 

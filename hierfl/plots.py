@@ -25,6 +25,7 @@ STYLE = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e8eb",
     "grid.linewidth": 0.6,
     "xtick.color": INK,
@@ -62,7 +63,20 @@ def _percent(ax: Any, metric: str, axis: str = "y") -> None:
     from matplotlib.ticker import PercentFormatter
 
     if metric == "accuracy":
-        getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0))
+        low, high = getattr(ax, f"get_{axis}lim")()
+        getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.3 else 1))
+
+
+def _sizes(ax: Any, n: Any) -> None:
+    """The axis of client sizes: logarithmic with plain numbers, linear where they hardly differ."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    ax.set_xlabel("training examples of the client")
+    if n.max() > 3 * n.min():
+        ax.set_xscale("log")
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 3) if n.max() < 300 * n.min() else (1,)))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
 
 
 def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
@@ -75,6 +89,7 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
         if values.notna().any():
             ax.plot(test["round"], values, color=colour, lw=1.8, marker="o" if len(test) < 4 else None, label=name)
     ax.set(xlabel="round", ylabel=label, title="Over rounds")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     _percent(ax, metric)
     ax.legend(loc="best")
     return ax
@@ -86,12 +101,8 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
     metric, label = _main(clients)
     ax.scatter(clients["n"], clients[metric], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
     ax.axhline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
-    ax.set(
-        xscale="log",
-        xlabel="training examples of the client",
-        ylabel=label,
-        title="Large clients and small ones",
-    )
+    ax.set(ylabel=label, title="Large clients and small ones")
+    _sizes(ax, clients["n"])
     _percent(ax, metric)
     ax.legend(loc="best")
     return ax
@@ -113,8 +124,8 @@ def reliability(bins: np.ndarray, ax: Any = None) -> Any:
     ax.scatter(x, y, s=12 + 130 * count[full] / count.max(), color=PERSONAL, alpha=0.75, edgecolor="white", zorder=3)
     error = np.abs(confidence - right).sum() / count.sum()
     ax.set(
-        xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy",
-        title=f"Reliability of the personal models (ECE {error:.3f})",
+        xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy",
+        title=f"Reliability of personal models (pooled ECE {error:.3f})",
     )  # fmt: skip
     _percent(ax, "accuracy")
     _percent(ax, "accuracy", "x")
@@ -127,12 +138,8 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
     ax = _axis(ax)
     ax.scatter(clients["n"], clients[column], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
     wide = clients[column].min() > 0 and clients[column].max() > 10 * clients[column].min()
-    ax.set(
-        xscale="log",
-        yscale="log" if wide else "linear",
-        xlabel="training examples of the client",
-        ylabel=label,
-    )
+    ax.set(yscale="log" if wide else "linear", ylabel=label)
+    _sizes(ax, clients["n"])
     ax.set_title("Confidence in the client's model" if column == "tau" else column)
     return ax
 
@@ -142,7 +149,8 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     ax = _axis(ax)
     edges = np.geomspace(clients["n"].min(), clients["n"].max() + 1, 12)
     ax.hist(clients["n"], bins=edges, color=PERSONAL, alpha=0.8, edgecolor="white")
-    ax.set(xscale="log", xlabel="training examples of the client", ylabel="clients", title="Sizes")
+    ax.set(ylabel="clients", title="How large the clients are")
+    _sizes(ax, clients["n"])
     return ax
 
 

@@ -44,7 +44,10 @@ def save(folder: Path, state: State, about: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"state-{about['round']:06d}.safetensors"
     part = folder / f".{target.name}.part"
-    save_file({k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, part)
+    try:
+        save_file({k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, part)
+    except SafetensorError as error:  # a full disk, for one
+        raise OSError(f"{part} cannot be written: {error}") from error
     digest = _digest(part)
     os.replace(part, target)
     record = {**about, "format": FORMAT, "state": target.name, "digest": digest}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 PATIENCE = 2.0
+QUIET = 15.0  # seconds between lines where a bar cannot be drawn
 
 
 class Bar:
@@ -26,6 +28,7 @@ class Bar:
     def __init__(self, total: int, done: int = 0, *, show: bool = True) -> None:
         self.total, self.done, self.show = total, done, show
         self._since, self._text = time.monotonic(), ""
+        self._spoke = self._since
         self._bar: Progress | None = None
         self._task: TaskID
 
@@ -46,10 +49,18 @@ class Bar:
             self._text = "  ".join(
                 _show(word, row[key], key) for key, word in shown.items() if row.get(key) is not None
             )
+        self._speak()
         if self.show and self._bar is None and time.monotonic() - self._since > PATIENCE and self.done < self.total:
             self._start()
         if self._bar is not None:
             self._bar.update(self._task, completed=self.done, last=self._text)
+
+    def _speak(self) -> None:
+        """Where there is no terminal to draw on, a line now and then."""
+        now = time.monotonic()
+        if self.show and not sys.stderr.isatty() and now - self._spoke > QUIET and self.done < self.total:
+            self._spoke = now
+            print(f"round {self.done}/{self.total}  {self._text}".rstrip(), file=sys.stderr, flush=True)
 
     def _start(self) -> None:
         from rich.console import Console

@@ -25,7 +25,7 @@ from .method import Method, Start, State
 from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, over_draws, response
 from .progress import Bar
 from .server import Server, participants
-from .svi import check_shapes
+from .svi import check_rows, check_shapes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,11 +81,17 @@ class Options:
         return number == self.rounds or (number - 1) % self.evaluate_every == 0
 
 
+def check_draws(draws: object, least: int) -> None:
+    """Raises a UserError for a number of draws that is none."""
+    if not isinstance(draws, int) or draws < least:
+        raise UserError(f"draws must be a whole number of at least {least}, not {draws!r}")
+
+
 def check_device(name: str) -> None:
     """Raises a UserError for a device that does not exist here."""
     try:
-        torch.zeros((), device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros((), device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
         raise UserError(f"device {name!r} is not there; available: {', '.join(there)}") from error
 
@@ -133,6 +139,8 @@ class Fit:
     """
 
     def __init__(self, method: Method, federation: Federation, options: Options) -> None:
+        if not isinstance(method, Method):
+            raise UserError(f"fit takes a method made with a network, such as PFedVEM(network), not {method!r}")
         self.options, self.method = options, method
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
@@ -157,7 +165,8 @@ class Fit:
         trained += [group for group, (rule, _) in self.server.rules.items() if rule.differentiates]
         known = {**shared, **self.initial}
         rows = {k for name in trained for k in method.expand(name, known) if k in shared}
-        check_shapes(method, self.federation, shared, self.initial, sorted(rows))
+        response(check_shapes(method, self.federation, shared, self.initial, sorted(rows)))
+        check_rows(method, self.federation, shared, self.initial)
         self.random = has_random_guide(self.fitted())
         if method.has_global_model:
             self.fitted().global_sites(self.federation.template())
@@ -304,7 +313,7 @@ class Fit:
             raise UserError(f"the checkpoint in {self.folder} holds {record['dtype']}, not {self.options.dtype}")
         other = [k for k, v in self._identity().items() if record["fit"].get(k) != v]
         if other:
-            raise UserError(f"the checkpoint in {self.folder} was made with another {', '.join(other)}")
+            raise UserError(f"the checkpoint in {self.folder} was begun with a different {', '.join(other)}")
         if record["round"] > self.options.rounds:
             raise UserError(f"the checkpoint in {self.folder} is at round {record['round']} of {self.options.rounds}")
         device = self.federation.device
@@ -366,6 +375,11 @@ class Run:
     chunk: int
     random: bool
 
+    def __repr__(self) -> str:
+        """What was fitted to what, not the data."""
+        name = type(self.fitted.method).__name__
+        return f"Run({name}, {self.options.rounds} rounds, seed {self.options.seed}, {self.fitted.federation!r})"
+
     @property
     def shared(self) -> State:
         """What the server owns, {name: (*shape)}."""
@@ -420,22 +434,19 @@ class Run:
         """What a client's own model says of new inputs.
 
         Args:
-            x: raw inputs, (n, *event), as in the pool.
-            client: its number, or its name.
+            x: raw inputs, (n, *event), as in the pool; for a federation from a table also a table.
+            client: its name; its place will do where no name is a number.
             draws: 0 predicts at the posterior mean, else averaged over so many draws.
 
         Returns:
-            Class probabilities (n, C), or for regression mean and standard deviation (n, 2).
+            Class probabilities (n, C), in the order of the labels (``federation.about["labels"]`` for a table), or for
+            regression mean and standard deviation (n, 2).
 
         Raises:
             UserError: for a client that does not exist or inputs of another shape.
         """
-        ids = list(self.fitted.federation.ids)
-        if isinstance(client, str) and client not in ids:
-            raise UserError(f"no client {client!r}")
-        row = ids.index(client) if isinstance(client, str) else client
-        if not 0 <= row < len(ids):
-            raise UserError(f"client must lie in 0..{len(ids) - 1}, not {client}")
+        row = self._row(client)
+        check_draws(draws, 0)
         batch = self._unlabelled(x)
         _, sites = self.fitted.personal_sites([row], batch, draws)
         return self._said(response(sites).fn)
@@ -450,11 +461,33 @@ class Run:
         Returns:
             As :meth:`predict`.
         """
+        check_draws(draws, 0)
         return self._said(response(self.fitted.global_sites(self._unlabelled(x), draws)).fn)
+
+    def _row(self, client: int | str) -> int:
+        """A client by its name; by its place only where no name is a number."""
+        ids = list(self.fitted.federation.ids)
+        if str(client) in ids:
+            return ids.index(str(client))
+        if isinstance(client, int) and 0 <= client < len(ids) and not any(name.isdigit() for name in ids):
+            return client
+        raise UserError(f"no client {client!r}; there are {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
 
     def _unlabelled(self, x: Tensor | np.ndarray) -> Batch:
         federation = self.fitted.federation
-        raw = torch.as_tensor(x, device=federation.device)
+        columns = federation.about.get("columns")
+        if columns and hasattr(x, "columns"):
+            lacking = [c for c in columns if c not in x.columns]
+            if lacking:
+                raise UserError(f"the table lacks column {lacking[0]!r}")
+            x = x[columns].to_numpy()
+        raw = (
+            x.to(federation.device) if isinstance(x, Tensor) else torch.tensor(np.asarray(x), device=federation.device)
+        )
+        if not len(raw):
+            raise UserError("there are no inputs to predict for")
+        if raw.is_floating_point() and not raw.isfinite().all():
+            raise UserError("inputs hold values that are NaN or infinite")
         if raw.shape[1:] != federation.event_shape:
             raise UserError(
                 f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})"
@@ -487,4 +520,6 @@ class Run:
             draws: how many; None for 200, or as many as the limit allows.
             limit: bytes, about, that the default number of draws must not exceed.
         """
+        if draws is not None:
+            check_draws(draws, 2)
         return inference_data(self.fitted, draws, limit)

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution, kl_divergence
 from torch.nn.utils.rnn import pad_sequence
 
-from hierfl.errors import UserError
+from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation, pad
 from hierfl.noise import ClientNoise, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
@@ -145,7 +145,40 @@ def global_log_prob(
     return total
 
 
-def check_shapes(method: Method, federation: Federation, shared: State, personal: State, rows: Sequence[str]) -> None:
+def check_rows(method: Method, federation: Federation, shared: State, personal: State) -> None:
+    """Checks that what a client's ELBO is does not depend on who stands beside it in the plate.
+
+    Two clients with a few examples each and states that differ, once together and once alone.
+
+    Raises:
+        UserError: if it does.
+    """
+    if federation.clients < 2:
+        return
+    picked = [federation.train[j][:3] for j in (0, 1)]
+    own = {k: torch.stack([v, v * 1.1]).unsqueeze(1) for k, v in personal.items()}
+
+    def value(rows: list[int]) -> Tensor:
+        index, mask = pad([picked[j] for j in rows])
+        batch = federation.gather(index, mask, rows)
+        noise = ClientNoise(
+            [("rows", j) for j in rows], 3, counts=[len(picked[j]) for j in rows],
+            device=federation.device, dtype=federation.dtype,
+        )  # fmt: skip
+        return elbo(method, batch, {**shared, **{k: v[rows] for k, v in own.items()}}, noise)
+
+    with torch.no_grad():
+        together, alone = value([0, 1]), torch.cat([value([0]), value([1])])
+    if together.isfinite().all() and not torch.allclose(together, alone, rtol=1e-3, atol=1e-3):
+        raise UserError(
+            "the model or guide mixes clients: a client's ELBO changes with who stands beside it in the plate "
+            f"({together.tolist()} together, {alone.tolist()} alone)"
+        )
+
+
+def check_shapes(
+    method: Method, federation: Federation, shared: State, personal: State, rows: Sequence[str]
+) -> dict[str, Site]:
     """Runs guide and model once on empty data and checks that every site has its plates' shape.
 
     A parameter with one dimension too few or too many broadcasts clients against data or particles without a word,
@@ -158,6 +191,9 @@ def check_shapes(method: Method, federation: Federation, shared: State, personal
         personal: one row, {name: (*shape)}.
         rows: shared values that clients train or differentiate by.
 
+    Returns:
+        The model's sites.
+
     Raises:
         UserError: naming the site.
     """
@@ -169,14 +205,17 @@ def check_shapes(method: Method, federation: Federation, shared: State, personal
         latents = guide_latents(method, batch, values, noise)
         sites = model_sites(method, batch, values, latents)
     for name, site in [*latents.items(), *sites.items()]:
+        if site.kind == "latent" and not site.per_client:
+            raise UserError(f"model site {name!r} is in the guide's client plate, but not in the model's")
         expected = (clients, width if site.per_example else 1)
         shape = tuple(site.fn.batch_shape)
         if site.per_client and (shape[-2:] != expected or shape[:-2] not in ((), (1,), (particles,))):
             raise UserError(
                 f"site {name!r} has batch shape {shape} for {clients} clients, {width} examples and {particles} "
                 f"particles, expected {expected}: a parameter has one dimension too few or too many (a scalar beside a "
-                "vector needs shape (1,), one beside the data shape ())"
+                "vector needs shape (1,), one beside the data shape ()), or the site lacks .to_event"
             )
+    return sites
 
 
 # -- training -------------------------------------------------------------------------------------------------------
@@ -212,7 +251,17 @@ class SVI:
     optimizer: MakeOptimizer
     batch: int | None = None
     particles: int = 1
-    per: str = "sum"
+    per: Literal["sum", "example"] = "sum"
+
+    def __post_init__(self) -> None:
+        if self.per not in ("sum", "example"):
+            raise unknown("objective (SVI's per)", self.per, ["sum", "example"])
+        if isinstance(self.names, str):
+            raise UserError(f"SVI trains a list of values: SVI([{self.names!r}], ...)")
+        for name, least in (("epochs", 0), ("particles", 1), ("batch", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"SVI's {name} must be at least {least}, not {value}")
 
     @property
     def trains(self) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -159,13 +160,46 @@ def test_a_regression_is_evaluated_as_one(hierfl: Call, tmp_path: Path) -> None:
     assert summary["gm_rmse"] < 0.4
 
 
+def test_two_processes_do_not_share_a_folder(hierfl: Call, tmp_path: Path) -> None:
+    from hierfl.experiments.folder import alone
+
+    assert hierfl("run", "fedavg", *SHORT, "--out", "o")[0] == 0
+    before = {p: p.read_bytes() for p in (tmp_path / "o").rglob("*") if p.is_file()}
+    with alone(tmp_path / "o"):
+        for command in (("--resume", "o"), ("fedavg", "--out", "o", "--overwrite")):
+            code, _, err = hierfl("run", *command, "--quiet")
+            assert (code, err) == (2, "error: another process is running in o\n")
+    assert {p: p.read_bytes() for p in (tmp_path / "o").rglob("*") if p.is_file()} == before
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hierfl.experiments.cli", "run", "fedavg", "--rounds", "2000", "--out", "a[b] c"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    start = time.monotonic()
+    while not (tmp_path / "a[b] c/metrics.csv").exists() and time.monotonic() - start < 60:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[0] == "writing to a[b] c"
+    assert err.splitlines()[-1] == "stopped; go on with: hierfl run --resume a[b] c"
+    assert not (tmp_path / "a[b] c/.lock").exists()
+
+
+def test_bare_command_shows_its_help(hierfl: Call) -> None:
+    code, out, err = hierfl()
+    assert code == 2
+    assert "Commands:" in out + err
+    assert "error:" not in err
+
+
 def test_lists(hierfl: Call) -> None:
     code, out, _ = hierfl("methods")
     assert code == 0
     assert all(name in out for name in ("pfedvem", "local", "fedavg", "fedper", "fedrep"))
     code, out, _ = hierfl("methods", "pfedvem")
     assert code == 0
-    assert all(name in out for name in ("sigma_0", "head_lr", "prior"))
+    assert all(name in out for name in ("sigma_0", "head_lr", "prior", "on digits: head_lr="))
     code, out, _ = hierfl("datasets")
     assert code == 0
     assert all(name in out for name in ("digits", "FILE.npz", "label-skew:C", "dirichlet:BETA"))
@@ -195,7 +229,14 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "pfedvem", "--split", "labels:5"], "unknown split 'labels'; known: label-skew:C"),
         (["run", "pfedvem", "--split", "label-skew:3"], "take a divisor of 10"),
         (["run", "pfedvem", "--prior", "flatt"], "unknown prior 'flatt'; known: hierarchical, fixed, flat"),
-        (["run", "fedavg", "--prior", "flat"], "unknown setting of fedavg 'prior'; known: epochs, lr"),
+        (["run", "fedavg", "--prior", "flat"], "fedavg has no prior to choose"),
+        (["run", "pfedvem", "--prior", "flat", "--set", "prior=fixed"], "prior is set twice"),
+        (["run", "pfedvem", "--overwrite"], "--overwrite replaces the run in --out; say which"),
+        (["run", "pfedvem", "--noise", "5"], "--noise is a regression's"),
+        (["run", "pfedvem", "--network", "mlp:99999999999"], "does not fit into memory"),
+        (["run", "pfedvem", "--device", "meta"], "device 'meta' is not there"),
+        (["run", "--resume", "absent", "--data", "digits"], "--resume needs nothing else"),
+        (["run", "pfedvem", "--rounds", "1", "--out", "/dev/null/x"], "Not a directory: /dev/null/x"),
         (
             ["run", "pfedvem", "--set", "sigma=1"],
             "unknown setting of pfedvem 'sigma'; known: prior, tau, sigma_0",
@@ -314,6 +355,8 @@ def test_checkpoints_that_cannot_be_used(hierfl: Call, tmp_path: Path) -> None:
     refused("config.toml is damaged", lambda f: (f / "config.toml").write_text("= ="))
     refused("is not the configuration of a run", lambda f: (f / "config.toml").write_text("a = 1"))
     refused("has changed since", lambda f: change(f, 'method_digest = "', 'method_digest = "0'))
+    refused("rounds is 'ten'", lambda f: change(f, "rounds = 2", 'rounds = "ten"'))
+    refused("seed is missing", lambda f: change(f, "seed = 0", ""))
     refused("belongs to another method, network or federation", lambda f: change(f, "mlp:64", "mlp:32"))
     refused("was made on other data or another split", lambda f: change(f, "seed = 0", "seed = 1"))
 
@@ -363,6 +406,6 @@ def test_runs_are_gathered_over_seeds(hierfl: Call, tmp_path: Path) -> None:
     assert "| fedavg |" in collect.markdown([record])
     with pytest.raises(UserError, match="same seed twice"):
         collect.gather([tmp_path / "r0", tmp_path / "r0"])
-    assert hierfl("run", "fedavg", *SHORT, "--set", "lr=0.1", "--seed", 2, "--out", "other")[0] == 0
+    assert hierfl("run", "fedavg", *SHORT, "--set", "lr=0.2", "--seed", 2, "--out", "other")[0] == 0
     with pytest.raises(UserError, match="differ in more than their seed"):
         collect.gather([tmp_path / "r0", tmp_path / "other"])

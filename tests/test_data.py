@@ -201,3 +201,40 @@ def test_federations_that_make_no_sense_are_refused(small: Federation) -> None:
         dataclasses.replace(small, ids=["a"] * 7)
     with pytest.raises(UserError, match="fewer than 2"):
         blobs([4, 1])
+
+
+def test_integer_names_are_names_and_labels_are_kept() -> None:
+    """A hospital called 1 is not the second hospital; columns of a prediction follow the sorted labels."""
+    from hierfl.inference import fit
+    from hierfl.models import FedPer
+    from hierfl.networks import architecture
+
+    df = frame().assign(site=np.arange(30) % 3 + 1, x=np.linspace(-1, 1, 30))
+    df["kind"] = np.where(df.site == 2, "yes", np.where(df.index < 15, "no", "yes"))
+    fed = Federation.from_frame(df, client="site", y="kind", x=["x"], test=0.0, standardise=True)
+    assert list(fed.ids) == ["1", "2", "3"]
+    assert fed.about["labels"] == ["no", "yes"]
+    run = fit(FedPer(architecture("linear", fed), lr=0.1), fed, rounds=20, progress=False)
+    p = run.predict(df[["z", "x"]].assign(x=-1.0), client=2)[0]
+    assert p[1] > 0.9  # hospital 2 always says yes
+    assert run.predict(df[["x"]], client=1)[0, 0] > 0.5
+    with pytest.raises(UserError, match="no client 0"):
+        run.predict(df[["x"]], client=0)
+    with pytest.raises(UserError, match="lacks column 'x'"):
+        run.predict(df[["z"]], client=1)
+    assert len(repr(fed)) < 200
+    assert len(repr(run)) < 300
+
+
+def test_standardising_a_table() -> None:
+    df = frame().assign(x=np.arange(30) * 7.0 + 60)
+    fed = Federation.from_frame(df, client="site", y="y", x=["x", "z"], test=0.2, standardise=True)
+    x = fed.to(dtype=torch.float64).examples(torch.cat(list(fed.train)))[0]
+    assert torch.allclose(x.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12)
+    assert abs(x[:, 0].std(unbiased=False) - 1) < 1e-12
+    assert (x[:, 1] == 0).all()  # a constant column stays harmless
+
+
+def test_one_large_label_does_not_eat_the_memory() -> None:
+    with pytest.raises(UserError, match="lacks 3"):
+        make_pool("p", np.zeros((4, 2)), np.array([0, 1, 2, 10**12]), np.zeros((1, 2)), np.array([0]))

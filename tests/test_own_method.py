@@ -119,6 +119,42 @@ def test_files_that_are_no_method(text: str, words: str, tmp_path: Path) -> None
     assert "\n" not in str(error.value)
 
 
+GOOD = TUTORIAL.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (".to_event(1))\n\n    def local", ")\n\n    def local", r"does not run: .*in guide\)"),
+        ('param("mu")', 'param("nu")', "parameter 'nu' is asked for"),
+        ('w_j = sample("w_j", StudentT(df, w, rho).to_event(1))', "w_j = w", "'w_j' is not a latent of the model"),
+        ("net.base(batch.x))), obs=batch.y", "net.base(batch.x)))", "latent site 'y' of the model is not in the guide"),
+        ("net.head(w_j,", "net.head(w_j - w_j.mean(-3, keepdim=True),", "mixes clients"),
+        ("return [head,", "[head,", "my.py does not run: TypeError"),
+        ('"log_rho": rule', '"rho": rule', "unknown value 'rho'; known: w, log_rho"),
+        ('per="example"', 'per="xample"', "unknown objective"),
+        ("batch=10", "batch=0", "SVI's batch must be at least 1"),
+        (
+            "df = self.network, self.settings.df",
+            "df = self.network, 1 / 0",
+            r"ZeroDivisionError: .*\(line \d+, in model\)",
+        ),
+    ],
+)
+def test_mistakes_in_a_method_are_told_in_one_line(
+    old: str, new: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hierfl.experiments.runner import configure, start
+
+    assert old in GOOD
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(UserError, match=words) as error:
+        start(configure("my.py", "digits", {}, {}), None, False, False)
+    assert "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["my.py"]
+
+
 def test_helpers_beside_the_method_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "two.py"
     path.write_text(

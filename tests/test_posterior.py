@@ -163,8 +163,15 @@ def test_predictions_that_make_no_sense_are_refused(small: Federation, net: Arch
     run = fit(FedPer(net), small, rounds=1, progress=False)
     with pytest.raises(UserError, match="no client 'nowhere'"):
         run.predict(small.x[:2], "nowhere")
-    with pytest.raises(UserError, match=r"must lie in 0\.\.6"):
+    with pytest.raises(UserError, match="no client 7; there are place-00"):
         run.predict(small.x[:2], 7)
+    for draws in (-1, 1.5):
+        with pytest.raises(UserError, match="draws must be a whole number"):
+            run.predict(small.x[:2], 0, draws=draws)
+    with pytest.raises(UserError, match="no inputs"):
+        run.predict(small.x[:0], 0)
+    with pytest.raises(UserError, match="NaN or infinite"):
+        run.predict(small.x[:2] * float("nan"), 0)
     with pytest.raises(UserError, match=r"expected \(n, 4\)"):
         run.predict(small.x[:2, :3], 0)
     with pytest.raises(UserError, match="fedper has no global model"):

@@ -156,6 +156,6 @@ def test_a_fit_is_resumed_only_as_itself(tmp_path: Path) -> None:
         (PFedVEM(net), {"participation": 0.5}),
         (PFedVEM(net, head_lr=1e-3), {}),
     ):
-        with pytest.raises(UserError, match="was made with another"):
+        with pytest.raises(UserError, match="was begun with a different"):
             fit(method, fed, rounds=4, folder=tmp_path, resume=True, progress=False, **options)
     assert fit(PFedVEM(net), fed, rounds=4, folder=tmp_path, resume=True, progress=False).last()["round"] == 4
