@@ -430,7 +430,7 @@ class Run:
 
     # -- predictions ------------------------------------------------------------------------------------------------
 
-    def predict(self, x: Tensor | np.ndarray, client: int | str, draws: int = 0) -> Tensor:
+    def predict(self, x: Tensor | np.ndarray | pd.DataFrame, client: int | str, draws: int = 0) -> Tensor:
         """What a client's own model says of new inputs.
 
         Args:
@@ -451,7 +451,7 @@ class Run:
         _, sites = self.fitted.personal_sites([row], batch, draws)
         return self._said(response(sites).fn)
 
-    def predict_new_client(self, x: Tensor | np.ndarray, draws: int = 100) -> Tensor:
+    def predict_new_client(self, x: Tensor | np.ndarray | pd.DataFrame, draws: int = 100) -> Tensor:
         """What the population says to a client that was never seen: predictions averaged over draws of its prior.
 
         Args:
@@ -473,10 +473,10 @@ class Run:
             return client
         raise UserError(f"no client {client!r}; there are {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
 
-    def _unlabelled(self, x: Tensor | np.ndarray) -> Batch:
+    def _unlabelled(self, x: Tensor | np.ndarray | pd.DataFrame) -> Batch:
         federation = self.fitted.federation
         columns = federation.about.get("columns")
-        if columns and hasattr(x, "columns"):
+        if columns and not isinstance(x, Tensor | np.ndarray):
             lacking = [c for c in columns if c not in x.columns]
             if lacking:
                 raise UserError(f"the table lacks column {lacking[0]!r}")
