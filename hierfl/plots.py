@@ -69,13 +69,15 @@ def _percent(ax: Any, metric: str, axis: str = "y") -> None:
 
 def _sizes(ax: Any, n: Any) -> None:
     """The axis of client sizes: logarithmic with plain numbers, linear where they hardly differ."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
     ax.set_xlabel("training examples of the client")
     if n.max() > 3 * n.min():
         ax.set_xscale("log")
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 3) if n.max() < 300 * n.min() else (1,)))
         ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
 
 
@@ -147,7 +149,8 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
 def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     """How many clients there are of each size."""
     ax = _axis(ax)
-    edges = np.geomspace(clients["n"].min(), clients["n"].max() + 1, 12)
+    low, high = clients["n"].min(), clients["n"].max()
+    edges = np.arange(low - 0.5, high + 1) if high - low < 12 else np.geomspace(low, high + 1, 12)
     ax.hist(clients["n"], bins=edges, color=PERSONAL, alpha=0.8, edgecolor="white")
     ax.set(ylabel="clients", title="How large the clients are")
     _sizes(ax, clients["n"])

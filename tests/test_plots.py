@@ -1,0 +1,74 @@
+"""Pictures are functions on frames and counts that return an axis; what they draw is what they were given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hierfl import plots
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def metrics() -> pd.DataFrame:
+    rows = [
+        {"round": t, "split": s, "pm_accuracy": 0.5 + t / 20, "gm_accuracy": None}
+        for t in (1, 2, 3)
+        for s in ("validation", "test")
+    ]
+    return pd.DataFrame(rows)
+
+
+def clients(n: list[int]) -> pd.DataFrame:
+    return pd.DataFrame({"n": n, "accuracy": np.linspace(0.7, 0.9, len(n)), "tau": np.linspace(1, 2, len(n))})
+
+
+def test_curves_hold_test_metrics_only_and_leave_out_what_there_is_not() -> None:
+    ax = plots.metric_over_rounds(metrics())
+    (line,) = ax.get_lines()
+    assert line.get_xdata().tolist() == [1, 2, 3]
+    assert line.get_ydata().tolist() == pytest.approx([0.55, 0.6, 0.65])
+
+
+@pytest.mark.parametrize("n", [[109, 109, 110, 110], [5, 40, 230], [7, 7, 7], [1, 3000]])
+def test_sizes_have_readable_ticks(n: list[int]) -> None:
+    frame = clients(n)
+    for draw in (plots.metric_by_size, plots.size_histogram, lambda f: plots.column_by_size(f, "tau", "tau")):
+        ax = draw(frame)
+        ax.figure.canvas.draw()
+        low, high = ax.get_xlim()
+        ticks = zip(ax.get_xticks(), ax.get_xticklabels(), strict=True)
+        shown = [label.get_text() for tick, label in ticks if low <= tick <= high]
+        assert shown
+        assert len(set(shown)) == len(shown)
+        assert all(label.isdigit() for label in shown)
+
+
+def test_points_stand_where_the_clients_do() -> None:
+    frame = clients([5, 40, 230])
+    (points,) = plots.metric_by_size(frame).collections
+    assert np.allclose(points.get_offsets(), frame[["n", "accuracy"]])
+
+
+def test_reliability_pools_clients_and_states_its_error() -> None:
+    bins = np.zeros((2, 15, 3))
+    bins[0, 14] = [10, 9.8, 9]
+    bins[1, 14] = [30, 29.4, 30]
+    bins[1, 7] = [10, 5.0, 8]
+    ax = plots.reliability(bins)
+    line = ax.get_lines()[1]
+    assert line.get_xdata().tolist() == pytest.approx([0.5, 39.2 / 40])
+    assert line.get_ydata().tolist() == pytest.approx([0.8, 39 / 40])
+    assert f"{(abs(5 - 8) + abs(39.2 - 39)) / 50:.3f}" in ax.get_title(loc="left") + ax.get_title()
