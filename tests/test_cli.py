@@ -173,13 +173,19 @@ def test_two_processes_do_not_share_a_folder(hierfl: Call, tmp_path: Path) -> No
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hierfl.experiments.cli", "run", "fedavg", "--rounds", "2000", "--out", "a[b] c"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    start = time.monotonic()
-    while not (tmp_path / "a[b] c/metrics.csv").exists() and time.monotonic() - start < 60:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    # a shell that runs the tests in the background has them ignore SIGINT, and they pass that on
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from hierfl.experiments.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "fedavg", "--rounds", "2000", "--out", "a[b] c"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        start = time.monotonic()
+        while not (tmp_path / "a[b] c/metrics.csv").exists() and time.monotonic() - start < 60:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert err.splitlines()[0] == "writing to a[b] c"
     assert err.splitlines()[-1] == "stopped; go on with: hierfl run --resume a[b] c"
