@@ -19,6 +19,7 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
+from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import RHO_FLOOR, ConfidenceWeighted, SampleWeighted, closed_form_rho
 from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
@@ -49,6 +50,12 @@ class PFedVEM(Method):
         base_batch: int = setting(10, "B, examples per step of the base", at_least=1)
         momentum: float = setting(0.9, "of both phases, forgotten each round", at_least=0)
         particles: int = setting(5, "K, draws of w_j per step", at_least=1)
+
+        def __post_init__(self) -> None:
+            if self.tau != "both" and self.prior != "hierarchical":
+                raise UserError(
+                    f"tau={self.tau} changes nothing under a {self.prior} prior, whose rho_j is not learned"
+                )
 
     def shared(self, start: Start) -> State:
         w = {"hierarchical": self.settings.w_0 * start.head, "fixed": torch.zeros_like(start.head)}

@@ -237,6 +237,7 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "pfedvem", "--prior", "flatt"], "unknown prior 'flatt'; known: hierarchical, fixed, flat"),
         (["run", "fedavg", "--prior", "flat"], "fedavg has no prior to choose"),
         (["run", "pfedvem", "--prior", "flat", "--set", "prior=fixed"], "prior is set twice"),
+        (["run", "pfedvem", "--prior", "flat", "--set", "tau=deviation"], "tau=deviation changes nothing"),
         (["run", "pfedvem", "--overwrite"], "--overwrite replaces the run in --out; say which"),
         (["run", "pfedvem", "--noise", "5"], "--noise is a regression's"),
         (["run", "pfedvem", "--network", "mlp:99999999999"], "does not fit into memory"),
