@@ -51,7 +51,7 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
         "rounds": said.get("rounds", default.rounds),
         "participation": said.get("participation", default.participation),
         "evaluate_every": said.get("evaluate_every", default.evaluate_every),
-        "quorum": said.get("quorum", 1),
+        "quorum": said.get("quorum", default.quorum),
         "draws": said.get("draws", 20),
         "seed": said.get("seed", 0),
         "device": said.get("device", "cpu"),

@@ -71,6 +71,7 @@ class DataSet:
     participation: float
     evaluate_every: int
     network: str
+    quorum: int = 1
 
 
 def load_digits(root: Path) -> Pool:
@@ -95,10 +96,57 @@ def _constants(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean.astype(np.float32).reshape(shape), np.maximum(std, 1e-8).astype(np.float32).reshape(shape)
 
 
+#: the usual constants of images scaled to [0, 1], per channel: mean, standard deviation
+CONSTANTS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "emnist": ((0.1751,), (0.3332,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+def _images(name: str) -> Callable[[Path], Pool]:
+    """A loader of a set in torchvision's layout."""
+
+    def read(root: Path) -> Pool:
+        from .vision import load_images
+
+        found = load_images(name, root)
+        return make_pool(
+            name, found.x_train, found.y_train, found.x_test, found.y_test,
+            fine_train=found.fine_train, fine_test=found.fine_test,
+        )  # fmt: skip
+
+    return read
+
+
+def _paper(name: str, about: str, split: str = "label-skew:5", clients: int = 100, network: str = "mlp:100") -> DataSet:
+    """An image set as pFedVEM uses it: 100 rounds, a tenth of the clients reports, two at the least."""
+    return DataSet(
+        about, _images(name), clients, split, 100, participation=0.1, evaluate_every=5, network=network, quorum=2
+    )
+
+
+CNN, DEEP_CNN = "cnn:16,32:120,84", "convnet:32,64,128,256,100"
+
 DATASETS: dict[str, DataSet] = {
     "digits": DataSet(
         "8x8 grey digits, 10 classes, 1,797 images, embedded (scikit-learn)",
         load_digits, clients=20, split="label-skew:5", rounds=30, participation=1.0, evaluate_every=1, network="mlp:64",
+    ),
+    "mnist": _paper("mnist", "28x28 grey digits, 10 classes, 70,000 images"),
+    "fashion-mnist": _paper("fashion-mnist", "28x28 grey clothes, 10 classes, 70,000 images"),
+    "emnist": _paper(
+        "emnist", "28x28 grey letters and digits (balanced), 47 classes, 131,600 images", "dirichlet:0.3", clients=50
+    ),
+    "cifar10": _paper("cifar10", "32x32 colour photographs, 10 classes, 60,000 images", network=CNN),
+    "cifar100": _paper(
+        "cifar100", "32x32 colour photographs, 20 superclasses of 5 subclasses, 60,000 images",
+        "concept-drift", network=DEEP_CNN,
+    ),
+    "sun397": _paper(
+        "sun397", "64x64 scenes, 3 superclasses of 50 subclasses, 15,000 images", "concept-drift", network=DEEP_CNN
     ),
 }  # fmt: skip
 
@@ -118,12 +166,19 @@ def load(name: str, root: Path) -> Pool:
     if Path(name).is_file() and name not in DATASETS:
         raise UserError(f"{name} is no .npz file")
     if (root / f"{name}.npz").is_file():
-        return load_npz(root / f"{name}.npz")
-    if name not in DATASETS:
+        pool = load_npz(root / f"{name}.npz")
+    elif name in DATASETS:
+        pool = DATASETS[name].load(root)
+    else:
         raise UserError(
             f"unknown data set {name!r}; known: {', '.join(DATASETS)}; or put your own at {root / name}.npz"
         )
-    return DATASETS[name].load(root)
+    if name not in CONSTANTS or pool.x_train.dtype != np.uint8:
+        return pool
+    mean, std = (np.array(c, dtype=np.float32).reshape(-1, 1, 1) for c in CONSTANTS[name])
+    if len(mean) != pool.x_train.shape[1]:
+        raise UserError(f"{root / name}.npz: {name} has {len(mean)} channels, not {pool.x_train.shape[1]}")
+    return replace(pool, mean=mean, std=std)
 
 
 def defaults(name: str) -> DataSet:

@@ -6,8 +6,10 @@ Nothing is copied per client: two hundred clients cost one data set. Images stay
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -321,12 +323,11 @@ class Federation:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Raw inputs (..., *event) as the model sees them: floats, standardised."""
-        if x.dtype == torch.uint8:
-            x = x.to(self.dtype) / 255
-        x = x.to(self.dtype)
+        scale = 255 if x.dtype == torch.uint8 else 1
         if self.mean is None or self.std is None:
-            return x
-        return (x - self.mean.to(self.dtype)) / self.std.to(self.dtype)
+            return x.to(self.dtype) / scale if scale > 1 else x.to(self.dtype)
+        x = x.to(self.dtype, copy=True)  # (in place from here: images are many)
+        return x.sub_(scale * self.mean.to(self.dtype)).div_(scale * self.std.to(self.dtype))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Federation:
         """The same federation on another device, or batching in another floating-point type."""
@@ -368,6 +369,41 @@ class Federation:
             h.update(str(tuple(t.shape)).encode())
             h.update(t.detach().cpu().contiguous().numpy().tobytes())
         return h.hexdigest()
+
+
+class Examples:
+    """The training data of some clients, one after the other, standardised once for a whole local phase.
+
+    Args:
+        federation: whose clients.
+        clients: which.
+    """
+
+    def __init__(self, federation: Federation, clients: Sequence[int]) -> None:
+        self.federation, self.clients = federation, list(clients)
+        ends = list(itertools.accumulate(len(federation.train[j]) for j in clients))
+        self._first = dict(zip(self.clients, [0, *ends], strict=False))
+
+    @cached_property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Inputs (n_1 + n_2 + ..., *event) and targets."""
+        return self.federation.examples(torch.cat([self.federation.train[j] for j in self.clients]))
+
+    def first(self, clients: Sequence[int]) -> Tensor:
+        """Where each client's own examples begin, (S, 1)."""
+        return torch.tensor([self._first[j] for j in clients], device=self.federation.device)[:, None]
+
+    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at these places (S, n) of :attr:`data`."""
+        x, y = (part.index_select(0, places.flatten()).unflatten(0, places.shape) for part in self.data)
+        return x, y
+
+    def batch(self, clients: Sequence[int]) -> Batch:
+        """All examples of these clients, padded to the longest."""
+        n = [len(self.federation.train[j]) for j in clients]
+        places, mask = pad([torch.arange(k, device=self.federation.device) for k in n])
+        sizes = torch.tensor(n, dtype=self.federation.dtype, device=self.federation.device)
+        return Batch(*self.at(self.first(clients) + places), mask, sizes)
 
 
 def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -7,7 +7,8 @@ per client, chains of linear layers are batched matrix products, and everything 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear
 from torch.nn.modules.dropout import _DropoutNd
 
 from .errors import UserError, unknown
@@ -48,9 +49,10 @@ class Network:
         self.module, self.name = copy.deepcopy(module).requires_grad_(False), name
         self.names = tuple(f"{name}.{key}" for key, _ in module.named_parameters())
         self._dims = {key: p.dim() for key, p in module.named_parameters()}
-        layers: list[nn.Module] = list(module.children()) if isinstance(module, nn.Sequential) else [module]
-        simple = (nn.Linear, nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Flatten, nn.Identity)
-        self._chain = all(isinstance(layer, simple) for layer in layers)
+        self._chain = _chain(self.module)
+        #: how many of the chain's layers are run client by client on a CPU: up to the last one that sees a picture
+        pictures = [k for k, (_, layer) in enumerate(self._chain or [], 1) if isinstance(layer, (nn.Conv2d, *POOLING))]
+        self._loop = max(pictures, default=0)
 
     def init(self, rng: torch.Generator) -> dict[str, Tensor]:
         """Fresh weights by torch's own initialisation, {name: (*shape)}; leaves the global generator alone."""
@@ -73,16 +75,21 @@ class Network:
 
     def apply(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The pure function: weights {key: (*shape) or (S, 1, *shape)}, x (S, n, *event) -> (S, n, features)."""
-        per_client = any(w.dim() > self._dims[k] for k, w in weights.items())
-        if self._chain:
-            return self._apply_chain(weights, x)
-        if not per_client:
-            rows, n = x.shape[:2]
-            out = functional_call(self.module, dict(weights), (x.flatten(0, 1),))
-            return out.unflatten(0, (rows, n))
+        if self._chain is not None:
+            looped = self._loop if x.device.type == "cpu" else 0
+            if looped and any(w.dim() > self._dims[k] for k, w in weights.items()):
+                own = ({k: self._own(k, w, j) for k, w in weights.items()} for j in range(x.shape[0]))
+                x = torch.stack([self._pictures(w, x[j], looped) for j, w in enumerate(own)])
+            elif looped:
+                x = _by_example(lambda xs: self._pictures(weights, xs, looped), x)
+            for prefix, layer in self._chain[looped:]:
+                x = _layer(layer, weights.get(f"{prefix}weight"), weights.get(f"{prefix}bias"), x)
+            return x
+        if all(w.dim() == self._dims[k] for k, w in weights.items()):
+            return _by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
         squeezed = {k: w.squeeze(1) if w.dim() > self._dims[k] else w for k, w in weights.items()}
         dims = {k: 0 if w.dim() > self._dims[k] else None for k, w in weights.items()}
-        if x.device.type == "cpu":  # on the CPU a loop over clients beats grouped convolutions
+        if x.device.type == "cpu":  # a loop over clients beats what vmap makes of convolutions
             alone = [
                 functional_call(self.module, {k: w[j] if dims[k] == 0 else w for k, w in squeezed.items()}, (x[j],))
                 for j in range(x.shape[0])
@@ -90,17 +97,78 @@ class Network:
             return torch.stack(alone)
         return torch.vmap(lambda w, xs: functional_call(self.module, w, (xs,)), in_dims=(dims, 0))(squeezed, x)
 
-    def _apply_chain(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        layers = self.module if isinstance(self.module, nn.Sequential) else [self.module]
-        prefix = [f"{i}." for i in range(len(layers))] if isinstance(self.module, nn.Sequential) else [""]
-        for key, layer in zip(prefix, layers, strict=True):
-            if isinstance(layer, nn.Linear):
-                x = client_linear(x, weights[f"{key}weight"], weights.get(f"{key}bias"))
-            elif isinstance(layer, nn.Flatten):
-                x = x.flatten(2)
-            else:
-                x = layer(x)
-        return x
+    def _own(self, key: str, weight: Tensor, row: int) -> Tensor:
+        """One client's weight."""
+        return weight[row, 0] if weight.dim() > self._dims[key] else weight
+
+    def _pictures(self, weights: Mapping[str, Tensor], x: Tensor, layers: int) -> Tensor:
+        """The first layers on a CPU, with one set of weights, (n, *event).
+
+        Measured: all convolutions of one client before those of the next (they stay in cache), with channels last,
+        take half as long as one grouped convolution after the other.
+        """
+        assert self._chain is not None
+        done = []
+        for out in x.split(PICTURES):
+            out = out.contiguous(memory_format=torch.channels_last)
+            for prefix, layer in self._chain[:layers]:
+                if isinstance(layer, nn.Conv2d):
+                    weight, bias = weights[f"{prefix}weight"], weights.get(f"{prefix}bias")
+                    out = conv2d(out, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+                else:
+                    out = layer(out)
+            done.append(out)
+        return done[0] if len(done) == 1 else torch.cat(done)
+
+
+#: pictures that go through a chain's convolutions together on a CPU
+PICTURES = 128
+POINTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU, nn.Identity)
+POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
+def _chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """(prefix of its parameters, layer), one after the other, where all layers are known here; None otherwise."""
+    parts = [(f"{key}.", layer) for key, layer in module._modules.items() if layer is not None]
+    layers = parts if type(module) is nn.Sequential else [("", module)]
+    with_weights = [layer for _, layer in layers if any(True for _ in layer.parameters())]
+    used_twice = len(set(map(id, with_weights))) < len(with_weights)
+    if used_twice or not all(_known(layer) for _, layer in layers):
+        return None
+    # the maximum of ReLUs is the ReLU of the maximum, and that is four times fewer of them
+    for k in range(len(layers) - 1):
+        if type(layers[k][1]) is nn.ReLU and type(layers[k + 1][1]) is nn.MaxPool2d:
+            layers[k], layers[k + 1] = layers[k + 1], layers[k]
+    return layers
+
+
+def _known(layer: nn.Module) -> bool:
+    """Whether a layer is of a kind that is batched here (a subclass may do something else)."""
+    if type(layer) is nn.Conv2d:
+        return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    if type(layer) is nn.Flatten:
+        return (layer.start_dim, layer.end_dim) == (1, -1)
+    return type(layer) in (nn.Linear, *POINTWISE, *POOLING)
+
+
+def _by_example(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Applies to (S, n, *event) what takes (S n, *event)."""
+    return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+def _layer(layer: nn.Module, weight: Tensor | None, bias: Tensor | None, x: Tensor) -> Tensor:
+    """One layer of a chain, its parameters shared or one set per client; x (S, n, *event)."""
+    if isinstance(layer, nn.Linear):
+        assert weight is not None
+        return client_linear(x, weight, bias)
+    if isinstance(layer, nn.Conv2d):
+        assert weight is not None
+        return client_convolution(x, weight, bias, layer)
+    if isinstance(layer, nn.Flatten):
+        return x.flatten(2)
+    if isinstance(layer, POINTWISE):
+        return layer(x)
+    return _by_example(layer, x)
 
 
 @effectful(type="network")
@@ -124,17 +192,62 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return linear(x, weight, bias)
     weight = weight.squeeze(-3)
     if weight.dim() == 3:
-        if bias is None:
-            return x @ weight.mT
-        return torch.baddbmm(bias, x.expand(weight.shape[0], *x.shape[1:]), weight.mT)
-    if x.dim() > 3 or weight.shape[1] != x.shape[0]:
+        y = product(x.expand(weight.shape[0], *x.shape[1:]), weight)
+    elif x.dim() > 3 or weight.shape[1] != x.shape[0]:
         y = x @ weight.mT
-        return y if bias is None else y + bias
-    draws, rows, out, _ = weight.shape
-    # one product per client for all particles: x is read once
-    product = torch.bmm(x, weight.transpose(0, 1).reshape(rows, draws * out, -1).mT)
-    y = product.unflatten(-1, (draws, out)).movedim(2, 0)
+    else:  # one product per client for all particles: x is read once
+        draws, rows, out, _ = weight.shape
+        y = product(x, weight.transpose(0, 1).reshape(rows, draws * out, -1)).unflatten(-1, (draws, out)).movedim(2, 0)
     return y if bias is None else y + bias
+
+
+class _Product(torch.autograd.Function):
+    """x @ weight.mT for each client, whose gradient has the weight's own layout.
+
+    Torch's gradient of bmm(x, weight.mT) is the transpose of what is wanted, and is copied into place: for a batch of
+    ten that copy is most of the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        return (
+            torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None,
+            torch.bmm(gradient.mT, x) if ctx.needs_input_grad[1] else None,
+        )
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x (S, n, in) times the transpose of weight (S, out, in), client by client: (S, n, out)."""
+    return _Product.apply(x, weight)
+
+
+def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d) -> Tensor:
+    """A convolution whose weights are shared or belong to clients.
+
+    Args:
+        x: (S, n, channels, height, width).
+        weight: (out, in, h, w) or (S, 1, out, in, h, w).
+        bias: (out,), (S, 1, out) or None.
+        layer: says stride, padding, dilation and groups.
+
+    Returns:
+        (S, n, out, height, width).
+    """
+    how = (layer.stride, layer.padding, layer.dilation)
+    if weight.dim() == 4:
+        y = _by_example(lambda xs: conv2d(xs, weight, None, *how, layer.groups), x)
+    else:
+        rows = x.shape[0]
+        side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S channels, ...): a group of channels for each client
+        y = conv2d(side_by_side, weight.flatten(0, 2), None, *how, rows * layer.groups)
+        y = y.unflatten(1, (rows, -1)).transpose(0, 1)
+    return y if bias is None else y + bias[..., None, None]
 
 
 @dataclass(frozen=True)
@@ -177,39 +290,67 @@ class Architecture:
         return Softmax(output) if self.noise is None else gaussian(output, self.noise)
 
 
+NETWORKS = {
+    "linear": "no base network: the inputs are the features",
+    "mlp:H,H,...": "hidden layers of these widths, ReLU",
+    "cnn:C,C,...:H,H,...": "5x5 convolutions with C channels, each with ReLU and 2x2 max-pool; then hidden layers H",
+    "convnet:C,C,...": "3x3 convolutions, ReLU, each but the last with 2x2 max-pool (padding 1); global average pool",
+}
+
+
 def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Architecture:
     """A network for this federation's inputs and responses.
 
     Args:
-        spec: "linear" (no base network: the inputs are the features), or "mlp:H" or "mlp:H,H,...": hidden widths.
+        spec: one of :data:`NETWORKS`. pFedVEM's are mlp:100 (Fashion-MNIST), cnn:16,32:120,84 (CIFAR-10) and
+            convnet:32,64,128,256,100 (CIFAR-100, SUN397).
         federation: says what goes in and comes out.
         noise: standard deviation of a regression's response.
 
     Raises:
-        UserError: for a spec that cannot be read, or a noise that is no standard deviation.
+        UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation.
     """
     if not 0 < noise < float("inf"):
         raise UserError(f"noise must be a number above zero, not {noise}")
     outputs = federation.classes if federation.task == "classification" else 1
-    inputs = federation.event_shape.numel()
-    kind, _, text = spec.partition(":")
-    layers: list[nn.Module] = [nn.Flatten()]
-    features = inputs
-    if kind == "mlp":
+    event = federation.event_shape
+    with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
         try:
-            widths = [int(w) for w in text.split(",")]
-        except ValueError:
-            widths = [0]
-        if min(widths) < 1:
-            raise UserError(f"network mlp needs widths above zero, as in mlp:100 or mlp:64,64; got {text or 'none'!r}")
-        with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
-            for width in widths:
-                try:
-                    layers += [nn.Linear(features, width), nn.ReLU()]
-                except RuntimeError as error:
-                    raise UserError(f"network {spec} does not fit into memory") from error
-                features = width
-    elif spec != "linear":
-        raise unknown("network", spec, ["linear", "mlp:H", "mlp:H,H,..."])
-    module = nn.Sequential(*layers)
+            module = _module(spec, event)
+            features = module(torch.zeros(1, *event)).shape[-1]
+        except RuntimeError as error:
+            small = "size" in str(error)  # torch's word for a picture that a convolution does not fit into
+            why = f"does not fit inputs {tuple(event)}" if small else "does not fit into memory"
+            raise UserError(f"network {spec} {why}") from error
     return Architecture(Network(module), LinearHead(features, outputs), None if federation.classes else noise, spec)
+
+
+def _module(spec: str, event: torch.Size) -> nn.Sequential:
+    kind, *parts = spec.split(":")
+    expected = {"linear": 0, "mlp": 1, "cnn": 2, "convnet": 1}
+    if kind not in expected:
+        raise unknown("network", spec, NETWORKS)
+    try:
+        widths = [[int(w) for w in part.split(",")] for part in parts]
+    except ValueError:
+        widths = []
+    if len(widths) != expected[kind] or any(w < 1 for ws in widths for w in ws):
+        wanted = next(name for name in NETWORKS if name.partition(":")[0] == kind)
+        raise UserError(f"network {kind} needs widths above zero, as in {wanted}; got {spec}")
+    if kind in ("cnn", "convnet") and len(event) != 3:
+        raise UserError(f"network {kind} needs images (channels, height, width), and an input is {tuple(event)}")
+    layers: list[nn.Module] = []
+    if kind == "convnet":
+        channels = [event[0], *widths[0]]
+        for k, (below, above) in enumerate(itertools.pairwise(channels), start=1):
+            layers += [nn.Conv2d(below, above, 3, padding=1), nn.ReLU()]
+            layers += [nn.MaxPool2d(2, 2, padding=1)] if k < len(widths[0]) else []
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    if kind == "cnn":
+        for below, above in itertools.pairwise([event[0], *widths[0]]):
+            layers += [nn.Conv2d(below, above, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    layers.append(nn.Flatten())
+    features = nn.Sequential(*layers)(torch.zeros(1, *event)).shape[-1]
+    for below, above in itertools.pairwise([features, *(widths[-1] if widths else [])]):
+        layers += [nn.Linear(below, above), nn.ReLU()]
+    return nn.Sequential(*layers)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, Federation
+from hierfl.federation import Batch, Examples, Federation
 from hierfl.networks import Architecture
 from hierfl.noise import ClientNoise, generator
 
@@ -188,6 +188,7 @@ class Local:
         shared: as broadcast, {name: (*shape)}.
         rows: personal state and the rows' own copies of shared values, {name: (S, 1, *shape)}; a copy hides the
             broadcast value.
+        examples: training data of (at least) these clients, gathered once.
     """
 
     method: Method
@@ -197,6 +198,11 @@ class Local:
     seed: int
     shared: State
     rows: State
+    examples: Examples = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.examples is None:
+            object.__setattr__(self, "examples", Examples(self.federation, self.clients))
 
     @property
     def values(self) -> State:
@@ -216,6 +222,10 @@ class Local:
     def key(self, phase: object, row: int) -> tuple[object, ...]:
         """What identifies this row's randomness in this phase of this round."""
         return (self.seed, self.round, self.federation.ids[self.clients[row]], phase)
+
+    def batch(self) -> Batch:
+        """All examples of the rows, padded to the longest."""
+        return self.examples.batch(self.clients)
 
     def noise(self, phase: object, particles: int, counts: Sequence[int] | None = None) -> ClientNoise:
         """Client-keyed noise for the rows."""

@@ -21,7 +21,7 @@ from hierfl.errors import UserError
 from hierfl.federation import Batch, Federation
 from hierfl.metrics import calibration_error, classification_rows, over_clients, regression_rows
 from hierfl.noise import ClientNoise, key
-from hierfl.plates import Restrict, Site
+from hierfl.plates import FrozenFeatures, Restrict, Site
 
 from .method import Method, State
 from .svi import guide_latents, model_sites
@@ -63,15 +63,28 @@ class Fitted:
         return ClientNoise(keys, draws, counts=counts, device=self.federation.device, dtype=self.federation.dtype)
 
     def personal_sites(
-        self, rows: Sequence[int], batch: Batch, draws: int, purpose: str = "predict"
+        self,
+        rows: Sequence[int],
+        batch: Batch,
+        draws: int,
+        purpose: str = "predict",
+        features: FrozenFeatures | None = None,
     ) -> tuple[dict[str, Site], dict[str, Site]]:
-        """The guide's and the model's sites for these clients; ``draws`` 0 stands at the posterior mean."""
+        """The guide's and the model's sites for these clients.
+
+        Args:
+            rows: which clients.
+            batch: their data.
+            draws: of the guide; 0 stands at the posterior mean.
+            purpose: keys the draws.
+            features: keeps what networks make of the batch for the next call.
+        """
         values = self.values(rows)
         counts = None if batch.mask is None else batch.mask.sum(1).tolist()
         with pyro.validation_enabled(False), torch.no_grad():
             noise = self.noise(rows, draws, purpose, counts) if draws else None
             latents = guide_latents(self.method, batch, values, noise)
-            return latents, model_sites(self.method, batch, values, latents)
+            return latents, model_sites(self.method, batch, values, latents, features)
 
     def global_sites(self, batch: Batch, draws: int = 0) -> dict[str, Site]:
         """The model's sites where only the shared values are known.
@@ -174,28 +187,33 @@ def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
     return groups
 
 
-def evaluate_personal(fitted: Fitted, split: str, chunk: int, draws: int = 0) -> dict[str, np.ndarray]:
-    """Every client's metrics on its own data of ``split``: {metric: (J, ...)}, NaN where it has none.
+def evaluate_personal(
+    fitted: Fitted, split: str, chunk: int, draws: Sequence[int] = (0,)
+) -> list[dict[str, np.ndarray]]:
+    """Every client's metrics on its own data of ``split``, {metric: (J, ...)}, NaN where it has none.
 
     Args:
         fitted: the state.
         split: "train", "validation" or "test".
         chunk: clients at a time.
-        draws: 0 predicts at the posterior mean, else averaged over so many draws.
+        draws: for each of the results wanted: 0 predicts at the posterior mean, else averaged over so many draws.
     """
     federation = fitted.federation
-    cost = max(1, draws) * max(1, federation.classes)
-    result: dict[str, Tensor] = {}
+    cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
+    results: list[dict[str, Tensor]] = [{} for _ in draws]
     for rows in pieces(federation.sizes(split), chunk, cost):
         batch = federation.batch(rows, split)
-        _, sites = fitted.personal_sites(rows, batch, draws)
+        features = FrozenFeatures(frozenset(), lambda batch=batch: batch.x)  # type: ignore[misc]
+        features.show(batch.x)
         index = torch.tensor(rows, device=federation.device)
-        for name, value in site_rows(response(sites), batch, federation.task).items():
-            if name not in result:
-                empty = 0.0 if name in ("n", "bins") else float("nan")
-                result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
-            result[name][index] = value
-    return {name: value.cpu().double().numpy() for name, value in result.items()}
+        for k, result in zip(draws, results, strict=True):
+            _, sites = fitted.personal_sites(rows, batch, k, features=features)
+            for name, value in site_rows(response(sites), batch, federation.task).items():
+                if name not in result:
+                    empty = 0.0 if name in ("n", "bins") else float("nan")
+                    result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
+                result[name][index] = value
+    return [{name: value.cpu().double().numpy() for name, value in result.items()} for result in results]
 
 
 def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -245,10 +246,9 @@ class Fit:
     def _evaluated(self, split: str) -> Row:
         fitted, task, chunk = self.fitted(), self.federation.task, self.engine.chunk
         row: Row = {"round": self.round, "split": split}
-        for kind, draws in (("pm", 0), ("pm_draws", self.options.draws if self.random else 0)):
-            numbers = {}
-            if kind == "pm" or draws:
-                numbers = over_clients(evaluate_personal(fitted, split, chunk, draws), task)
+        draws = (0, self.options.draws) if self.random else (0,)
+        found = [over_clients(rows, task) for rows in evaluate_personal(fitted, split, chunk, draws)]
+        for kind, numbers in itertools.zip_longest(("pm", "pm_draws"), found, fillvalue={}):
             row |= {f"{kind}_{name}": numbers.get(name) for name in METRICS[task]}
         if self.method.has_global_model:
             index = self.federation.everyone
@@ -404,7 +404,7 @@ class Run:
 
         federation = self.fitted.federation
         columns: dict[str, Any] = {"client": list(federation.ids), "n": federation.sizes("train")}
-        rows = evaluate_personal(self.fitted, "test", self.chunk)
+        (rows,) = evaluate_personal(self.fitted, "test", self.chunk)
         columns["n_test"] = federation.sizes("test")
         columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
         everyone = self.fitted.values(range(federation.clients))
@@ -413,7 +413,8 @@ class Run:
 
     def reliability(self) -> np.ndarray:
         """Counts of the clients' reliability diagrams on test data, (J, 15, 3); see :mod:`hierfl.metrics`."""
-        return evaluate_personal(self.fitted, "test", self.chunk)["bins"]
+        (rows,) = evaluate_personal(self.fitted, "test", self.chunk)
+        return rows["bins"]
 
     def last(self, split: str = "test") -> Row:
         """The last evaluation; an empty dict if there was none on that split."""

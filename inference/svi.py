@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import pyro
 import torch
-from pyro.distributions import Delta
+from pyro.distributions import Delta, Normal
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution, kl_divergence
@@ -74,6 +74,7 @@ def elbo(
     *,
     frozen: FrozenFeatures | None = None,
     analytic: bool = True,
+    moving: bool = False,
 ) -> Tensor:
     """The rows' restricted ELBOs, averaged over the particles of ``noise``: (S,).
 
@@ -84,12 +85,15 @@ def elbo(
         noise: None evaluates at the guide's centre (exact for point guides).
         frozen: outputs of networks that do not move.
         analytic: False estimates every KL from the draws.
+        moving: leaves out the terms that have no gradient in the leaves of ``values``.
     """
     latents = guide_latents(method, batch, values, noise)
     total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
     for name, site in model_sites(method, batch, values, latents, frozen).items():
         if not site.per_client:
             continue  # log p(globals): the server's
+        if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):
+            continue
         if site.kind != "latent":
             total = total + _rows(_log_density(site.fn, site), batch.rows)
             continue
@@ -105,6 +109,14 @@ def elbo(
                 continue
         total = total + _rows(_log_density(site.fn, site), batch.rows) - _rows(_log_density(q.fn, q), batch.rows)
     return total
+
+
+def _moves(site: Site) -> bool:
+    """Whether a site's term may have a gradient: its value or one of its distribution's tensors has one."""
+    if site.value.requires_grad or not isinstance(site.fn, Independent):
+        return True
+    base = site.fn.base_dist
+    return type(base) is not Normal or base.loc.requires_grad or base.scale.requires_grad
 
 
 def _log_density(fn: Any, site: Site) -> Tensor:
@@ -225,7 +237,7 @@ MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOptimizer:
     """Stochastic gradient descent."""
-    return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
 
 def adam(lr: float) -> MakeOptimizer:
@@ -284,7 +296,7 @@ class SVI:
         return local
 
     def _whole(self, local: Local, names: list[str], phase: int) -> None:
-        batch = local.federation.batch(local.clients)
+        batch = local.batch()
         leaves = _leaves(local, names)
         optimizer = self.optimizer(list(leaves.values()))
         noise = local.noise(phase, self.particles, local.sizes)
@@ -304,9 +316,9 @@ class SVI:
         complete = bool((counts == position.shape[-1]).all())
         position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
         weight = local.n / counts.to(federation.device)  # n_j / b_j; rows that have finished are never asked
-        index, _ = pad([federation.train[j] for j in local.clients])
+        first_of = local.examples.first(local.clients)
         everyone = torch.arange(rows, device=federation.device)[:, None]
-        frozen = FrozenFeatures(frozenset(names), lambda: federation.batch(local.clients).x)
+        frozen = FrozenFeatures(frozenset(names), lambda: local.batch().x)
         noise = local.noise(phase, self.particles)
         optimizer: torch.optim.Optimizer | None = None
         for first, last, active in spans(steps):
@@ -317,7 +329,7 @@ class SVI:
             n = local.n[:active]
             for step in range(first, last):
                 at = position[step, :active]
-                x, y = federation.examples(index[everyone[:active], at])
+                x, y = local.examples.at(first_of[:active] + at)
                 here = None if complete else mask[step, :active]
                 batch = Batch(x, y, here, n, weight[step, :active, None])
                 frozen.show(x, everyone[:active], at)
@@ -341,7 +353,7 @@ class SVI:
         optimizer: torch.optim.Optimizer,
     ) -> None:
         optimizer.zero_grad(set_to_none=True)
-        objective = elbo(method, batch, values, noise, frozen=frozen)
+        objective = elbo(method, batch, values, noise, frozen=frozen, moving=True)
         if not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
         if self.per == "example":
@@ -361,7 +373,7 @@ def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: obj
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(local.sizes):
             part = at_broadcast.part(first, last)
-            batch = part.federation.batch(part.clients)
+            batch = part.batch()
             leaves = _leaves(part, names)
             noise = part.noise(phase, particles, part.sizes)
             objective = elbo(local.method, batch, {**part.values, **leaves}, noise)

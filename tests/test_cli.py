@@ -229,7 +229,7 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],
-            "unknown data set 'digts'; known: digits; or put your own at ",
+            "unknown data set 'digts'; known: digits, mnist, fashion-mnist, emnist, cifar10, ",
         ),
         (["run", "pfedvem", "--data", "absent.npz"], "absent.npz; it should be an .npz with x_train"),
         (["run", "pfedvem", "--split", "labels:5"], "unknown split 'labels'; known: label-skew:C"),

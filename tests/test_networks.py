@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from pyro.distributions import Categorical
 from torch import nn
 
-from hierfl import UserError
+from hierfl import Federation, UserError
 from hierfl.likelihoods import Softmax
-from hierfl.networks import LinearHead, Network, client_linear
+from hierfl.networks import LinearHead, Network, architecture, client_convolution, client_linear
 from hierfl.noise import generator
 
 
@@ -23,7 +24,28 @@ def cnn() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4, 5))
 
 
-@pytest.fixture(params=[mlp, cnn], ids=["mlp", "cnn"])
+def pooled() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, 2, padding=1), nn.Conv2d(4, 5, 2, bias=False),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+class Own(nn.Module):
+    """No chain: what is made of it is torch.func's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Conv2d(3, 4, 2), nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.inner(x).sin().flatten(1))
+
+
+NETWORKS = {"mlp": mlp, "cnn": cnn, "pooled": pooled, "own": Own}
+
+
+@pytest.fixture(params=NETWORKS.values(), ids=NETWORKS)
 def network(request: pytest.FixtureRequest) -> Network:
     with torch.random.fork_rng():
         return Network(request.param())
@@ -77,7 +99,7 @@ def test_gradients_split_by_client(network: Network) -> None:
 def test_initial_weights_are_torchs_own_and_leave_the_generator_alone(network: Network) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator("a"))))
-        fresh = mlp() if network.module[0].__class__ is nn.Flatten else cnn()
+        fresh = next(make() for make in NETWORKS.values() if str(make()) == str(network.module))
     values = network.init(generator("a"))
     assert values.keys() == set(network.names)
     for name, value in network.parameters_from(values).items():
@@ -86,6 +108,77 @@ def test_initial_weights_are_torchs_own_and_leave_the_generator_alone(network: N
         assert value.abs().max() <= 1.01 * expected.abs().max() + 0.2
     again = network.init(generator("a"))
     assert all(torch.equal(values[k], again[k]) for k in values)
+
+
+@pytest.mark.parametrize("shared", ["nothing", "weight", "bias"])
+def test_a_grouped_convolution_equals_a_loop_over_clients(shared: str) -> None:
+    # what a GPU runs; the loop over clients is what a CPU runs
+    rng = generator("convolution")
+    with torch.random.fork_rng():
+        layer = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2)
+    x = torch.randn((3, 5, 4, 7, 7), generator=rng, dtype=torch.float64)
+    weight = torch.randn((3, 1, 6, 2, 3, 3), generator=rng, dtype=torch.float64)
+    bias = torch.randn((3, 1, 6), generator=rng, dtype=torch.float64)
+    weight = weight[0, 0] if shared == "weight" else weight
+    bias = bias[0, 0] if shared == "bias" else bias
+    out = client_convolution(x, weight, bias, layer)
+    for j in range(3):
+        w, b = (weight if shared == "weight" else weight[j, 0]), (bias if shared == "bias" else bias[j, 0])
+        alone = torch.nn.functional.conv2d(x[j], w, b, 2, 1, 1, 2)
+        assert torch.allclose(out[j], alone, rtol=1e-12)
+
+
+def test_a_subclass_of_a_known_layer_is_asked_itself() -> None:
+    class Doubled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    with torch.random.fork_rng():
+        plain, doubled = Network(nn.Sequential(nn.Linear(3, 2))), Network(nn.Sequential(Doubled(3, 2)))
+    weights = plain.parameters_from(plain.init(generator("a")))
+    x = torch.ones(2, 4, 3)
+    assert torch.allclose(doubled.apply(weights, x), 2 * plain.apply(weights, x))
+
+
+@pytest.mark.parametrize(
+    ("spec", "event", "features", "parameters"),
+    [
+        # pFedVEM's: Fashion-MNIST; CIFAR-10 (3-16-32 convolutions, 800-120-84); CIFAR-100 and SUN397
+        ("mlp:100", (1, 28, 28), 100, 78_500),
+        ("cnn:16,32:120,84", (3, 32, 32), 84, 1_216 + 12_832 + 96_120 + 10_164),
+        ("convnet:32,64,128,256,100", (3, 32, 32), 100, 896 + 18_496 + 73_856 + 295_168 + 230_500),
+        ("convnet:32,64,128,256,100", (3, 64, 64), 100, 896 + 18_496 + 73_856 + 295_168 + 230_500),
+        ("linear", (3, 4), 12, 0),
+    ],
+)
+def test_networks_by_name(spec: str, event: tuple[int, ...], features: int, parameters: int) -> None:
+    net = architecture(spec, image_federation(event))
+    start = net.base.init(generator("start"))
+    assert net.head.features == features
+    assert sum(v.numel() for v in start.values()) == parameters
+    assert net.base.apply(net.base.parameters_from(start), torch.zeros(2, 3, *event)).shape == (2, 3, features)
+
+
+@pytest.mark.parametrize(
+    ("spec", "event", "words"),
+    [
+        ("cnn:8", (3, 32, 32), "network cnn needs widths above zero, as in cnn:C,C,...:H,H,...; got cnn:8"),
+        ("cnn:8:x", (3, 32, 32), "got cnn:8:x"),
+        ("convnet:8,0", (3, 32, 32), "got convnet:8,0"),
+        ("convnet:8", (12,), "needs images (channels, height, width), and an input is (12,)"),
+        ("cnn:8,8:10", (3, 8, 8), "network cnn:8,8:10 does not fit inputs (3, 8, 8)"),
+        ("lstm:8", (3, 8, 8), "unknown network 'lstm:8'; known: linear, mlp:H,H,..., cnn:C,C"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused(spec: str, event: tuple[int, ...], words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        architecture(spec, image_federation(event))
+    assert words in str(refused.value)
+
+
+def image_federation(event: tuple[int, ...]) -> Federation:
+    x = np.zeros((8, *event), dtype=np.float32)
+    return Federation.from_arrays(x, np.arange(8) % 2, np.repeat(["a", "b"], 4), test=0)
 
 
 def test_buffers_are_refused() -> None:
