@@ -139,6 +139,33 @@ def _table(first: str, *others: str) -> Table:
     return table
 
 
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="digits, fashion-mnist or cifar10: sizes; the data are noise.")] = "",
+    clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples per step of the base.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    chunk: Annotated[int, typer.Option(help="Clients in one plate; 0 for what suits the device.")] = 0,
+    repeats: Annotated[int, typer.Option(help="Turns that every contestant takes.")] = 3,
+    references: Annotated[bool, typer.Option(help="Run the same work written otherwise, too.")] = True,
+    out: Annotated[Path | None, typer.Option(help="A json file. [default: in a new folder in ./runs]")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> None:  # fmt: skip
+    """Time a round of pFedVEM beside the same work done otherwise."""
+    from .bench import main as measure_all
+
+    sizes = _numbers("--clients", clients) if clients else [None]
+    measure_all(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)
+
+
+def _numbers(option: str, text: str) -> list[int | None]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{option} takes whole numbers, as in 50,100; not {text!r}") from error
+
+
 @app.command("methods")
 def list_methods(
     name: Annotated[str, typer.Argument(help="Show this method's settings.")] = "",

@@ -192,8 +192,9 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return linear(x, weight, bias)
     weight = weight.squeeze(-3)
     if weight.dim() == 3:
-        y = product(x.expand(weight.shape[0], *x.shape[1:]), weight)
-    elif x.dim() > 3 or weight.shape[1] != x.shape[0]:
+        x = x.expand(weight.shape[0], *x.shape[1:])
+        return product(x, weight, bias) if bias is None or bias.dim() == 3 else product(x, weight) + bias
+    if x.dim() > 3 or weight.shape[1] != x.shape[0]:
         y = x @ weight.mT
     else:  # one product per client for all particles: x is read once
         draws, rows, out, _ = weight.shape
@@ -202,29 +203,30 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """x @ weight.mT for each client, whose gradient has the weight's own layout.
+    """x @ weight.mT + bias for each client, whose gradient has the weight's own layout.
 
     Torch's gradient of bmm(x, weight.mT) is the transpose of what is wanted, and is copied into place: for a batch of
     ten that copy is most of the backward pass.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight.mT)
+        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias, x, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         return (
             torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None,
             torch.bmm(gradient.mT, x) if ctx.needs_input_grad[1] else None,
+            gradient.sum(1, keepdim=True) if ctx.needs_input_grad[2] else None,
         )
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x (S, n, in) times the transpose of weight (S, out, in), client by client: (S, n, out)."""
-    return _Product.apply(x, weight)
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (S, n, in) times the transpose of weight (S, out, in) plus bias (S, 1, out), client by client: (S, n, out)."""
+    return _Product.apply(x, weight, bias)
 
 
 def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d) -> Tensor:

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from .errors import UserError
 
-#: normals drawn from one client's generator at a time; part of the definition of the stream, so not an option
-BLOCK = 65536
+#: normals drawn from one client's generator at a time; part of the definition of the stream, so not an option. On a
+#: CPU what a small client does not use is drawn for nothing; elsewhere every draw is a launch.
+BLOCK = {"cpu": 16384}
+ELSEWHERE = 65536
 
 
 def key(*parts: object) -> int:
@@ -87,7 +89,9 @@ class ClientNoise:
 
     def _client_noise(self, site: str, event_shape: torch.Size) -> Tensor:
         per_step = max(1, self.particles * math.prod(event_shape))
-        length = max(1, BLOCK // per_step)  # steps in a block: a function of the site, not of the plate
+        length = max(
+            1, BLOCK.get(self.device.type, ELSEWHERE) // per_step
+        )  # steps in a block: a function of the site, not of the plate
         number, offset = divmod(self.step, length)
         drawn, block = self._blocks.get(site, (-1, torch.empty(0)))
         if number < drawn:

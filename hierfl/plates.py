@@ -18,6 +18,7 @@ from pyro import poutine
 from pyro.distributions import ImproperUniform
 from pyro.distributions.torch_distribution import TorchDistributionMixin
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.plate_messenger import PlateMessenger
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -32,15 +33,25 @@ sample = pyro.sample
 param = pyro.param
 
 
-def clients(batch: Batch) -> pyro.plate:
+class _Whole(PlateMessenger):
+    """A plate all of whose rows are here: it need not ask the handlers which ones, as pyro.plate does at each entry."""
+
+    @staticmethod
+    def _subsample(
+        name: str, size: int, subsample_size: None, subsample: Tensor, *where: Any
+    ) -> tuple[int, int, Tensor]:
+        return size, size, subsample
+
+
+def clients(batch: Batch) -> PlateMessenger:
     """The plate of clients, with exactly the rows present, so that there is no J/S rescaling to undo."""
-    return pyro.plate(CLIENTS, batch.rows, subsample=batch.row_numbers, dim=-2)
+    return _Whole(CLIENTS, batch.rows, subsample=batch.row_numbers, dim=-2)
 
 
 @contextmanager
 def data(batch: Batch) -> Iterator[None]:
     """The plate of a client's examples: padding masked, a minibatch weighted up to the client's n_j."""
-    with pyro.plate(DATA, batch.width, subsample=batch.column_numbers, dim=-1):
+    with _Whole(DATA, batch.width, subsample=batch.column_numbers, dim=-1):
         masked = nullcontext() if batch.mask is None else poutine.mask(mask=batch.mask)
         scaled = nullcontext() if batch.scale is None else poutine.scale(scale=batch.scale)
         with masked, scaled:

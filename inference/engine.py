@@ -51,8 +51,8 @@ class PlateEngine:
         federation, speaks = self.federation, set(reporting)
         train = list(range(federation.clients)) if personal or copies else sorted(speaks)
         train.sort(key=lambda j: (-len(federation.train[j]), federation.ids[j]))
-        new_personal = {k: v.clone() for k, v in personal.items()}
-        new_copies = {k: v.clone() for k, v in copies.items()}
+        new_personal = {k: torch.empty_like(v) for k, v in personal.items()}  # (all of them train, where there are any)
+        new_copies = {k: torch.empty_like(v) for k, v in copies.items()}
         failed = torch.zeros(federation.clients, dtype=torch.bool, device=federation.device)
         shared = server.shared
         steps = self.method.local()
@@ -64,11 +64,9 @@ class PlateEngine:
             for phase, step in enumerate(steps):
                 local = step.run(local, phase)
             healthy = _finite(local)
-            for name in new_personal:
-                new_personal[name][index] = _keep(healthy, local.rows[name].squeeze(1), personal[name][index])
-            for name in new_copies:
-                if name in local.rows:
-                    new_copies[name][index] = _keep(healthy, local.rows[name].squeeze(1), copies[name][index])
+            for new, old in ((new_personal, personal), (new_copies, copies)):
+                for name in new:
+                    _put(new[name], index, local.rows.get(name), old[name], healthy)
             failed[index] = ~healthy
             senders = [row for row, j in enumerate(rows) if j in speaks]
             if senders and server.rules:
@@ -79,12 +77,19 @@ class PlateEngine:
 
 
 def _finite(local: Local) -> Tensor:
-    """(S,): whether all of a row's values are finite."""
+    """(S,): whether all of a row's values are finite (a sum, read once, is not finite where a term is not)."""
     healthy = torch.ones(len(local.clients), dtype=torch.bool, device=local.federation.device)
     for value in local.rows.values():
-        healthy = healthy & value.flatten(1).isfinite().all(1)
+        healthy = healthy & value.flatten(1).sum(1).isfinite()
     return healthy
 
 
-def _keep(healthy: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(healthy.view(-1, *[1] * (new.dim() - 1)), new, old)
+def _put(all_new: Tensor, index: Tensor, rows: Tensor | None, old: Tensor, healthy: Tensor) -> None:
+    """Writes rows (S, 1, *shape) to their clients' places; what is not there, or not healthy, stays as it was."""
+    if rows is None:
+        all_new[index] = old[index]
+    elif healthy.device.type == "cpu" and bool(healthy.all()):  # (asking a GPU would stall it)
+        all_new.index_copy_(0, index, rows.squeeze(1))
+    else:
+        keep = healthy.view(-1, *[1] * (old.dim() - 1))
+        all_new[index] = torch.where(keep, rows.squeeze(1), old[index])

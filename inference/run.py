@@ -205,19 +205,21 @@ class Fit:
         elif self.folder is not None:
             keeper.save(self._state(), self._record())
         if options.rounds == 0 and not self.rows:
-            self._evaluate()
+            self.evaluate()
         with Bar(options.rounds, self.round, show=progress) as bar:
             while self.round < options.rounds:
-                self._round()
+                self.step()
                 evaluated = options.evaluates(self.round)
                 if evaluated:
-                    self._evaluate()
+                    self.evaluate()
                 if self.folder is not None and (self.round == options.rounds or keeper.due()):
                     keeper.save(self._state(), self._record())
                 bar.advance(self._last("test") if evaluated else None)
         return Run(self.fitted(), self.options, self.rows, self.seconds, self.engine.chunk, self.random)
 
-    def _round(self) -> None:
+    @torch.no_grad()
+    def step(self) -> None:
+        """One round: all clients' local steps, messages, the server's update."""
         options, start = self.options, time.perf_counter()
         self.round += 1
         reporting = participants(self.federation, self.round, options.seed, options.participation, options.quorum)
@@ -236,7 +238,9 @@ class Fit:
                 self.round, len(diverged), "s" * (len(diverged) > 1), names, ", ..." * (len(diverged) > 10),
             )  # fmt: skip
 
-    def _evaluate(self) -> None:
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """Adds a row of metrics for validation and test data, where there are any."""
         for split in ("validation", "test"):
             if any(self.federation.sizes(split)):
                 self.rows.append(self._evaluated(split))

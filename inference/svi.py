@@ -324,7 +324,7 @@ class SVI:
         for first, last, active in spans(steps):
             part = local.part(0, active)
             leaves = _leaves(part, names)
-            optimizer = _shrunk(optimizer, self.optimizer, list(leaves.values()), active)
+            optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active)
             values = {**part.values, **leaves}
             n = local.n[:active]
             for step in range(first, last):
@@ -409,7 +409,7 @@ def _leaves(local: Local, names: Sequence[str]) -> State:
     return {k: local.rows[k].detach().requires_grad_() for k in names}
 
 
-def _shrunk(
+def shrunk(
     old: torch.optim.Optimizer | None, make: MakeOptimizer, leaves: list[Tensor], active: int
 ) -> torch.optim.Optimizer:
     """An optimiser for the rows that are left, which remembers what the old one knew of them.

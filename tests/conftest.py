@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # tensors are small here: a second thread gains nothing, and fights over the cores with whatever else runs;
 # set before torch is imported, and inherited by the processes that tests start
@@ -16,7 +18,11 @@ import torch
 
 from hierfl import Federation
 from hierfl.datasets import make_pool
+from hierfl.experiments import cli
 from hierfl.networks import Architecture, architecture
+
+Answer = tuple[int, str, str]
+Call = Callable[..., Answer]
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +95,19 @@ def image_pool(n: int = 600, classes: int = 10, seed: int = 0, fine: int = 0) ->
         fine_train=None if fine_ids is None else fine_ids[:cut],
         fine_test=None if fine_ids is None else fine_ids[cut:],
     )  # fmt: skip
+
+
+@pytest.fixture
+def hierfl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Call:
+    """Calls the command line in an empty folder; returns exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["hierfl", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        out, err = capfd.readouterr()
+        return int(stop.value.code or 0), out, err
+
+    return call

@@ -15,28 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from hierfl.experiments import cli
-
-Answer = tuple[int, str, str]
-Call = Callable[..., Answer]
-
-
-@pytest.fixture
-def hierfl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture) -> Call:
-    """Calls the command line in an empty folder; returns exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["hierfl", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        out, err = capfd.readouterr()
-        return int(stop.value.code or 0), out, err
-
-    return call
-
+from conftest import Call
 
 SHORT = ("--rounds", 2, "--quiet")
 

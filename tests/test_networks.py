@@ -79,10 +79,13 @@ def test_shared_weights_equal_the_torch_module(network: Network) -> None:
 def test_some_weights_shared_and_some_per_client(network: Network) -> None:
     x = torch.randn((4, 6, 3, 2, 2), generator=generator("x"), dtype=torch.float64)
     weights = network.parameters_from(perturbed(network, 4))
-    first = next(iter(weights))
-    mixed = {**weights, first: weights[first][0, 0]}
-    full = {**weights, first: weights[first][:1].expand_as(weights[first])}
-    assert torch.allclose(network.apply(mixed, x), network.apply(full, x), rtol=1e-12)
+    for name in weights:
+        mixed = {**weights, name: weights[name][0, 0].clone().requires_grad_()}
+        full = {**weights, name: weights[name][:1].expand_as(weights[name]).clone().requires_grad_()}
+        one, other = network.apply(mixed, x), network.apply(full, x)
+        assert torch.allclose(one, other, rtol=1e-12)
+        ours, theirs = (torch.autograd.grad(out.square().sum(), v[name])[0] for out, v in ((one, mixed), (other, full)))
+        assert torch.allclose(ours, theirs.sum((0, 1)), rtol=1e-10)
 
 
 def test_gradients_split_by_client(network: Network) -> None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import blobs
-from test_cli import Call, hierfl  # noqa: F401
+from conftest import Call, blobs
 
 from hierfl import UserError
 from hierfl.inference import checkpoint as checkpoints
@@ -67,7 +66,7 @@ def without_clock(folder: Path) -> dict[str, object]:
     return files
 
 
-def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> None:  # noqa: F811
+def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl(*RUN[:-1], "whole", "--quiet")[0] == 0
     whole = without_clock(tmp_path / "whole")
     luck = random.Random(os.environ.get("HIERFL_TEST_LUCK", "0"))

@@ -1,0 +1,405 @@
+"""`hierfl bench`: how long a round of pFedVEM takes, beside the same work done otherwise on the same machine.
+
+Contestants take turns, so that a machine whose speed drifts is fair to all of them; ratios are medians over the turns.
+Images are noise of the right shape: speed does not ask what is on them.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from hierfl.datasets import CNN, make_pool
+from hierfl.errors import UserError, unknown
+from hierfl.federation import Examples, Federation
+from hierfl.inference import svi
+from hierfl.inference.run import Fit, Options, check_device
+from hierfl.likelihoods import Softmax
+from hierfl.models import PFedVEM
+from hierfl.networks import LinearHead, Network, architecture
+from hierfl.noise import ClientNoise
+
+from . import folder as folders
+from .references import REFERENCES, Work, tensor_loop
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a round consists of; the method's other settings are its defaults.
+
+    Attributes:
+        about: in words.
+        event: the shape of an image.
+        examples: N, over all clients.
+        clients: J; label-skew:5 of ten classes with shared cuts, so sizes differ a hundredfold.
+        network: the base.
+        batch: B of the base phase.
+    """
+
+    about: str
+    event: tuple[int, ...]
+    examples: int
+    clients: int
+    network: str
+    batch: int
+
+
+SETTINGS = {
+    "digits": Setting("8x8 images, the main job's size", (1, 8, 8), 1_400, 20, "mlp:64", 10),
+    "fashion-mnist": Setting("28x28 images, MLP", (1, 28, 28), 60_000, 100, "mlp:100", 50),
+    "cifar10": Setting("32x32 colour images, CNN", (3, 32, 32), 50_000, 100, CNN, 10),
+}
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where it was measured."""
+
+    processor: str
+    cores: int
+    threads: int
+    device: str
+    memory_gib: float
+
+    @classmethod
+    def here(cls, device: str) -> Machine:
+        """This one."""
+        import os
+
+        name, memory = platform.processor() or platform.machine(), float("nan")
+        with ExitStack() as stack:
+            try:
+                lines = stack.enter_context(open("/proc/cpuinfo")).read().splitlines()
+                name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+                memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+            except OSError:
+                pass  # no Linux: the name that Python knows will do
+        on = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+        return cls(name, os.cpu_count() or 1, torch.get_num_threads(), on, round(memory, 1))
+
+
+def choose(name: str, clients: int | None = None, batch: int | None = None) -> Setting:
+    """A named setting, with other sizes where they are said.
+
+    Raises:
+        UserError: for an unknown name or a size that cannot be.
+    """
+    if name not in SETTINGS:
+        raise unknown("benchmark", name, SETTINGS)
+    setting = SETTINGS[name]
+    if clients is not None and (clients < 2 or clients % 2):
+        raise UserError(
+            f"a benchmark needs an even number of clients (two share a shuffle of the labels), not {clients}"
+        )
+    if batch is not None and batch < 1:
+        raise UserError(f"a batch needs at least one example, not {batch}")
+    return replace(setting, clients=clients or setting.clients, batch=batch or setting.batch)
+
+
+def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
+    """A fit of pFedVEM to noise, everybody reporting.
+
+    Raises:
+        UserError: for a device that is not there.
+    """
+    rng = np.random.default_rng(0)
+    tests = 10 * CLASSES
+    total = setting.examples + tests
+    x = rng.integers(0, 256, (total, *setting.event), dtype=np.uint8)
+    y = np.arange(total) % CLASSES
+    pool = make_pool("noise", x[tests:], y[tests:], x[:tests], y[:tests])
+    federation = Federation.from_pool(pool, setting.clients, "label-skew:5,redraw", validation=0.0)
+    method = PFedVEM(architecture(setting.network, federation), base_batch=setting.batch)
+    return Fit(method, federation, Options(rounds=10**6, device=device, chunk=chunk))
+
+
+def contestants(fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
+    """hierfl and, if wanted, the references on the same work."""
+    found: dict[str, Callable[[], object]] = {"hierfl": fit.step}
+    if references:
+        work = Work.of(fit.method, fit.federation, fit.server.shared, fit.personal, fit.engine.chunk)  # type: ignore[arg-type]
+        found |= {name: lambda run=run: run(work) for name, run in REFERENCES.items()}  # type: ignore[misc]
+    return found
+
+
+def seconds(run: Callable[[], object], device: str) -> float:
+    """How long it takes, the device's work included."""
+    _wait(device)
+    start = time.perf_counter()
+    run()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+def measure(
+    setting: Setting, *, device: str = "cpu", chunk: int = 0, repeats: int = 3, references: bool = True,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Everything about one setting, ready for json.
+
+    Args:
+        setting: what to do.
+        device, chunk: as for a run.
+        repeats: turns, after one round to warm up.
+        references: whether they run too.
+        say: told what is going on.
+    """
+    with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):  # the references' noise
+        return _measure(prepare(setting, device, chunk), setting, device, repeats, references, say)
+
+
+def _measure(
+    fit: Fit, setting: Setting, device: str, repeats: int, references: bool, say: Callable[[str], None]
+) -> dict[str, Any]:
+    running = contestants(fit, references)
+    say("warming up")
+    fit.step()
+    times: dict[str, list[float]] = {name: [] for name in running}
+    for turn in range(repeats):
+        for name, run in running.items():
+            say(f"turn {turn + 1} of {repeats}: {name}")
+            times[name].append(seconds(run, device))
+    result: dict[str, Any] = {"setting": asdict(setting), "chunk": fit.engine.chunk, "rounds": {}}
+    for name, taken in times.items():
+        ratios = [b / a for a, b in zip(times["hierfl"], taken, strict=True)]
+        median = statistics.median(taken)
+        result["rounds"][name] = {
+            "seconds": taken,
+            "median_seconds": median,
+            "clients_per_second": setting.clients / median,
+            "times_hierfl": statistics.median(ratios),
+        }
+    say("arithmetic")
+    flops, rate = work_flops(setting, fit), matmul_rate(device)
+    ours = result["rounds"]["hierfl"]["median_seconds"]
+    result["bound"] = {
+        "flops": flops,
+        "matmul_flops_per_second": rate,
+        "seconds": flops / rate,
+        "hierfl_over_bound": ours * rate / flops,
+    }
+    say("where the time goes")
+    result["parts"] = parts(fit, device)
+    return result
+
+
+def matmul_rate(device: str, size: int = 2048, repeats: int = 10) -> float:
+    """Floating-point operations per second of the best of several float32 matrix products."""
+    a = torch.ones((size, size), device=device)
+    best = min(seconds(lambda: a @ a, device) for _ in range(repeats))
+    return 2 * size**3 / best
+
+
+def work_flops(setting: Setting, fit: Fit) -> float:
+    """Operations of a round's matrix products and convolutions, nothing padded: counted for one client, then scaled.
+
+    All of them are linear in the number of examples.
+    """
+    size = setting.batch
+    index = fit.federation.train[0]
+    one = replace(
+        fit.federation.select([0]), train=[index.repeat(-(-size // len(index)))[:size]]
+    )  # one full batch of one client
+    work = Work.of(fit.method, one, fit.server.shared, {k: v[:1] for k, v in fit.personal.items()}, 1)  # type: ignore[arg-type]
+    with torch.random.fork_rng(), FlopCounterMode(display=False) as counter:
+        tensor_loop(work)
+    return counter.get_total_flops() / size * sum(fit.federation.sizes())
+
+
+# -- where the time goes -----------------------------------------------------------------------------------------------
+
+PARTS: dict[str, tuple[Any, str]] = {
+    "gather": (Examples, "at"),
+    "noise": (ClientNoise, "normal"),
+    "network": (Network, "apply"),
+    "head": (LinearHead, "__call__"),
+    "likelihood": (Softmax, "log_prob"),
+    "backward": (Tensor, "backward"),
+    "optimiser": (torch.optim.SGD, "step"),
+    "model, guide and ELBO": (svi, "elbo"),
+}
+INSIDE = ("noise", "network", "head", "likelihood")  # of the model, guide and ELBO
+
+
+def parts(fit: Fit, device: str) -> dict[str, Any]:
+    """Seconds of a round by part, and per step; what is left of the ELBO is Pyro's own overhead and the KL."""
+    spent = dict.fromkeys(PARTS, 0.0)
+    calls = dict.fromkeys(PARTS, 0)
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        _wait(device)
+        start = time.perf_counter()
+        yield
+        _wait(device)
+        spent[name] += time.perf_counter() - start
+        calls[name] += 1
+
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with timed(name):
+                return original(*args, **kwargs)
+
+        return call
+
+    with ExitStack() as stack:
+        for name, (owner, attribute) in PARTS.items():
+            stack.enter_context(mock.patch.object(owner, attribute, wrapped(name, getattr(owner, attribute))))
+        total = seconds(fit.step, device)
+    whole = spent.pop("model, guide and ELBO")
+    spent["Pyro, KL and bookkeeping of the ELBO"] = whole - sum(spent[name] for name in INSIDE)
+    spent["everything else"] = total - whole - spent["gather"] - spent["backward"] - spent["optimiser"]
+    return {"seconds": spent, "total_seconds": total, "steps": calls["optimiser"]}
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def peak_memory(setting: Setting, device: str = "cpu", chunk: int = 0) -> float:
+    """MiB at the peak of a round and an evaluation, in a process of its own; on CUDA of the device's memory."""
+    if device.startswith("cuda"):
+        fit = prepare(setting, device, chunk)
+        torch.cuda.reset_peak_memory_stats(device)
+        fit.step()
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    task = json.dumps({**asdict(setting), "chunk": chunk, "threads": torch.get_num_threads()})
+    done = subprocess.run(
+        [sys.executable, "-m", "hierfl.experiments.bench", task], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout)
+
+
+def _alone(task: str) -> None:
+    """The process of its own: prints its peak, MiB."""
+    import resource
+
+    said = json.loads(task)
+    chunk, threads = said.pop("chunk"), said.pop("threads")
+    torch.set_num_threads(threads)
+    fit = prepare(Setting(**{**said, "event": tuple(said["event"])}), "cpu", chunk)
+    fit.step()
+    fit.evaluate()
+    unit = 1 if sys.platform == "darwin" else 1024
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def main(
+    name: str, clients: list[int | None], batch: int | None, device: str, chunk: int, repeats: int, references: bool,
+    out: Path | None, overwrite: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """`hierfl bench`: measures, prints, writes json; arguments as on the command line.
+
+    Raises:
+        UserError: for anything that cannot be measured, or an ``out`` that exists.
+    """
+    if not name:
+        raise UserError(f"which benchmark? known: {', '.join(SETTINGS)}")
+    if repeats < 1 or chunk < 0:
+        raise UserError(f"repeats must be at least 1 and chunk at least 0, not {repeats} and {chunk}")
+    check_device(device)
+    settings = [choose(name, j, batch) for j in clients]
+    if out is not None and out.exists() and not overwrite:
+        raise UserError(f"{out} exists; choose another --out, or say --overwrite")
+    path = out or folders.make(None, False, f"bench-{name}") / "bench.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    record: dict[str, Any] = {
+        "benchmark": name,
+        "what": "a round of pFedVEM at every client; hierfl.experiments.references says what the others do",
+        "machine": asdict(Machine.here(device)),
+        "versions": folders.versions(),
+        "results": [],
+    }
+    if not quiet:
+        print(heading(record))
+    for setting in settings:
+        say(f"{name}, {setting.clients} clients")
+        result = measure(setting, device=device, chunk=chunk, repeats=repeats, references=references, say=say)
+        say("memory")
+        result["peak_memory_mib"] = peak_memory(setting, device, chunk)
+        record["results"].append(result)
+        folders.write_text(path, json.dumps(record, indent=1) + "\n")  # what is measured is kept
+        if not quiet:
+            show(result)
+    if not quiet:
+        print(f"everything is in {path}")
+
+
+def heading(record: Mapping[str, Any]) -> str:
+    """Hardware and versions in one line each."""
+    machine, versions = record["machine"], record["versions"]
+    where = f"{machine['processor']}, {machine['threads']} of {machine['cores']} cores, {machine['memory_gib']} GiB"
+    on = "" if machine["device"] == "cpu" else f"; on {machine['device']}"
+    return f"{where}{on}\n{', '.join(f'{k} {v}' for k, v in versions.items())}"
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Prints one setting's tables."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(markup=False, highlight=False)
+    setting, bound, spent = result["setting"], result["bound"], result["parts"]
+    console.print(
+        f"{setting['clients']} clients, {setting['examples']} examples {tuple(setting['event'])}, "
+        f"{setting['network']}, batch {setting['batch']}, {result['chunk']} rows a plate",
+        soft_wrap=True,
+    )
+    table = Table("a round", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("seconds", "clients/s", "times hierfl"):
+        table.add_column(column, justify="right")
+    for name, row in result["rounds"].items():
+        table.add_row(
+            name, f"{row['median_seconds']:.3g}", f"{row['clients_per_second']:.3g}", f"{row['times_hierfl']:.2f}"
+        )
+    table.add_row(
+        f"arithmetic at {bound['matmul_flops_per_second'] / 1e9:.0f} GFLOP/s",
+        f"{bound['seconds']:.3g}",
+        f"{setting['clients'] / bound['seconds']:.3g}",
+        f"{1 / bound['hierfl_over_bound']:.2f}",
+    )
+    console.print(table)
+    table = Table("where hierfl's time goes", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("seconds", "%", "ms a step"):
+        table.add_column(column, justify="right")
+    for name, value in sorted(spent["seconds"].items(), key=lambda item: -item[1]):
+        share, step = value / spent["total_seconds"], 1000 * value / spent["steps"]
+        table.add_row(name, f"{value:.3f}", f"{100 * share:.0f}", f"{step:.3f}")
+    console.print(table)
+    console.print(
+        f"peak memory {result['peak_memory_mib']:.0f} MiB; "
+        f"hierfl takes {bound['hierfl_over_bound']:.1f} times the arithmetic"
+    )
+
+
+if __name__ == "__main__":
+    _alone(sys.argv[1])

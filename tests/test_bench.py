@@ -1,0 +1,102 @@
+"""The benchmark's contestants do the same work; its command measures, prints and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Call
+
+from hierfl import Federation
+from hierfl.experiments.bench import SETTINGS, choose, prepare, work_flops
+from hierfl.experiments.references import REFERENCES, Work
+from hierfl.inference.run import Fit, Options
+from hierfl.models import PFedVEM
+from hierfl.networks import architecture
+
+
+@pytest.fixture
+def images() -> Federation:
+    """Seven clients of different sizes with small colour images of four classes."""
+    rng = np.random.default_rng(0)
+    sizes = [23, 7, 2, 14, 14, 5, 9]
+    y = np.arange(sum(sizes)) % 4
+    x = rng.normal(size=(len(y), 3, 16, 16)) + y[:, None, None, None]
+    return Federation.from_arrays(x, y, np.repeat(np.arange(7), sizes), test=0)
+
+
+@pytest.mark.parametrize("network", ["mlp:7", "cnn:3,4:6"])
+@pytest.mark.parametrize("name", REFERENCES)
+def test_references_do_the_work_of_a_round(name: str, network: str, images: Federation) -> None:
+    # with hardly any noise in the guide, and every client's data in one batch, a round has one result
+    method = PFedVEM(
+        architecture(network, images), sigma_0=1e-7, head_lr=1e-2, base_lr=1e-2, base_batch=1000,
+        head_epochs=3, base_epochs=4,
+    )  # fmt: skip
+    fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
+    fit.step()
+    work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+    before = {k: v.clone() for k, v in {**work.shared, **work.personal}.items()}
+    with torch.random.fork_rng():
+        theirs = REFERENCES[name](work)
+    fit.step()
+    ours = {**fit.personal, **fit.copies}
+    for key in theirs:
+        assert not torch.allclose(theirs[key], before[key].expand_as(theirs[key]), rtol=1e-3, atol=1e-6), key
+        assert torch.allclose(theirs[key], ours[key], rtol=1e-4, atol=1e-5), key  # noise of 1e-7, a few steps
+
+
+def test_operations_of_a_round_are_counted_as_by_hand() -> None:
+    setting = choose("digits", 4)
+    fit = prepare(setting)
+    s, n = fit.method.settings, sum(fit.federation.sizes())
+    d, h, c = 64, 64, 10
+    forward, head = 2 * d * h, 2 * h * c
+    heads = forward + s.head_epochs * s.particles * 2 * head  # features once; product, and its gradient by the weight
+    base = s.base_epochs * (2 * forward + s.particles * 2 * head)  # gradient by the weight; by the features
+    assert work_flops(setting, fit) == pytest.approx(n * (heads + base), rel=1e-6)
+
+
+def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"about": "small", "event": (1, 4, 4), "examples": 200, "clients": 4, "network": "mlp:5", "batch": 10}
+    monkeypatch.setitem(SETTINGS, "digits", type(SETTINGS["digits"])(**small))
+    before = torch.get_num_threads()
+    code, out, _ = hierfl("bench", "digits", "--repeats", "1", "--clients", "4,6", "--out", "b.json")
+    assert code == 0
+    assert torch.get_num_threads() == before
+    record = json.loads((tmp_path / "b.json").read_text())
+    assert [r["setting"]["clients"] for r in record["results"]] == [4, 6]
+    for result in record["results"]:
+        assert set(result["rounds"]) == {"hierfl", *REFERENCES}
+        assert result["rounds"]["hierfl"]["times_hierfl"] == 1
+        assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
+        assert result["bound"]["seconds"] > 0
+        assert 50 < result["peak_memory_mib"] < 5000
+        parts = result["parts"]
+        assert sum(parts["seconds"].values()) == pytest.approx(parts["total_seconds"])
+        assert parts["steps"] > 0
+    for words in ("torch", "cores", "tensor loop", "GFLOP/s", "peak memory", "optimiser"):
+        assert words in out
+    assert hierfl("bench", "digits", "--out", "b.json")[0] == 2  # nothing is overwritten
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "which benchmark? known: digits, fashion-mnist, cifar10"),
+        (["speed"], "unknown benchmark 'speed'"),
+        (["digits", "--clients", "3"], "even number of clients"),
+        (["digits", "--clients", "4,x"], "--clients takes whole numbers, as in 50,100; not '4,x'"),
+        (["digits", "--repeats", "0"], "repeats must be at least 1"),
+        (["digits", "--batch", "0"], "a batch needs at least one example"),
+        (["digits", "--device", "abacus"], "device 'abacus' is not there"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_is_refused(arguments: list[str], words: str, hierfl: Call, tmp_path: Path) -> None:
+    code, _, err = hierfl("bench", *arguments)
+    assert code == 2
+    assert words in err
+    assert not list(tmp_path.iterdir())
