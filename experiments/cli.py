@@ -140,6 +140,37 @@ def _table(first: str, *others: str) -> Table:
 
 
 @app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="pfedvem-1.")] = "",
+    data: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these data sets.")] = None,
+    clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,...", help="Only these.")] = None,
+    methods: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these methods.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many, from 0. [default: the paper's]")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
+    collect: Annotated[bool, typer.Option("--collect", help="Run nothing, collect what has finished.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/table-NAME]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> None:
+    """Run or collect a paper's table, ours beside published. Stopped, it goes on where it was."""
+    from .tables import TABLES, make
+
+    if not name:
+        raise UserError(f"which table? known: {', '.join(TABLES)}")
+    make(
+        name,
+        out,
+        data=data.split(",") if data else None,
+        clients=_numbers("--clients", clients) if clients else None,
+        methods=methods.split(",") if methods else None,
+        seeds=seeds,
+        extra={k: v for k, v in (("data_root", data_root), ("device", device)) if v is not None},
+        collect=collect,
+        progress=not quiet,
+    )
+
+
+@app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="digits, fashion-mnist or cifar10: sizes; the data are noise.")] = "",
     clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers.")] = None,
@@ -155,11 +186,11 @@ def bench(
     """Time a round of pFedVEM beside the same work done otherwise."""
     from .bench import main as measure_all
 
-    sizes = _numbers("--clients", clients) if clients else [None]
+    sizes: list[int | None] = [*_numbers("--clients", clients)] if clients else [None]
     measure_all(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)
 
 
-def _numbers(option: str, text: str) -> list[int | None]:
+def _numbers(option: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:

@@ -12,7 +12,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,23 +72,35 @@ def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs"
         return folder
 
 
+class Busy(UserError):
+    """Another process is at it."""
+
+
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Holds a run's folder for this process.
+def locked(path: Path, words: str) -> Iterator[None]:
+    """Holds a lock file for this process.
 
     Raises:
-        UserError: if another one has it.
+        Busy: with these words, if another one has it.
     """
-    path = folder / ".lock"
     with open(path, "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UserError(f"another process is running in {folder}") from error
+            raise Busy(words) from error
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+
+def alone(folder: Path) -> AbstractContextManager[None]:
+    """Holds a run's folder for this process.
+
+    Raises:
+        Busy: if another one has it.
+    """
+    return locked(folder / ".lock", f"another process is running in {folder}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,0 +1,248 @@
+"""Loaders of image sets, on tiny files in each true format."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import struct
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torchvision
+from conftest import Call
+from PIL import Image
+
+from hierfl import Federation, UserError
+from hierfl.datasets import CONSTANTS, DATASETS, load
+from hierfl.vision import CIFAR100, LAYOUTS, SUN_SUPERCLASSES
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download fails at once, wherever the tests run."""
+
+    def unreachable(*args: object, **kwargs: object) -> None:
+        raise OSError("no network here")
+
+    for module in (torchvision.datasets.mnist, torchvision.datasets.cifar, torchvision.datasets.sun397):
+        monkeypatch.setattr(module, "download_and_extract_archive", unreachable)
+    monkeypatch.setattr(torchvision.datasets.utils, "download_url", unreachable)
+    monkeypatch.setattr(torchvision.datasets.mnist, "download_url", unreachable, raising=False)
+
+
+def idx(path: Path, array: np.ndarray) -> None:
+    """The MNIST family's format: magic number, sizes, bytes; big-endian."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(head + array.astype(np.uint8).tobytes())
+
+
+def mnist_like(root: Path, folder: str, stems: tuple[str, str]) -> dict[str, np.ndarray]:
+    arrays = {}
+    for part, stem, n in zip(("train", "test"), stems, (30, 20), strict=True):
+        x, y = RNG.integers(0, 256, (n, 28, 28), dtype=np.uint8), np.arange(n) % 10
+        idx(root / folder / "raw" / f"{stem}-images-idx3-ubyte", x)
+        idx(root / folder / "raw" / f"{stem}-labels-idx1-ubyte", y)
+        arrays |= {f"x_{part}": x, f"y_{part}": y}
+    return arrays
+
+
+@pytest.mark.parametrize(("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
+def test_idx_files(name: str, folder: str, tmp_path: Path) -> None:
+    arrays = mnist_like(tmp_path, folder, ("train", "t10k"))
+    pool = load(name, tmp_path)
+    assert pool.name == name
+    assert pool.classes == 10
+    assert (pool.x_train == arrays["x_train"][:, None]).all()
+    assert (pool.x_test == arrays["x_test"][:, None]).all()
+    assert (pool.y_test == arrays["y_test"]).all()
+    assert pool.mean.shape == (1, 1, 1)
+    fed = Federation.from_pool(pool, 2, "equal", validation=0.0)
+    mean, std = CONSTANTS[name]
+    expected = (pool.x_train[fed.train[0][0]] / 255.0 - mean[0]) / std[0]
+    assert np.allclose(fed.examples(fed.train[0][:1])[0][0].numpy(), expected, atol=1e-5)
+
+
+def test_emnist_is_stored_with_rows_and_columns_exchanged(tmp_path: Path) -> None:
+    arrays = mnist_like(tmp_path, "EMNIST", ("emnist-balanced-train", "emnist-balanced-test"))
+    pool = load("emnist", tmp_path)
+    assert (pool.x_train[:, 0] == arrays["x_train"].swapaxes(1, 2)).all()
+
+
+def cifar_like(kind: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Torchvision checks the files' sums: it is told those of the tiny ones."""
+    sets = getattr(torchvision.datasets, kind)
+    folder = root / sets.base_folder
+    folder.mkdir(parents=True)
+    images, every = [], sorted(name for names in CIFAR100.values() for name in names)
+
+    def dump(name: str, content: dict) -> list[str]:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return [name, hashlib.md5((folder / name).read_bytes()).hexdigest()]
+
+    for attribute in ("train_list", "test_list"):
+        entries = []
+        for name, _ in getattr(sets, attribute):
+            n = 200 if kind == "CIFAR100" else 20
+            x = RNG.integers(0, 256, (n, 3 * 32 * 32), dtype=np.uint8)
+            images.append(x)
+            labels = (
+                {"fine_labels": [k % 100 for k in range(n)]}
+                if kind == "CIFAR100"
+                else {"labels": [k % 10 for k in range(n)]}
+            )
+            entries.append(dump(name, {"data": x, **labels}))
+        monkeypatch.setattr(sets, attribute, entries)
+    names = {sets.meta["key"]: every if kind == "CIFAR100" else [str(k) for k in range(10)]}
+    _, md5 = dump(sets.meta["filename"], names)
+    monkeypatch.setattr(sets, "meta", {**sets.meta, "md5": md5})
+    return np.concatenate(images)
+
+
+def test_cifar10_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = cifar_like("CIFAR10", tmp_path, monkeypatch)
+    pool = load("cifar10", tmp_path)
+    assert pool.x_train.shape == (100, 3, 32, 32)
+    assert (pool.x_train.reshape(100, -1) == images[:100]).all()
+    assert (pool.x_test.reshape(20, -1) == images[100:]).all()
+    assert pool.classes == 10
+    assert pool.mean.shape == (3, 1, 1)
+
+
+def test_cifar100_gives_superclasses_and_keeps_subclasses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cifar_like("CIFAR100", tmp_path, monkeypatch)
+    pool = load("cifar100", tmp_path)
+    assert pool.classes == 20
+    every = sorted(name for names in CIFAR100.values() for name in names)
+    for coarse, names in enumerate(CIFAR100.values()):
+        assert set(pool.fine_train[pool.y_train == coarse]) == {every.index(name) for name in names}
+    fed = Federation.from_pool(pool, 5, "concept-drift", validation=0.0)
+    for j in range(5):
+        assert len(set(pool.fine_train[fed.train[j]])) == 20
+
+
+def test_cifar100_superclasses_are_twenty_of_five() -> None:
+    assert list(CIFAR100) == sorted(CIFAR100)
+    assert all(len(names) == 5 and list(names) == sorted(names) for names in CIFAR100.values())
+    assert len({name for names in CIFAR100.values() for name in names}) == 100
+
+
+def sun_like(root: Path, images: int = 10) -> list[str]:
+    """Three superclasses of three subclasses, one more that belongs to two, pictures of several shapes."""
+    folder = root / "SUN397"
+    names = [f"/{letter}/{letter}{k}" for letter in "abc" for k in range(3)] + ["/d/both/indoor"]
+    table = {"category": names}
+    for k, superclass in enumerate(SUN_SUPERCLASSES):
+        table[superclass] = [int(name[1] == "abc"[k]) for name in names[:-1]] + [int(k != 2)]
+    (folder / "hierarchy_three_levels").mkdir(parents=True)
+    with pd.ExcelWriter(folder / "hierarchy_three_levels/three_levels.xlsx") as writer:
+        pd.DataFrame(table).to_excel(writer, sheet_name="SUN397", startrow=1, index=False)
+    (folder / "ClassName.txt").write_text("\n".join(names) + "\n")
+    for number, name in enumerate(names):
+        place = folder / name.strip("/")
+        place.mkdir(parents=True)
+        for k in range(images):
+            colour = (20 * number, 10 * k, 100)
+            Image.new("RGB" if k else "L", (80 + k, 100), colour if k else 9).save(place / f"sun_{k:03d}.jpg")
+    return names
+
+
+def test_sun397_takes_subclasses_in_the_hierarchys_order(tmp_path: Path) -> None:
+    sun_like(tmp_path)
+    pool = load("sun397", tmp_path)
+    assert pool.x_train.shape == (72, 3, 64, 64)  # nine subclasses of ten pictures, four fifths
+    assert pool.x_test.shape == (18, 3, 64, 64)
+    assert pool.classes == 3
+    assert (pool.y_train == pool.fine_train // 3).all()
+    assert (np.bincount(pool.fine_train) == 8).all()
+    assert (np.bincount(pool.fine_test) == 2).all()
+    colours = pool.x_train[:, 0].mean((1, 2))
+    coloured = colours > 10 * pool.fine_train  # the grey ones aside
+    assert np.abs(colours - 20 * pool.fine_train)[coloured & (pool.fine_train > 0)].max() < 8
+    again = load("sun397", tmp_path)
+    assert (again.x_train == pool.x_train).all()
+
+
+def test_sun397_says_what_is_wrong_with_its_hierarchy(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="also needs .*three_levels.xlsx, which torchvision does not download"):
+        load("sun397", tmp_path)
+    sun_like(tmp_path)
+    path = tmp_path / "SUN397/hierarchy_three_levels/three_levels.xlsx"
+    with pd.ExcelWriter(path) as writer:
+        pd.DataFrame({"category": ["/a/a0"], "indoor": [1]}).to_excel(writer, sheet_name="SUN397", startrow=1)
+    with pytest.raises(UserError, match="lacks the column 'outdoor, natural'"):
+        load("sun397", tmp_path)
+    sun_like(tmp_path / "few", images=3)
+    with pytest.raises(UserError, match="holds 3 images, too few"):
+        load("sun397", tmp_path / "few")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_set_that_is_nowhere_says_which_files_go_where(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(UserError) as refused:
+        load(name, tmp_path)
+    said = str(refused.value)
+    assert f"put {name}.npz (x_train, y_train, x_test, y_test" in said
+    assert f"into {tmp_path}" in said
+    assert LAYOUTS[name].folder in said
+    if name != "sun397":
+        assert "download failed" in said
+        assert "downloading" in caplog.text
+
+
+def test_a_damaged_set_is_not_downloaded_over(tmp_path: Path) -> None:
+    mnist_like(tmp_path, "MNIST", ("train", "t10k"))
+    path = tmp_path / "MNIST/raw/train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match="mnist in .*MNIST is incomplete or damaged"):
+        load("mnist", tmp_path)
+    assert len(path.read_bytes()) == 1000
+    path.unlink()
+    with pytest.raises(UserError, match="incomplete or damaged"):
+        load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_an_npz_comes_first_and_is_standardised_alike(name: str, tmp_path: Path) -> None:
+    channels = len(CONSTANTS[name][0])
+    x = RNG.integers(0, 256, (40, 8, 8, channels), dtype=np.uint8)
+    y = np.arange(40) % 10
+    np.savez(tmp_path / f"{name}.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
+    pool = load(name, tmp_path)
+    assert pool.x_train.shape == (30, channels, 8, 8)
+    assert np.allclose(pool.mean.flatten(), CONSTANTS[name][0])
+    assert np.allclose(pool.std.flatten(), CONSTANTS[name][1])
+    np.savez(
+        tmp_path / f"{name}.npz", x_train=x[:30, ..., [0, 0]], y_train=y[:30], x_test=x[30:, ..., [0, 0]], y_test=y[30:]
+    )
+    with pytest.raises(UserError, match="channels"):
+        load(name, tmp_path)
+
+
+def test_a_run_on_an_image_set_takes_the_papers_settings(tmp_path: Path, hierfl: Call) -> None:
+    mnist_like(tmp_path, "FashionMNIST", ("train", "t10k"))
+    code, _, err = hierfl("run", "fedavg", "--data", "fashion-mnist", "--data-root", tmp_path, "--quiet")
+    assert code == 2
+    assert "100 clients" in err or "fewer than" in err  # 30 images are too few for the default split
+    code, _, err = hierfl(
+        "run", "fedavg", "--data", "fashion-mnist", "--data-root", tmp_path, "--clients", 4, "--split", "equal",
+        "--rounds", 1, "--quiet", "--out", "o",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    config = (tmp_path / "o/config.toml").read_text()
+    for line in ('network = "mlp:100"', "participation = 0.1", "quorum = 2", "evaluate_every = 5"):
+        assert line in config
+
+
+def test_every_named_set_has_a_runnable_default() -> None:
+    for name, entry in DATASETS.items():
+        assert entry.about
+        assert entry.clients > 0
+        assert entry.rounds > 0
+        assert name in LAYOUTS or name == "digits"
