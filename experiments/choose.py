@@ -4,13 +4,15 @@
         head_lr=1e-4,1e-3 sigma_0=0.1,0.3
 
 A cell that the file already holds is not run again, so a search can be stopped and continued. Test data are never
-looked at. The criterion is the personal models' validation NLL (RMSE for regression) at the last round, averaged over
-clients and seeds: a proper score, and less coarse than accuracy on small validation sets.
+looked at. The criterion is the personal models' validation NLL (RMSE for regression), averaged over clients and seeds:
+a proper score, and less coarse than accuracy on small validation sets. All numbers are means over the last ``--settle``
+evaluations: where few clients report, one round's global model is a matter of which ones did.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import json
 import sys
@@ -27,18 +29,21 @@ from .runner import build, configure
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 
-def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]) -> dict[str, float]:
-    """Validation metrics of one setting with one seed, at the last round."""
+def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str], settle: int) -> dict[str, float]:
+    """Validation metrics of one setting with one seed: means over the last evaluations."""
     config = configure(method, data, given, settings)
-    config["run"]["evaluate_every"] = max(1, config["run"]["rounds"])
-    row = build(config)[0].run(progress=False).last("validation")
-    if not row:
+    if settle == 1:
+        config["run"]["evaluate_every"] = max(1, config["run"]["rounds"])
+    ready, _ = build(config)
+    ready.options = dataclasses.replace(ready.options, splits=("validation",))
+    rows = ready.run(progress=False).rows[-settle:]
+    if not rows:
         raise UserError("there are no validation data to choose by; raise --validation")
-    return {k: row[k] for k in SHOWN if row.get(k) is not None}
+    return {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
 
 
 def search(
-    method: str, data: str, seeds: int, grid: dict[str, list[str]], out: Path, given: dict[str, Any]
+    method: str, data: str, seeds: int, grid: dict[str, list[str]], out: Path, given: dict[str, Any], settle: int = 1
 ) -> list[dict[str, Any]]:
     """All cells of the grid, best first; ``out`` is written after each.
 
@@ -46,7 +51,7 @@ def search(
         UserError: if ``out`` holds another search, or nothing can be chosen by.
     """
     told = {k: v for k, v in given.items() if k != "data_root"}
-    about = {"method": method, "data": data, "seeds": seeds, **told}
+    about = {"method": method, "data": data, "seeds": seeds, **told, **({"settle": settle} if settle > 1 else {})}
     cells: list[dict[str, Any]] = []
     if out.is_file():
         old = json.loads(out.read_text())
@@ -56,7 +61,7 @@ def search(
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
         if all(c["settings"] != settings for c in cells):
-            rows = [cell(method, data, {**given, "seed": seed}, settings) for seed in range(seeds)]
+            rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
             cells.append({"settings": settings, **_means(rows)})
             print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN}, flush=True)
             cells.sort(key=_criterion)
@@ -94,11 +99,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
     parser.add_argument("--out", type=Path, required=True)
     said = parser.parse_args(arguments)
     grid = {key: values.split(",") for key, _, values in (pair.partition("=") for pair in said.grid)}
     given = {k: getattr(said, k) for k in ("data_root", "rounds") if getattr(said, k) is not None}
-    best = search(said.method, said.data, said.seeds, grid, said.out, given)[0]
+    best = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle)[0]
     print("best:", best)
 
 

@@ -146,7 +146,7 @@ def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Ten
     if noise is None:
         raise UserError(f"guide site {name!r}: {type(fn).__name__} has no mean to stand at")
     if isinstance(fn, d.Normal):
-        return fn.loc + fn.scale * noise()
+        return torch.addcmul(fn.loc, fn.scale, noise())
     if isinstance(fn, d.MultivariateNormal):
         return fn.loc + (fn.scale_tril @ noise().unsqueeze(-1)).squeeze(-1)
     if fn.has_rsample and type(fn).icdf is not d.Distribution.icdf:

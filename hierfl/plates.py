@@ -8,15 +8,15 @@ vector (the scale of ``Normal(w, rho).to_event(1)``) has shape (1,), and one tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.distributions import ImproperUniform
 from pyro.distributions.torch_distribution import TorchDistributionMixin
+from pyro.poutine.broadcast_messenger import BroadcastMessenger
+from pyro.poutine.indep_messenger import CondIndepStackFrame
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.plate_messenger import PlateMessenger
 from torch import Tensor
@@ -34,13 +34,37 @@ param = pyro.param
 
 
 class _Whole(PlateMessenger):
-    """A plate all of whose rows are here: it need not ask the handlers which ones, as pyro.plate does at each entry."""
+    """A plate all of whose rows are here.
+
+    It need not ask the handlers which rows, nor rescale for those that are not, as pyro.plate does at each entry and
+    each site: in a hot loop that is a tenth of a step.
+    """
 
     @staticmethod
     def _subsample(
         name: str, size: int, subsample_size: None, subsample: Tensor, *where: Any
     ) -> tuple[int, int, Tensor]:
-        return size, size, subsample
+        return size, size, rows
+
+    def _process_message(self, msg: Any) -> None:
+        frame = CondIndepStackFrame(self.name, self.dim, self.size, self.counter, self.size)
+        msg["cond_indep_stack"] = (frame, *msg["cond_indep_stack"])
+        BroadcastMessenger._pyro_sample(msg)
+
+
+class _Data(_Whole):
+    """The data plate: what poutine.mask and poutine.scale would do inside it, in one handler."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(DATA, batch.width, subsample=batch.column_numbers, dim=-1)
+        self.mask, self.scale = batch.mask, batch.scale
+
+    def _process_message(self, msg: Any) -> None:
+        if self.mask is not None:
+            msg["mask"] = self.mask if msg["mask"] is None else msg["mask"] & self.mask
+        if self.scale is not None:
+            msg["scale"] = self.scale * msg["scale"]
+        super()._process_message(msg)
 
 
 def clients(batch: Batch) -> PlateMessenger:
@@ -48,14 +72,9 @@ def clients(batch: Batch) -> PlateMessenger:
     return _Whole(CLIENTS, batch.rows, subsample=batch.row_numbers, dim=-2)
 
 
-@contextmanager
-def data(batch: Batch) -> Iterator[None]:
+def data(batch: Batch) -> PlateMessenger:
     """The plate of a client's examples: padding masked, a minibatch weighted up to the client's n_j."""
-    with _Whole(DATA, batch.width, subsample=batch.column_numbers, dim=-1):
-        masked = nullcontext() if batch.mask is None else poutine.mask(mask=batch.mask)
-        scaled = nullcontext() if batch.scale is None else poutine.scale(scale=batch.scale)
-        with masked, scaled:
-            yield
+    return _Data(batch)
 
 
 def flat(d: int) -> ImproperUniform:

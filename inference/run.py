@@ -50,6 +50,7 @@ class Options:
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
+        splits: on what it is evaluated; whoever chooses settings leaves "test" out.
     """
 
     rounds: int = 30
@@ -61,6 +62,7 @@ class Options:
     chunk: int = 0
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    splits: tuple[str, ...] = ("validation", "test")
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -240,8 +242,8 @@ class Fit:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Adds a row of metrics for validation and test data, where there are any."""
-        for split in ("validation", "test"):
+        """Adds a row of metrics for each split, where it has data."""
+        for split in self.options.splits:
             if any(self.federation.sizes(split)):
                 self.rows.append(self._evaluated(split))
         if self.observe is not None:
