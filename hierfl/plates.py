@@ -41,9 +41,7 @@ class _Whole(PlateMessenger):
     """
 
     @staticmethod
-    def _subsample(
-        name: str, size: int, subsample_size: None, subsample: Tensor, *where: Any
-    ) -> tuple[int, int, Tensor]:
+    def _subsample(name: str, size: int, without: None, rows: Tensor, *where: Any) -> tuple[int, int, Tensor]:
         return size, size, rows
 
     def _process_message(self, msg: Any) -> None:
