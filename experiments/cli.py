@@ -45,7 +45,7 @@ def run(
     participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
     prior: Annotated[str | None, typer.Option(help="hierarchical, fixed or flat.")] = None,
     validation: Annotated[float | None, typer.Option(help="Fraction held out for choosing. [default: 0.1]")] = None,
-    network: Annotated[str | None, typer.Option(help="linear, mlp:H or mlp:H,H,...")] = None,
+    network: Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")] = None,
     noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random. [default: 0]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
@@ -226,21 +226,27 @@ def list_methods(
 
 @app.command("datasets")
 def list_datasets() -> None:
-    """List the data sets and the ways of splitting them."""
+    """List the data sets, the ways of splitting them, and the networks."""
     from rich.console import Console
 
     from hierfl.datasets import ARRAYS, DATASETS
+    from hierfl.networks import NETWORKS
     from hierfl.partition import SPLITS
 
     console = Console()
     table = _plain("data set", "what it is", "by default")
     for name, entry in DATASETS.items():
-        table.add_row(name, entry.about, f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds")
+        about = f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds, {entry.network}"
+        table.add_row(name, entry.about, about)
     table.add_row("FILE.npz", f"your own: {', '.join(ARRAYS)}", "say --clients and --split")
     console.print(table)
     table = _plain("split", "what a client gets")
     for name, kind in SPLITS.items():
         table.add_row(f"{name}:{kind.parameter}" if kind.parameter else name, kind.about)
+    console.print(table)
+    table = _plain("network", "what stands before the head")
+    for name, about in NETWORKS.items():
+        table.add_row(name, about)
     console.print(table)
 
 

@@ -114,7 +114,7 @@ class Network:
             for prefix, layer in self._chain[:layers]:
                 if isinstance(layer, nn.Conv2d):
                     weight, bias = weights[f"{prefix}weight"], weights.get(f"{prefix}bias")
-                    out = conv2d(out, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+                    out = _convolve(out, weight, bias, layer)
                 else:
                     out = layer(out)
             done.append(out)
@@ -229,6 +229,11 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _Product.apply(x, weight, bias)
 
 
+def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d, clients: int = 1) -> Tensor:
+    """The layer's convolution with other weights, of several clients side by side."""
+    return conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, clients * layer.groups)
+
+
 def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d) -> Tensor:
     """A convolution whose weights are shared or belong to clients.
 
@@ -241,13 +246,12 @@ def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn
     Returns:
         (S, n, out, height, width).
     """
-    how = (layer.stride, layer.padding, layer.dilation)
     if weight.dim() == 4:
-        y = _by_example(lambda xs: conv2d(xs, weight, None, *how, layer.groups), x)
+        y = _by_example(lambda xs: _convolve(xs, weight, None, layer), x)
     else:
         rows = x.shape[0]
         side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S channels, ...): a group of channels for each client
-        y = conv2d(side_by_side, weight.flatten(0, 2), None, *how, rows * layer.groups)
+        y = _convolve(side_by_side, weight.flatten(0, 2), None, layer, rows)
         y = y.unflatten(1, (rows, -1)).transpose(0, 1)
     return y if bias is None else y + bias[..., None, None]
 

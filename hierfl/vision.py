@@ -7,7 +7,7 @@ torch's, and whoever never needs it should not be stopped by that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ class Images:
     y_test: np.ndarray
     fine_train: np.ndarray | None = None
     fine_test: np.ndarray | None = None
+
+
+Read = Callable[[Any, Path, bool], Images]
 
 
 def load_images(name: str, root: Path) -> Images:
@@ -80,14 +83,14 @@ class Layout:
         beside: a file that is needed and cannot be downloaded.
     """
 
-    read: Callable[[Any, Path, bool], Images]
+    read: Read
     folder: str
     files: str
     size: str
     beside: str | None = None
 
 
-def _grey(kind: str, **options: Any) -> Callable[[Any, Path, bool], Images]:
+def _grey(kind: str, **options: Any) -> Read:
     """The MNIST family: idx files."""
 
     def read(sets: Any, root: Path, download: bool) -> Images:
@@ -106,7 +109,9 @@ def _labels(part: Any) -> np.ndarray:
     return np.asarray(part.targets, dtype=np.int64)
 
 
-def _colour(kind: str, superclasses: dict[str, tuple[str, ...]] | None = None) -> Callable[[Any, Path, bool], Images]:
+def _colour(
+    kind: str, superclasses: Mapping[str, tuple[str, ...]] | None = None
+) -> Callable[[Any, Path, bool], Images]:
     """The CIFAR family. Torchvision checks the files' sums before it reads them."""
 
     def read(sets: Any, root: Path, download: bool) -> Images:

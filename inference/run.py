@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -253,9 +252,9 @@ class Fit:
         fitted, task, chunk = self.fitted(), self.federation.task, self.engine.chunk
         row: Row = {"round": self.round, "split": split}
         draws = (0, self.options.draws) if self.random else (0,)
-        found = [over_clients(rows, task) for rows in evaluate_personal(fitted, split, chunk, draws)]
-        for kind, numbers in itertools.zip_longest(("pm", "pm_draws"), found, fillvalue={}):
-            row |= {f"{kind}_{name}": numbers.get(name) for name in METRICS[task]}
+        personal = [over_clients(rows, task) for rows in evaluate_personal(fitted, split, chunk, draws)]
+        for k, kind in enumerate(("pm", "pm_draws")):
+            row |= {f"{kind}_{name}": personal[k].get(name) if k < len(personal) else None for name in METRICS[task]}
         if self.method.has_global_model:
             index = self.federation.everyone
             if split == "validation":

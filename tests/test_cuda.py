@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import blobs
+from torch import nn
 
+from hierfl.experiments.bench import choose, measure, peak_memory
 from hierfl.inference import fit
 from hierfl.models import FedPer, PFedVEM
-from hierfl.networks import architecture
+from hierfl.networks import Network, architecture
+from hierfl.noise import generator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 
@@ -33,3 +38,22 @@ def test_the_state_stays_on_the_device_and_does_not_depend_on_the_chunk() -> Non
             assert torch.allclose(value, {**other.shared, **other.personal}[name], rtol=1e-5, atol=1e-5)
     assert runs[0].posterior(draws=10).posterior["w_j"].shape[2] == 4
     assert runs[0].predict_new_client(fed.x[:3]).device.type == "cuda"
+
+
+def test_convolutions_of_many_clients_equal_those_on_the_cpu() -> None:
+    with torch.random.fork_rng():
+        net = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)))
+    rng = generator("convolutions")
+    start = net.init(rng)
+    weights = {k: v + torch.randn((4, 1, *v.shape), generator=rng) for k, v in net.parameters_from(start).items()}
+    weights = {k: v.double() for k, v in weights.items()}
+    x = torch.randn((4, 6, 3, 8, 8), generator=rng, dtype=torch.float64)
+    there = net.apply({k: v.cuda() for k, v in weights.items()}, x.cuda())
+    assert torch.allclose(net.apply(weights, x), there.cpu(), rtol=1e-9)
+
+
+def test_a_benchmark_runs_on_the_device() -> None:
+    setting = replace(choose("digits", 4), examples=200, network="mlp:5")
+    result = measure(setting, device="cuda", repeats=1)
+    assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
+    assert peak_memory(setting, "cuda") > 0
