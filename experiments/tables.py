@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
+from hierfl.inference.method import make_settings
 
 from . import folder as folders
 from .collect import gather
+from .methods import load as load_method
 from .runner import configure, resume, start
 
 
@@ -125,6 +127,8 @@ def run_cell(cell: Cell, folder: Path, extra: dict[str, Any], progress: bool) ->
         start(config, folder, overwrite=folder.exists(), progress=progress)
         return
     old = folders.read_config(folder)
+    settings = make_settings(load_method(cell.method).cls, old["settings"])  # what is newer than the run: its default
+    old["settings"] = {k: getattr(settings, k) for k in config["settings"]}
     for part in ("run", "settings"):
         told, wanted = ({k: v for k, v in c[part].items() if k not in PLACE} for c in (old, config))
         other = [k for k in {**told, **wanted} if told.get(k) != wanted.get(k)]

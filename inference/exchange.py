@@ -51,13 +51,22 @@ def _per_row(weight: Tensor, value: Tensor) -> Tensor:
     return weight.view(-1, *[1] * (value.dim() - 1)) * value
 
 
+def _kept(keep: float, old: Tensor, new: Tensor) -> Tensor:
+    return keep * old + (1 - keep) * new if keep else new
+
+
 @dataclass(frozen=True)
 class SampleWeighted:
     """The mean of the clients' copies weighted by how many examples they have: theta = sum n_j theta_j / sum n_j.
 
     FedAvg's rule. It is no M-step of a network's weights, and claims nothing.
+
+    Args:
+        keep: beta, how much of the old value stays: theta = beta theta_old + (1 - beta) mean. Where few clients
+            report, this averages over the rounds as well.
     """
 
+    keep: float = 0.0
     differentiates: ClassVar[bool] = False
 
     def message(self, names: Sequence[str], local: Local) -> State:
@@ -67,7 +76,7 @@ class SampleWeighted:
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """Divide."""
-        return {name: total[name] / total["weight"] for name in old}
+        return {name: _kept(self.keep, old[name], total[name] / total["weight"]) for name in old}
 
 
 @dataclass(frozen=True)
@@ -79,10 +88,12 @@ class ConfidenceWeighted:
     Args:
         mean: the personal value mu_j, (d,).
         rho: the personal value rho_j = tau_j^(-1/2), (1,).
+        keep: beta, how much of the old w stays; above 0 it is a step towards the maximiser.
     """
 
     mean: str
     rho: str
+    keep: float = 0.0
     differentiates: ClassVar[bool] = False
 
     def message(self, names: Sequence[str], local: Local) -> State:
@@ -94,7 +105,7 @@ class ConfidenceWeighted:
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """Divide."""
         (name,) = old
-        return {name: total[name] / total["tau"]}
+        return {name: _kept(self.keep, old[name], total[name] / total["tau"])}
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,11 @@ class Start:
         return cls(network.base.init(generator(seed, "initial base")), head, generator(seed, "initial values"))
 
 
-def setting(default: Any, about: str, *, above: float | None = None, at_least: float | None = None) -> Any:
+def setting(
+    default: Any, about: str, *, above: float | None = None, at_least: float | None = None, below: float | None = None
+) -> Any:
     """A field of a method's settings: its default, what it means, and the range it must lie in."""
-    return field(default=default, metadata={"about": about, "above": above, "at_least": at_least})
+    return field(default=default, metadata={"about": about, "above": above, "at_least": at_least, "below": below})
 
 
 class Method:
@@ -171,6 +173,8 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise UserError(f"{name} must be above {limits['above']}, not {value}")
     if limits.get("at_least") is not None and number < limits["at_least"]:
         raise UserError(f"{name} must be at least {limits['at_least']}, not {value}")
+    if limits.get("below") is not None and number >= limits["below"]:
+        raise UserError(f"{name} must be below {limits['below']}, not {value}")
     return kind(number)
 
 

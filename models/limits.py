@@ -63,11 +63,18 @@ class Limit(Method):
         return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
 
     def exchange(self) -> dict[str, Rule]:
-        return {"base": SampleWeighted()}
+        return {"base": SampleWeighted(keep=self.settings.beta)}
 
     @property
     def has_global_model(self) -> bool:
         return False
+
+
+@dataclass(frozen=True)
+class Sharing(Limit.Settings):
+    """Where something is shared, the server may average over rounds as well."""
+
+    beta: float = setting(0.0, "how much of what is shared the server keeps", at_least=0, below=1)
 
 
 class Local(Limit):
@@ -94,6 +101,7 @@ class FedAvg(Limit):
 
     name = "fedavg"
     copies = ()
+    Settings = Sharing
 
     def shared(self, start: Start) -> State:
         return {"w": self.settings.w_0 * start.head, **start.base}
@@ -114,7 +122,8 @@ class FedAvg(Limit):
         return [self.sgd("w", "base")]
 
     def exchange(self) -> dict[str, Rule]:
-        return {"w": SampleWeighted(), "base": SampleWeighted()}
+        rule = SampleWeighted(keep=self.settings.beta)
+        return {"w": rule, "base": rule}
 
     @property
     def has_global_model(self) -> bool:
@@ -125,6 +134,7 @@ class FedPer(Limit):
     """rho -> inf on the head: base and head trained jointly."""
 
     name = "fedper"
+    Settings = Sharing
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
@@ -136,7 +146,7 @@ class FedRep(Limit):
     name = "fedrep"
 
     @dataclass(frozen=True)
-    class Settings(Limit.Settings):
+    class Settings(Sharing):
         """Head and base have epochs of their own."""
 
         head_epochs: int = setting(10, "epochs of the head, before the base's", at_least=0)

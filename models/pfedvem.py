@@ -50,6 +50,7 @@ class PFedVEM(Method):
         base_batch: int = setting(10, "B, examples per step of the base", at_least=1)
         momentum: float = setting(0.9, "of both phases, forgotten each round", at_least=0)
         particles: int = setting(5, "K, draws of w_j per step", at_least=1)
+        beta: float = setting(0.0, "how much of w and the base the server keeps", at_least=0, below=1)
 
         def __post_init__(self) -> None:
             if self.tau != "both" and self.prior != "hierarchical":
@@ -109,8 +110,9 @@ class PFedVEM(Method):
         return [*rho, head, base]
 
     def exchange(self) -> dict[str, Rule]:
-        w = {"w": ConfidenceWeighted("mu", "rho")} if self.settings.prior == "hierarchical" else {}
-        return {**w, "base": SampleWeighted()}
+        s = self.settings
+        w = {"w": ConfidenceWeighted("mu", "rho", keep=s.beta)} if s.prior == "hierarchical" else {}
+        return {**w, "base": SampleWeighted(keep=s.beta)}
 
     def newcomer(self, personal: State, initial: State) -> State:
         return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population

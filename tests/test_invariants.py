@@ -197,6 +197,25 @@ def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Fede
     assert after.abs().max() < 1e-6 < before.abs().max()
 
 
+def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation, net: Architecture) -> None:
+    everyone = list(range(small.clients))
+    for beta in (0.0, 0.3):
+        method = PFedVEM(net, beta=beta)
+        shared, rows = states(method, small)
+        local = Rows(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
+        local = local.put({k: v + 0.1 for k, v in local.rows.items() if k.startswith("base.")})
+        exchange = Exchange(small.clients, torch.tensor(7.0), lambda n: {})
+        for group, rule in method.exchange().items():
+            names = method.expand(group, shared)
+            old = {k: shared[k] for k in names}
+            sums = {k: v.sum(0) for k, v in rule.message(names, local).items()}
+            new = rule.update(old, sums, exchange)
+            full = dataclasses.replace(rule, keep=0.0).update(old, sums, exchange)
+            for k in names:
+                assert not torch.allclose(full[k], old[k])
+                assert torch.allclose(new[k], old[k] + (1 - beta) * (full[k] - old[k]))
+
+
 def test_closed_form_rho_is_stationary_in_rho(small: Federation, net: Architecture) -> None:
     method = PFedVEM(net)
     shared, rows = states(method, small)

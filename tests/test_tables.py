@@ -68,6 +68,16 @@ def test_an_interrupted_cell_goes_on_where_it_was(tiny: Path) -> None:
     assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
 
 
+def test_a_run_that_is_older_than_a_setting_had_its_default(tiny: Path) -> None:
+    rows = table(seeds=1)
+    path = tiny / "t/fashion-mnist-4-pfedvem-0/config.toml"
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("beta")))
+    assert table(seeds=1) == rows
+    path.write_text(path.read_text().replace("particles = 5", "particles = 4"))
+    with pytest.raises(UserError, match="with particles = 4, but this table wants 5"):
+        table(seeds=1)
+
+
 def test_another_run_in_a_cells_folder_is_refused_and_the_other_cells_go_on(tiny: Path) -> None:
     table(seeds=1, methods=["local"])
     with pytest.raises(
