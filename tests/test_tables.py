@@ -72,7 +72,7 @@ def test_a_run_that_is_older_than_a_setting_had_its_default(tiny: Path) -> None:
     rows = table(seeds=1)
     path = tiny / "t/fashion-mnist-4-pfedvem-0/config.toml"
     path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("beta")))
-    assert table(seeds=1) == rows
+    assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
     path.write_text(path.read_text().replace("particles = 5", "particles = 4"))
     with pytest.raises(UserError, match="with particles = 4, but this table wants 5"):
         table(seeds=1)
