@@ -5,7 +5,8 @@
 
 A cell that the file already holds is not run again, so a search can be stopped and continued. Test data are never
 looked at. The criterion is the personal models' validation NLL (RMSE for regression), averaged over clients and seeds:
-a proper score, and less coarse than accuracy on small validation sets. All numbers are means over the last ``--settle``
+a proper score, and less coarse than accuracy on small validation sets; or, with ``--by``, the mean of other metrics of
+the same direction, as in ``--by pm_accuracy,gm_accuracy``. All numbers are means over the last ``--settle``
 evaluations: where few clients report, one round's global model is a matter of which ones did.
 """
 
@@ -16,6 +17,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,14 @@ def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]
 
 
 def search(
-    method: str, data: str, seeds: int, grid: dict[str, list[str]], out: Path, given: dict[str, Any], settle: int = 1
+    method: str,
+    data: str,
+    seeds: int,
+    grid: dict[str, list[str]],
+    out: Path,
+    given: dict[str, Any],
+    settle: int = 1,
+    by: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """All cells of the grid, best first; ``out`` is written after each.
 
@@ -56,6 +65,7 @@ def search(
     if out.is_file():
         old = json.loads(out.read_text())
         cells = old.pop("cells")
+        old.pop("by", None)  # the same cells may be judged anew
         if old != about:
             raise UserError(f"{out} holds another search: {old}")
     for values in itertools.product(*grid.values()):
@@ -64,16 +74,26 @@ def search(
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
             cells.append({"settings": settings, **_means(rows)})
             print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN}, flush=True)
-            cells.sort(key=_criterion)
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_text(out, json.dumps({**about, "cells": cells}, indent=1, allow_nan=False) + "\n")
+            _write(out, about, by, cells)
+    return _write(out, about, by, cells)
+
+
+def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sorts the cells, best first, and keeps them."""
+    cells = sorted(cells, key=lambda cell: _criterion(cell, by))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    judged = {"by": list(by)} if by else {}
+    write_text(out, json.dumps({**about, **judged, "cells": cells}, indent=1, allow_nan=False) + "\n")
     return cells
 
 
-def _criterion(cell: dict[str, Any]) -> float:
-    """What is to be small; a cell that diverged comes last."""
-    value = cell.get("pm_nll", cell.get("pm_rmse"))
-    return float("inf") if value is None else value
+def _criterion(cell: dict[str, Any], by: Sequence[str]) -> float:
+    """What is to be small; a cell that diverged, or lacks what it is judged by, comes last."""
+    values = [cell.get(name) for name in by] or [cell.get("pm_nll", cell.get("pm_rmse"))]
+    if any(value is None for value in values):
+        return float("inf")
+    mean = sum(values) / len(values)
+    return -mean if by and by[0].endswith("accuracy") else mean
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float | None]:
@@ -100,11 +120,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
+    parser.add_argument("--by", metavar="METRIC,...", help="judge by the mean of these")
     parser.add_argument("--out", type=Path, required=True)
     said = parser.parse_args(arguments)
+    by = said.by.split(",") if said.by else []
+    directions = {name.endswith("accuracy") for name in by}
+    if not set(by) <= set(SHOWN) or len(directions) > 1:
+        raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {said.by!r}")
     grid = {key: values.split(",") for key, _, values in (pair.partition("=") for pair in said.grid)}
     given = {k: getattr(said, k) for k in ("data_root", "rounds") if getattr(said, k) is not None}
-    best = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle)[0]
+    best = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle, by)[0]
     print("best:", best)
 
 

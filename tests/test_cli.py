@@ -17,6 +17,12 @@ import numpy as np
 import pytest
 from conftest import Call
 
+from hierfl import Federation, UserError, datasets
+from hierfl.experiments.methods import shipped_settings
+from hierfl.inference import fit
+from hierfl.models import FedAvg
+from hierfl.networks import architecture
+
 SHORT = ("--rounds", 2, "--quiet")
 
 
@@ -376,10 +382,41 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
     assert cells.keys() == {"0.05", "0.001", "0.02"}
     assert cells["0.05"]["pm_nll"] == 0.123  # not run again
+    choose.main([*arguments, "lr=0.05,0.02", "--by", "pm_accuracy,gm_accuracy"])  # judged anew
+    again = json.loads(out.read_text())
+    values = [c["pm_accuracy"] + c["gm_accuracy"] for c in again["cells"]]
+    assert again["by"] == ["pm_accuracy", "gm_accuracy"]
+    assert values == sorted(values, reverse=True)
+    with pytest.raises(UserError, match="one direction"):
+        choose.main([*arguments, "lr=0.05", "--by", "pm_accuracy,gm_nll"])
+
+
+def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hierfl.experiments import choose
+    from hierfl.inference import run as running
+
+    def only_validation(fitted: object, split: str, *rest: object) -> object:
+        assert split == "validation"
+        return evaluate(fitted, split, *rest)
+
+    evaluate = running.evaluate_personal
+    monkeypatch.setattr(running, "evaluate_personal", only_validation)
+    values = []
+    for settle in (1, 2):
+        out = tmp_path / f"{settle}.json"
+        choose.main(["fedavg", "--rounds", "2", "--seeds", "1", "--settle", str(settle), "--out", str(out), "lr=0.05"])
+        values.append(json.loads(out.read_text())["cells"][0]["pm_nll"])
+    federation = Federation.from_pool(datasets.load("digits", tmp_path), 20, "label-skew:5", seed=0)
+    settings = {**shipped_settings("fedavg", "digits")[0], "lr": 0.05}
+    monkeypatch.undo()
+    run = fit(FedAvg(architecture("mlp:64", federation), **settings), federation, rounds=2, progress=False)
+    nll = [row["pm_nll"] for row in run.rows if row["split"] == "validation"]
+    assert values == pytest.approx([nll[1], sum(nll) / 2])
 
 
 def test_runs_are_gathered_over_seeds(hierfl: Call, tmp_path: Path) -> None:
-    from hierfl import UserError
     from hierfl.experiments import collect
 
     for seed in (0, 1):
