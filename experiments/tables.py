@@ -113,7 +113,7 @@ class Cell:
 
 
 #: where a run was made does not make it another cell
-PLACE = ("data_root", "device", "chunk", "redraws", "method_digest")
+PLACE = ("data_root", "device", "chunk", "redraws", "method_digest", "settings_chosen")
 
 
 def run_cell(cell: Cell, folder: Path, extra: dict[str, Any], progress: bool) -> None:

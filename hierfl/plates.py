@@ -47,7 +47,10 @@ class _Whole(PlateMessenger):
     def _process_message(self, msg: Any) -> None:
         frame = CondIndepStackFrame(self.name, self.dim, self.size, self.counter, self.size)
         msg["cond_indep_stack"] = (frame, *msg["cond_indep_stack"])
-        BroadcastMessenger._pyro_sample(msg)
+        if msg["type"] == "sample":
+            shape = getattr(msg["fn"], "batch_shape", ())
+            if len(shape) < -self.dim or shape[self.dim] != self.size:  # as it is, most often
+                BroadcastMessenger._pyro_sample(msg)
 
 
 class _Data(_Whole):
