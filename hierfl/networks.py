@@ -133,7 +133,10 @@ def _chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     layers = parts if type(module) is nn.Sequential else [("", module)]
     with_weights = [layer for _, layer in layers if any(True for _ in layer.parameters())]
     used_twice = len(set(map(id, with_weights))) < len(with_weights)
-    if used_twice or not all(_known(layer) for _, layer in layers):
+    pictures = [isinstance(layer, (nn.Conv2d, *POOLING)) for _, layer in layers]
+    flat = [type(layer) in (nn.Linear, nn.Flatten) for _, layer in layers]
+    back = any(flat[k] and any(pictures[k:]) for k in range(len(layers)))  # a picture again after it was flat
+    if used_twice or back or not all(_known(layer) for _, layer in layers):
         return None
     # the maximum of ReLUs is the ReLU of the maximum, and that is four times fewer of them
     for k in range(len(layers) - 1):

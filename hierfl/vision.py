@@ -60,7 +60,10 @@ def load_images(name: str, root: Path) -> Images:
     except unreadable as error:
         if any(path.is_file() for path in (root / layout.folder).rglob("*")):
             detail = " ".join(str(error).split())
-            raise UserError(f"{name} in {root / layout.folder} is incomplete or damaged ({detail}); {help}") from error
+            raise UserError(
+                f"{name} in {root / layout.folder} is incomplete or damaged ({detail}); {help}; or move that folder "
+                "away to have it downloaded anew"
+            ) from error
     log.warning("%s is not in %s; downloading it (%s)", name, root, layout.size)
     try:
         return layout.read(sets, root, True)
@@ -151,7 +154,7 @@ CIFAR100 = {
     "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
 }
 
-SUN_HIERARCHY = "SUN397/hierarchy_three_levels/three_levels.xlsx"
+SUN_HIERARCHY = "hierarchy_three_levels/three_levels.xlsx"
 SUN_SUPERCLASSES = ("indoor", "outdoor, natural", "outdoor, man-made")
 SUN_SUBCLASSES, SUN_IMAGES, SUN_TRAIN, SUN_SIDE = 50, 100, 80, 64
 
@@ -231,7 +234,7 @@ LAYOUTS: dict[str, Layout] = {
         _colour("CIFAR100", CIFAR100), "cifar-100-python", "cifar-100-python/ with train, test, meta", "169 MB"
     ),
     "sun397": Layout(
-        _sun, "SUN397", f"SUN397/ with ClassName.txt, the folders a to z, and {SUN_HIERARCHY.removeprefix('SUN397/')}",
+        _sun, "SUN397", f"SUN397/ with ClassName.txt and the folders a to z, and {SUN_HIERARCHY}",
         "39 GB", SUN_HIERARCHY,
     ),
 }  # fmt: skip

@@ -24,20 +24,27 @@ from hierfl.inference.svi import SVI, sgd
 from hierfl.plates import clients, data, flat, param, sample
 
 
+@dataclass(frozen=True)
+class Training:
+    """Minibatch gradient descent on the mean log likelihood."""
+
+    epochs: int = setting(5, "epochs a round", at_least=0)
+    lr: float = setting(1e-2, "step size", above=0)
+    batch: int = setting(10, "examples per step", at_least=1)
+    momentum: float = setting(0.9, "forgotten each round", at_least=0)
+    w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
+
+
 class Limit(Method):
     """rho -> inf: a head of its own for every client, a shared base."""
 
     copies: ClassVar[tuple[str, ...]] = ("base",)
 
     @dataclass(frozen=True)
-    class Settings:
-        """Minibatch gradient descent on the mean log likelihood."""
+    class Settings(Training):
+        """Where something is shared, the server may average over rounds as well."""
 
-        epochs: int = setting(5, "epochs a round", at_least=0)
-        lr: float = setting(1e-2, "step size", above=0)
-        batch: int = setting(10, "examples per step", at_least=1)
-        momentum: float = setting(0.9, "forgotten each round", at_least=0)
-        w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
+        beta: float = setting(0.0, "how much of what is shared the server keeps", at_least=0, below=1)
 
     def shared(self, start: Start) -> State:
         return start.base
@@ -70,18 +77,12 @@ class Limit(Method):
         return False
 
 
-@dataclass(frozen=True)
-class Sharing(Limit.Settings):
-    """Where something is shared, the server may average over rounds as well."""
-
-    beta: float = setting(0.0, "how much of what is shared the server keeps", at_least=0, below=1)
-
-
 class Local(Limit):
     """rho -> inf on everything: no messages."""
 
     name = "local"
     copies = ()
+    Settings = Training
 
     def shared(self, start: Start) -> State:
         return {}
@@ -101,7 +102,6 @@ class FedAvg(Limit):
 
     name = "fedavg"
     copies = ()
-    Settings = Sharing
 
     def shared(self, start: Start) -> State:
         return {"w": self.settings.w_0 * start.head, **start.base}
@@ -134,7 +134,6 @@ class FedPer(Limit):
     """rho -> inf on the head: base and head trained jointly."""
 
     name = "fedper"
-    Settings = Sharing
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
@@ -146,7 +145,7 @@ class FedRep(Limit):
     name = "fedrep"
 
     @dataclass(frozen=True)
-    class Settings(Sharing):
+    class Settings(Limit.Settings):
         """Head and base have epochs of their own."""
 
         head_epochs: int = setting(10, "epochs of the head, before the base's", at_least=0)
