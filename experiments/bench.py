@@ -119,7 +119,7 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
         UserError: for a device that is not there.
     """
     rng = np.random.default_rng(0)
-    tests = 10 * CLASSES
+    tests = setting.examples // 6 // CLASSES * CLASSES  # as the true sets have
     total = setting.examples + tests
     x = rng.integers(0, 256, (total, *setting.event), dtype=np.uint8)
     y = np.arange(total) % CLASSES
@@ -173,31 +173,31 @@ def _measure(
     fit: Fit, setting: Setting, device: str, repeats: int, references: bool, say: Callable[[str], None]
 ) -> dict[str, Any]:
     running = contestants(fit, references)
-    say("warming up")
-    fit.step()
+    for name, run in running.items():
+        say(f"warming up: {name}")
+        run()
     times: dict[str, list[float]] = {name: [] for name in running}
+    rates = []
     for turn in range(repeats):
         for name, run in running.items():
             say(f"turn {turn + 1} of {repeats}: {name}")
             times[name].append(seconds(run, device))
+        rates.append(matmul_rate(device))
     result: dict[str, Any] = {"setting": asdict(setting), "chunk": fit.engine.chunk, "rounds": {}}
     for name, taken in times.items():
-        ratios = [b / a for a, b in zip(times["hierfl"], taken, strict=True)]
         median = statistics.median(taken)
         result["rounds"][name] = {
             "seconds": taken,
             "median_seconds": median,
             "clients_per_second": setting.clients / median,
-            "times_hierfl": statistics.median(ratios),
+            "times_hierfl": statistics.median(b / a for a, b in zip(times["hierfl"], taken, strict=True)),
         }
-    say("arithmetic")
-    flops, rate = work_flops(setting, fit), matmul_rate(device)
-    ours = result["rounds"]["hierfl"]["median_seconds"]
+    flops, rate = work_flops(setting, fit), statistics.median(rates)
     result["bound"] = {
         "flops": flops,
         "matmul_flops_per_second": rate,
         "seconds": flops / rate,
-        "hierfl_over_bound": ours * rate / flops,
+        "hierfl_over_bound": statistics.median(t * r for t, r in zip(times["hierfl"], rates, strict=True)) / flops,
     }
     say("where the time goes")
     result["parts"] = parts(fit, device)
@@ -206,8 +206,8 @@ def _measure(
 
 def matmul_rate(device: str, size: int = 2048, repeats: int = 10) -> float:
     """Floating-point operations per second of the best of several float32 matrix products."""
-    a = torch.ones((size, size), device=device)
-    best = min(seconds(lambda: a @ a, device) for _ in range(repeats))
+    a, b = torch.randn((2, size, size), device=device)  # (products of ones draw less power, and run faster)
+    best = min(seconds(lambda: a @ b, device) for _ in range(repeats))
     return 2 * size**3 / best
 
 
@@ -270,7 +270,7 @@ def parts(fit: Fit, device: str) -> dict[str, Any]:
     whole = spent.pop("model, guide and ELBO")
     spent["Pyro, KL and bookkeeping of the ELBO"] = whole - sum(spent[name] for name in INSIDE)
     spent["everything else"] = total - whole - spent["gather"] - spent["backward"] - spent["optimiser"]
-    return {"seconds": spent, "total_seconds": total, "steps": calls["optimiser"]}
+    return {"seconds": spent, "total_seconds": total, "steps": calls["optimiser"], "calls": calls}
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -278,15 +278,12 @@ def parts(fit: Fit, device: str) -> dict[str, Any]:
 
 def peak_memory(setting: Setting, device: str = "cpu", chunk: int = 0) -> float:
     """MiB at the peak of a round and an evaluation, in a process of its own; on CUDA of the device's memory."""
-    if device.startswith("cuda"):
-        fit = prepare(setting, device, chunk)
-        torch.cuda.reset_peak_memory_stats(device)
-        fit.step()
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    task = json.dumps({**asdict(setting), "chunk": chunk, "threads": torch.get_num_threads()})
-    done = subprocess.run(
-        [sys.executable, "-m", "hierfl.experiments.bench", task], capture_output=True, text=True, check=True
-    )
+    task = json.dumps({**asdict(setting), "device": device, "chunk": chunk, "threads": torch.get_num_threads()})
+    command = [sys.executable, "-m", "hierfl.experiments.bench", task]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+        raise UserError(f"the process that measures memory failed: {last[0]}")
     return float(done.stdout)
 
 
@@ -295,11 +292,14 @@ def _alone(task: str) -> None:
     import resource
 
     said = json.loads(task)
-    chunk, threads = said.pop("chunk"), said.pop("threads")
+    device, chunk, threads = (said.pop(k) for k in ("device", "chunk", "threads"))
     torch.set_num_threads(threads)
-    fit = prepare(Setting(**{**said, "event": tuple(said["event"])}), "cpu", chunk)
+    fit = prepare(Setting(**{**said, "event": tuple(said["event"])}), device, chunk)
     fit.step()
     fit.evaluate()
+    if device.startswith("cuda"):
+        print(torch.cuda.max_memory_allocated(device) / 2**20)
+        return
     unit = 1 if sys.platform == "darwin" else 1024
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
 
@@ -343,10 +343,11 @@ def main(
     for setting in settings:
         say(f"{name}, {setting.clients} clients")
         result = measure(setting, device=device, chunk=chunk, repeats=repeats, references=references, say=say)
-        say("memory")
-        result["peak_memory_mib"] = peak_memory(setting, device, chunk)
         record["results"].append(result)
         folders.write_text(path, json.dumps(record, indent=1) + "\n")  # what is measured is kept
+        say("memory")
+        result["peak_memory_mib"] = peak_memory(setting, device, chunk)
+        folders.write_text(path, json.dumps(record, indent=1) + "\n")
         if not quiet:
             show(result)
     if not quiet:

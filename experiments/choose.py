@@ -39,8 +39,9 @@ def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]
     ready, _ = build(config)
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
     rows = ready.run(progress=False).rows[-settle:]
-    if not rows:
-        raise UserError("there are no validation data to choose by; raise --validation")
+    if len(rows) < settle:
+        wanted = "there are no validation data to choose by" if not rows else f"there are only {len(rows)} evaluations"
+        raise UserError(f"{wanted}; --settle asks for {settle}")
     return {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
 
 
@@ -61,6 +62,9 @@ def search(
     """
     told = {k: v for k, v in given.items() if k != "data_root"}
     about = {"method": method, "data": data, "seeds": seeds, **told, **({"settle": settle} if settle > 1 else {})}
+    for what, number in (("seeds", seeds), ("settle", settle)):
+        if number < 1:
+            raise UserError(f"{what} must be at least 1, not {number}")
     cells: list[dict[str, Any]] = []
     if out.is_file():
         old = json.loads(out.read_text())
@@ -70,9 +74,10 @@ def search(
             raise UserError(f"{out} holds another search: {old}")
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
-        if all(c["settings"] != settings for c in cells):
+        whole = configure(method, data, given, settings)["settings"]  # those that the grid does not name may change
+        if all(c.get("all_settings") != whole for c in cells):
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
-            cells.append({"settings": settings, **_means(rows)})
+            cells.append({"settings": settings, "all_settings": whole, **_means(rows)})
             print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN}, flush=True)
             _write(out, about, by, cells)
     return _write(out, about, by, cells)
@@ -80,6 +85,9 @@ def search(
 
 def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorts the cells, best first, and keeps them."""
+    for name in by:
+        if all(name not in cell for cell in cells):
+            raise UserError(f"{about['method']} has no {name} to be judged by")
     cells = sorted(cells, key=lambda cell: _criterion(cell, by))
     out.parent.mkdir(parents=True, exist_ok=True)
     judged = {"by": list(by)} if by else {}

@@ -10,19 +10,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hierfl.errors import UserError
+from hierfl.inference.method import make_settings
 
 from .folder import read_config, write_text
+from .methods import load as load_method
 
 COLUMNS = ("pm_accuracy", "gm_accuracy", "pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece", "gm_nll", "gm_ece")
 
-#: what is a run's own: seeds are collected, and where data lay is nobody's business
-PRIVATE = ("seed", "redraws", "data_root", "method_digest")
+#: what may differ between runs of one setting: the seed, and where and by what words it was run
+PRIVATE = ("seed", "redraws", "data_root", "method_digest", "device", "chunk", "settings_chosen")
+
+
+def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run was, whoever ran it where: its configuration without what is its own.
+
+    A setting that is newer than the run had its default.
+    """
+    told = {k: v for k, v in config["run"].items() if k not in PRIVATE}
+    settings = make_settings(load_method(config["run"]["method"]).cls, config["settings"])
+    return {"run": told, "settings": {k: getattr(settings, k) for k in settings.__dataclass_fields__}}
 
 
 def gather(runs: list[Path]) -> list[dict[str, Any]]:
@@ -39,9 +52,9 @@ def gather(runs: list[Path]) -> list[dict[str, Any]]:
         summary = json.loads((run / "summary.json").read_text())
         prior = config["settings"].get("prior")
         name = summary["method"] + (f" ({prior} prior)" if prior else "")
-        told = {k: v for k, v in config["run"].items() if k not in PRIVATE}
-        setting = {"run": told, "settings": config["settings"]}
-        groups.setdefault(name, []).append({"summary": summary, "setting": setting})
+        chosen = config["run"].get("settings_chosen", "")
+        member = {"summary": summary, "setting": setting_of(config), "chosen": chosen}
+        groups.setdefault(name, []).append({**member, "digest": config["run"]["method_digest"]})
     records = []
     for name, members in groups.items():
         if any(m["setting"] != members[0]["setting"] for m in members):
@@ -50,6 +63,8 @@ def gather(runs: list[Path]) -> list[dict[str, Any]]:
         if len(set(seeds)) < len(seeds):
             raise UserError(f"{name} has the same seed twice")
         record: dict[str, Any] = {"method": name, "seeds": seeds, "setting": members[0]["setting"]}
+        record["settings_chosen"] = members[0]["chosen"]
+        record["method_digests"] = sorted({m["digest"] for m in members})
         for column in (*COLUMNS, "seconds_per_round"):
             values = [m["summary"][column] for m in members]
             if all(v is not None for v in values):

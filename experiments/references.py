@@ -93,15 +93,15 @@ def tensor_loop(work: Work) -> State:
             z = base(x)
         optimizer = work.sgd([mu, pi], s.head_lr)
         for _ in range(s.head_epochs):
-            q = Normal(mu, softplus(pi))
+            q = _normal(mu, softplus(pi))
             weight, bias = work.split(q.rsample((s.particles,)))
             logits = z @ weight.mT + bias.unsqueeze(1)
             loss = cross_entropy(logits.flatten(0, 1), many, reduction="sum") / s.particles
-            loss = loss + kl_divergence(q, Normal(work.shared["w"], rho)).sum()
+            loss = loss + kl_divergence(q, _normal(work.shared["w"], rho)).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        q = Normal(mu.detach(), softplus(pi.detach()))
+        q = _normal(mu.detach(), softplus(pi.detach()))
         optimizer = work.sgd(base.parameters(), s.base_lr)
         for _ in range(s.base_epochs):
             for index in torch.randperm(len(y), device=y.device).split(s.base_batch):
@@ -195,7 +195,7 @@ def _batched_head(work: Work, rows: list[int], mu: Tensor, pi: Tensor, rho: Tens
         w = mu + sigma * torch.randn((s.particles, *mu.shape), device=mu.device, dtype=mu.dtype)
         each = -Softmax(net.head(w, z), validate_args=False).log_prob(y)
         loss = (each if mask is None else each * mask).sum() / s.particles
-        loss = loss + kl_divergence(Normal(mu, sigma), Normal(work.shared["w"], rho)).sum()
+        loss = loss + kl_divergence(_normal(mu, sigma), _normal(work.shared["w"], rho)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -226,6 +226,11 @@ def _batched_base(work: Work, rows: list[int], mu: Tensor, sigma: Tensor, bases:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+def _normal(loc: Tensor, scale: Tensor) -> Normal:
+    """Unchecked, as hierfl's are: a check asks the device."""
+    return Normal(loc, scale, validate_args=False)
 
 
 def _result(work: Work, mu: Tensor, pi: Tensor, base: nn.Module) -> State:

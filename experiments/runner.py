@@ -104,8 +104,13 @@ def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: b
     return folder, _run(ready, folder, name, progress, resume=False)
 
 
-def resume(folder: Path, progress: bool) -> dict[str, Any]:
+def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Goes on where a run stopped; returns the summary.
+
+    Args:
+        folder: the run's.
+        progress: whether to show it.
+        place: where it goes on, if elsewhere: data_root, device.
 
     Raises:
         UserError: if the folder is not a run's, its checkpoint cannot be used, or the method's file has changed.
@@ -113,9 +118,15 @@ def resume(folder: Path, progress: bool) -> dict[str, Any]:
     config = folders.read_config(folder)
     loaded = methods.load(config["run"]["method"])
     if loaded.digest != config["run"]["method_digest"]:
-        raise UserError(f"{loaded.source} has changed since {folder} was begun; start a new run")
+        raise UserError(
+            f"{loaded.source} has changed since {folder} was begun; start a new run (or move that one away)"
+        )
+    if place:
+        config["run"] |= {k: str(Path(v).resolve()) if k == "data_root" else v for k, v in place.items()}
     with working("loading data", progress):
         ready, name = build(config)
+    if place:
+        folders.write_config(folder, config)
     # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
     return _run(ready, folder, name, progress, resume=begun)

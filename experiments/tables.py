@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
-from hierfl.inference.method import make_settings
 
 from . import folder as folders
-from .collect import gather
-from .methods import load as load_method
+from .collect import gather, setting_of
 from .runner import configure, resume, start
 
 
@@ -112,8 +110,21 @@ class Cell:
         return configure(self.method, self.data, said, settings)
 
 
-#: where a run was made does not make it another cell
-PLACE = ("data_root", "device", "chunk", "redraws", "method_digest", "settings_chosen")
+def check_cell(cell: Cell, folder: Path, extra: dict[str, Any]) -> None:
+    """Checks that a folder holds this cell's run.
+
+    Raises:
+        UserError: if it holds another one.
+    """
+    old, wanted = setting_of(folders.read_config(folder)), setting_of(cell.config(extra))
+    for part, values in wanted.items():
+        other = [k for k in {**old[part], **values} if old[part].get(k) != values.get(k)]
+        if other:
+            was, should = old[part].get(other[0]), values.get(other[0])
+            raise UserError(
+                f"{folder} was run with {other[0]} = {was!r}, but this table wants {should!r}; move it away, or take "
+                "another --out"
+            )
 
 
 def run_cell(cell: Cell, folder: Path, extra: dict[str, Any], progress: bool) -> None:
@@ -122,23 +133,12 @@ def run_cell(cell: Cell, folder: Path, extra: dict[str, Any], progress: bool) ->
     Raises:
         UserError: if the folder holds another run, or the run cannot be made.
     """
-    config = cell.config(extra)
     if not (folder / "config.toml").is_file():
-        start(config, folder, overwrite=folder.exists(), progress=progress)
+        start(cell.config(extra), folder, overwrite=folder.exists(), progress=progress)
         return
-    old = folders.read_config(folder)
-    settings = make_settings(load_method(cell.method).cls, old["settings"])  # what is newer than the run: its default
-    old["settings"] = {k: getattr(settings, k) for k in config["settings"]}
-    for part in ("run", "settings"):
-        told, wanted = ({k: v for k, v in c[part].items() if k not in PLACE} for c in (old, config))
-        other = [k for k in {**told, **wanted} if told.get(k) != wanted.get(k)]
-        if other:
-            raise UserError(
-                f"{folder} was run with {other[0]} = {told.get(other[0])!r}, but this table wants "
-                f"{wanted.get(other[0])!r}; move it away, or take another --out"
-            )
+    check_cell(cell, folder, extra)
     if not (folder / "summary.json").is_file():
-        resume(folder, progress)
+        resume(folder, progress, {k: extra[k] for k in ("data_root", "device") if k in extra})
 
 
 def make(
@@ -164,7 +164,7 @@ def make(
     """
     if name not in TABLES:
         raise unknown("table", name, TABLES)
-    table, out = TABLES[name], out or Path("runs") / f"table-{name}"
+    table, out, extra = TABLES[name], out or Path("runs") / f"table-{name}", extra or {}
     for what, wanted, there in (("data set", data, table.data), ("method", methods, table.methods)):
         for one in wanted or ():
             if one not in there:
@@ -174,27 +174,50 @@ def make(
     cells = [
         Cell(table, d, j, m, s)
         for s in range(seeds or table.seeds)  # the outermost: stopped early, it is a table of fewer seeds
-        for d in data or table.data
-        for j in clients or table.clients
-        for m in methods or table.methods
+        for d in dict.fromkeys(data or table.data)
+        for j in dict.fromkeys(clients or table.clients)
+        for m in dict.fromkeys(methods or table.methods)
     ]
-    problems = [] if collect else list(_run_all(cells, out, extra or {}, progress))
-    rows = list(_rows(table, cells, out))
+    problems = [] if collect else list(_run_all(cells, out, extra, progress))
+    whole = [
+        Cell(table, d, j, m, s)
+        for d in table.data
+        for j in sorted({*table.clients, *(clients or ())})
+        for m in table.methods
+        for s in range(max(table.seeds, seeds or 0))
+    ]
+    rows, strange = _rows(table, whole, out, extra)
+    if not collect:
+        problems += [words for words in strange if words not in problems]
+    sizes = {(c.data, c.clients) for c in cells}
+    asked = {(c.data, c.clients, c.method) for c in cells}
+    part = [
+        row
+        for row in rows
+        if (row["data"], row["clients"]) in sizes
+        and ("ours" not in row or (row["data"], row["clients"], row["method"]) in asked)
+    ]
+    _write(table, name, rows, out)  # all that there is, whatever part was asked for
+    if progress:
+        print(markdown(table, part))
+        for words in strange if collect else ():
+            print(f"left out: {words}", file=sys.stderr)
+    if problems:
+        raise UserError(f"{len(problems)} of {len(cells)} cells could not be run; the first: {problems[0]}")
+    return part
+
+
+def _write(table: PaperTable, name: str, rows: Sequence[dict[str, Any]], out: Path) -> None:
+    """table.json, table.csv and table.md."""
     out.mkdir(parents=True, exist_ok=True)
-    folders.write_text(
-        out / "table.json", json.dumps({"table": name, "note": table.note, "rows": rows}, indent=1) + "\n"
-    )
+    record = {"table": name, "note": table.note, "rows": rows}
+    folders.write_text(out / "table.json", json.dumps(record, indent=1) + "\n")
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     folders.write_text(out / "table.csv", text.getvalue())
     folders.write_text(out / "table.md", markdown(table, rows))
-    if progress:
-        print(markdown(table, rows))
-    if problems:
-        raise UserError(f"{len(problems)} of {len(cells)} cells could not be run; the first: {problems[0]}")
-    return rows
 
 
 def _run_all(cells: Sequence[Cell], out: Path, extra: dict[str, Any], progress: bool) -> Iterator[str]:
@@ -231,14 +254,24 @@ COLUMNS = (
 )
 
 
-def _rows(table: PaperTable, cells: Sequence[Cell], out: Path) -> Iterator[dict[str, Any]]:
-    """One row per data set, number of clients, method and model, ours or published; accuracies in percent."""
-    theirs = published(table)
-    ours: dict[tuple[str, int, str], list[Path]] = {}
+def _rows(
+    table: PaperTable, cells: Sequence[Cell], out: Path, extra: dict[str, Any]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """One row per data set, number of clients, method and model, ours or published (accuracies in percent).
+
+    Also says which finished runs were left out, because they are not this table's.
+    """
+    theirs, ours, strange = published(table), {}, []
     for cell in cells:
-        runs = ours.setdefault((cell.data, cell.clients, cell.method), [])
+        runs: list[Path] = ours.setdefault((cell.data, cell.clients, cell.method), [])
         if (out / cell.name / "summary.json").is_file():
-            runs.append(out / cell.name)
+            try:
+                check_cell(cell, out / cell.name, extra)
+            except UserError as error:
+                strange.append(f"{cell}: {error}")
+            else:
+                runs.append(out / cell.name)
+    rows = []
     known = {key[:3]: None for key in theirs if key[:2] in {(c.data, c.clients) for c in cells}}
     for key in {**known, **dict.fromkeys(ours)}:
         record = gather(ours[key])[0] if ours.get(key) else None
@@ -252,8 +285,9 @@ def _rows(table: PaperTable, cells: Sequence[Cell], out: Path) -> Iterator[dict[
                 error = record[f"{prefix}_accuracy_se"]
                 row |= {"ours": 100 * found, "ours_sem": error and 100 * error, "seeds": len(record["seeds"])}
                 row |= {"nll": record.get(f"{prefix}_nll"), "ece": record.get(f"{prefix}_ece")}
-                row |= {"seconds_per_round": record["seconds_per_round"], "setting": record["setting"]}
-            yield row
+                row |= {k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests")}
+            rows.append(row)
+    return rows, strange
 
 
 def markdown(table: PaperTable, rows: Sequence[dict[str, Any]]) -> str:
@@ -268,6 +302,12 @@ def markdown(table: PaperTable, rows: Sequence[dict[str, Any]]) -> str:
             found = {row["clients"]: row for row in mine if (row["method"], row["model"]) == (method, model)}
             shown = " | ".join(_pair(found.get(j, {})) for j in sizes)
             lines.append(f"| {method} | {model} | {shown} |")
+        lines.append("")
+        for method, row in {row["method"]: row for row in mine if "ours" in row}.items():
+            values = ", ".join(f"{k}={v}" for k, v in row["setting"]["settings"].items())
+            how = row["settings_chosen"] or "its defaults, not searched on this data set"
+            mixed = "; runs of different versions of its file" if len(row["method_digests"]) > 1 else ""
+            lines.append(f"- {method}: {how}{mixed} ({values})")
         lines.append("")
     return "\n".join([*lines, table.note, ""])
 

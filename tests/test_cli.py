@@ -379,6 +379,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     kept = first["cells"][0] | {"pm_nll": 0.123}
     out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
     choose.main([*arguments, "lr=0.05,0.02"])
+    choose.main([*arguments, "lr=5e-2"])  # the same
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
     assert cells.keys() == {"0.05", "0.001", "0.02"}
     assert cells["0.05"]["pm_nll"] == 0.123  # not run again
@@ -387,8 +388,14 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     values = [c["pm_accuracy"] + c["gm_accuracy"] for c in again["cells"]]
     assert again["by"] == ["pm_accuracy", "gm_accuracy"]
     assert values == sorted(values, reverse=True)
-    with pytest.raises(UserError, match="one direction"):
-        choose.main([*arguments, "lr=0.05", "--by", "pm_accuracy,gm_nll"])
+    for words, said in (
+        ("one direction", ["lr=0.05", "--by", "pm_accuracy,gm_nll"]),
+        ("fedavg has no pm_rmse", ["lr=0.05", "--by", "pm_rmse"]),
+        ("settle must be at least 1", ["lr=0.05", "--settle", "0"]),
+        ("only 2 evaluations; --settle asks for 5", ["lr=0.04", "--settle", "5", "--out", str(tmp_path / "new.json")]),
+    ):
+        with pytest.raises(UserError, match=words):
+            choose.main([*arguments, *said])
 
 
 def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(

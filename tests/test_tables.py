@@ -31,7 +31,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def table(**part: object) -> list[dict]:
     said = {"data": ["fashion-mnist"], "clients": [4], "methods": ["local", "pfedvem"], "seeds": 2, "extra": SMALL}
-    return make("pfedvem-1", Path("t"), progress=False, **{**said, **part})  # type: ignore[arg-type]
+    return make("pfedvem-1", Path("t"), **{"progress": False, **said, **part})  # type: ignore[arg-type]
 
 
 def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
@@ -49,10 +49,10 @@ def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
     stamps = {p: p.stat().st_mtime_ns for p in tiny.glob("t/*/summary.json")}
     assert table() == rows
     assert stamps == {p: p.stat().st_mtime_ns for p in tiny.glob("t/*/summary.json")}
-    assert [r["ours"] for r in csv.DictReader((tiny / "t/table.csv").read_text().splitlines())] == [
-        str(r["ours"]) for r in rows
-    ]
-    assert json.loads((tiny / "t/table.json").read_text())["rows"] == rows
+    lines = csv.DictReader((tiny / "t/table.csv").read_text().splitlines())
+    assert [line["ours"] for line in lines if line["ours"]] == [str(row["ours"]) for row in rows]
+    written = json.loads((tiny / "t/table.json").read_text())["rows"]
+    assert [row for row in written if "ours" in row] == rows
 
 
 def test_an_interrupted_cell_goes_on_where_it_was(tiny: Path) -> None:
@@ -71,11 +71,48 @@ def test_an_interrupted_cell_goes_on_where_it_was(tiny: Path) -> None:
 def test_a_run_that_is_older_than_a_setting_had_its_default(tiny: Path) -> None:
     rows = table(seeds=1)
     path = tiny / "t/fashion-mnist-4-pfedvem-0/config.toml"
-    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("beta")))
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("momentum")))
     assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
     path.write_text(path.read_text().replace("particles = 5", "particles = 4"))
     with pytest.raises(UserError, match="with particles = 4, but this table wants 5"):
         table(seeds=1)
+
+
+def test_where_a_cell_was_run_makes_no_difference(tiny: Path) -> None:
+    rows = table(methods=["local"])
+    path = tiny / "t/fashion-mnist-4-local-1/config.toml"
+    path.write_text(path.read_text().replace("chunk = 0", "chunk = 3").replace("best of", "finest of"))
+    assert "finest of" in path.read_text()
+    assert [r["ours"] for r in table(methods=["local"])] == [r["ours"] for r in rows]
+
+
+def test_a_finished_run_that_is_no_cell_of_the_table_is_left_out(tiny: Path, capfd: pytest.CaptureFixture) -> None:
+    table(seeds=1, methods=["local"])
+    path = tiny / "t/fashion-mnist-4-local-0/config.toml"
+    path.write_text(path.read_text().replace("lr = 0.003", "lr = 0.5"))
+    assert not [r for r in table(seeds=1, methods=["local"], collect=True, progress=True) if "ours" in r]
+    assert "left out: fashion-mnist, 4 clients, local, seed 0" in capfd.readouterr().err
+    with pytest.raises(UserError, match="was run with lr = 0.5"):
+        table(seeds=1, methods=["local"])
+
+
+def test_files_hold_all_that_has_finished_whatever_part_was_asked_for(tiny: Path) -> None:
+    table(seeds=1)
+    table(seeds=1, methods=["local", "local"])
+    rows = json.loads((tiny / "t/table.json").read_text())["rows"]
+    assert {r["method"] for r in rows if "ours" in r} == {"local", "pfedvem"}
+    text = (tiny / "t/table.md").read_text()
+    assert "- pfedvem: best of" in text
+    assert "beta=0.5" in text
+
+
+def test_a_cell_goes_on_where_the_data_are_now(tiny: Path) -> None:
+    table(seeds=1, methods=["local"])
+    (tiny / "t/fashion-mnist-4-local-0/summary.json").unlink()
+    (tiny / "elsewhere").mkdir()
+    (tiny / "fashion-mnist.npz").rename(tiny / "elsewhere/fashion-mnist.npz")
+    table(seeds=1, methods=["local"], extra={**SMALL, "data_root": "elsewhere"})
+    assert str(tiny / "elsewhere") in (tiny / "t/fashion-mnist-4-local-0/config.toml").read_text()
 
 
 def test_another_run_in_a_cells_folder_is_refused_and_the_other_cells_go_on(tiny: Path) -> None:
