@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,7 +62,7 @@ class Setting:
 SETTINGS = {
     "digits": Setting("8x8 images, the main job's size", (1, 8, 8), 1_400, 20, "mlp:64", 10),
     "fashion-mnist": Setting("28x28 images, MLP", (1, 28, 28), 60_000, 100, "mlp:100", 50),
-    "cifar10": Setting("32x32 colour images, CNN", (3, 32, 32), 50_000, 100, CNN, 10),
+    "cifar10": Setting("32x32 colour images, CNN; a fifth of the clients", (3, 32, 32), 10_000, 20, CNN, 10),
 }
 CLASSES = 10
 
@@ -153,55 +153,55 @@ def _wait(device: str) -> None:
 
 
 def measure(
-    setting: Setting, *, device: str = "cpu", chunk: int = 0, repeats: int = 3, references: bool = True,
+    settings: Sequence[Setting], *, device: str = "cpu", chunk: int = 0, repeats: int = 3, references: bool = True,
     say: Callable[[str], None] = lambda text: None,
-) -> dict[str, Any]:  # fmt: skip
-    """Everything about one setting, ready for json.
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Everything about some settings, ready for json; in each turn every contestant of every setting runs once.
 
     Args:
-        setting: what to do.
+        settings: what to do.
         device, chunk: as for a run.
         repeats: turns, after one round to warm up.
         references: whether they run too.
         say: told what is going on.
     """
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):  # the references' noise
-        return _measure(prepare(setting, device, chunk), setting, device, repeats, references, say)
+        fits = [prepare(setting, device, chunk) for setting in settings]
+        running = [contestants(fit, references) for fit in fits]
+        times: list[dict[str, list[float]]] = [{name: [] for name in each} for each in running]
+        rates: list[float] = []
+        for turn in range(repeats + 1):
+            for setting, each, taken in zip(settings, running, times, strict=True):
+                for name, run in each.items():
+                    say(f"{f'turn {turn} of {repeats}' if turn else 'warming up'}: {setting.clients} clients, {name}")
+                    taken[name].append(seconds(run, device))
+            rates.append(matmul_rate(device))
+        say("where the time goes")
+        return [_result(*each, rates[1:], device) for each in zip(settings, fits, times, strict=True)]
 
 
-def _measure(
-    fit: Fit, setting: Setting, device: str, repeats: int, references: bool, say: Callable[[str], None]
+def _result(
+    setting: Setting, fit: Fit, times: dict[str, list[float]], rates: list[float], device: str
 ) -> dict[str, Any]:
-    running = contestants(fit, references)
-    for name, run in running.items():
-        say(f"warming up: {name}")
-        run()
-    times: dict[str, list[float]] = {name: [] for name in running}
-    rates = []
-    for turn in range(repeats):
-        for name, run in running.items():
-            say(f"turn {turn + 1} of {repeats}: {name}")
-            times[name].append(seconds(run, device))
-        rates.append(matmul_rate(device))
-    result: dict[str, Any] = {"setting": asdict(setting), "chunk": fit.engine.chunk, "rounds": {}}
-    for name, taken in times.items():
+    ours, flops = times["hierfl"][1:], work_flops(setting, fit)
+    rounds = {}
+    for name, (_, *taken) in times.items():  # the first was to warm up
         median = statistics.median(taken)
-        result["rounds"][name] = {
+        rounds[name] = {
             "seconds": taken,
             "median_seconds": median,
             "clients_per_second": setting.clients / median,
-            "times_hierfl": statistics.median(b / a for a, b in zip(times["hierfl"], taken, strict=True)),
+            "times_hierfl": statistics.median(b / a for a, b in zip(ours, taken, strict=True)),
         }
-    flops, rate = work_flops(setting, fit), statistics.median(rates)
-    result["bound"] = {
+    rate = statistics.median(rates)
+    bound = {
         "flops": flops,
         "matmul_flops_per_second": rate,
         "seconds": flops / rate,
-        "hierfl_over_bound": statistics.median(t * r for t, r in zip(times["hierfl"], rates, strict=True)) / flops,
+        "hierfl_over_bound": statistics.median(t * r for t, r in zip(ours, rates, strict=True)) / flops,
     }
-    say("where the time goes")
-    result["parts"] = parts(fit, device)
-    return result
+    about = {"setting": asdict(setting), "chunk": fit.engine.chunk}
+    return {**about, "rounds": rounds, "bound": bound, "parts": parts(fit, device)}
 
 
 def matmul_rate(device: str, size: int = 2048, repeats: int = 10) -> float:
@@ -340,12 +340,12 @@ def main(
     }
     if not quiet:
         print(heading(record))
-    for setting in settings:
-        say(f"{name}, {setting.clients} clients")
-        result = measure(setting, device=device, chunk=chunk, repeats=repeats, references=references, say=say)
-        record["results"].append(result)
-        folders.write_text(path, json.dumps(record, indent=1) + "\n")  # what is measured is kept
-        say("memory")
+    record["results"] = measure(
+        settings, device=device, chunk=chunk, repeats=repeats, references=references, say=say
+    )  # fmt: skip
+    folders.write_text(path, json.dumps(record, indent=1) + "\n")  # what is measured is kept
+    for setting, result in zip(settings, record["results"], strict=True):
+        say(f"memory, {setting.clients} clients")
         result["peak_memory_mib"] = peak_memory(setting, device, chunk)
         folders.write_text(path, json.dumps(record, indent=1) + "\n")
         if not quiet:

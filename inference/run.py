@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hierfl")
 Row = dict[str, Any]
 
-CPU_CHUNK = 10
+CPU_CHUNK = 20
 
 
 @dataclass(frozen=True)

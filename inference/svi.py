@@ -313,7 +313,10 @@ class SVI:
         present = position >= 0
         counts = present.sum(-1)
         steps = [len(plan) for plan in plans]
-        complete = bool((counts == position.shape[-1]).all())
+        # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
+        # and needs no mask where all rows are full
+        widths = counts.max(1).values
+        complete = ((counts == widths[:, None]) | (counts == 0)).all(1).tolist()
         position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
         weight = (local.n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
         places = local.examples.first(local.clients) + position
@@ -327,10 +330,10 @@ class SVI:
             optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active)
             values = {**part.values, **leaves}
             n, everybody = local.n[:active], everyone[:active]
-            for step in range(first, last):
-                x, y = local.examples.at(places[step, :active])
-                here = None if complete else mask[step, :active]
-                frozen.show(x, everybody, position[step, :active])
+            for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
+                x, y = local.examples.at(places[step, :active, :width])
+                here = None if complete[step] else mask[step, :active, :width]
+                frozen.show(x, everybody, position[step, :active, :width])
                 noise.counts = counts[step]
                 batch = Batch(x, y, here, n, weight[step, :active])
                 self._step(local.method, batch, values, noise.at(step, active), frozen, optimizer)

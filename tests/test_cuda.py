@@ -54,6 +54,6 @@ def test_convolutions_of_many_clients_equal_those_on_the_cpu() -> None:
 
 def test_a_benchmark_runs_on_the_device() -> None:
     setting = replace(choose("digits", 4), examples=200, network="mlp:5")
-    result = measure(setting, device="cuda", repeats=1)
+    (result,) = measure([setting], device="cuda", repeats=1)
     assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
     assert peak_memory(setting, "cuda") > 0
