@@ -98,9 +98,10 @@ def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict
 def _criterion(cell: dict[str, Any], by: Sequence[str]) -> float:
     """What is to be small; a cell that diverged, or lacks what it is judged by, comes last."""
     values = [cell.get(name) for name in by] or [cell.get("pm_nll", cell.get("pm_rmse"))]
-    if any(value is None for value in values):
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < len(values):
         return float("inf")
-    mean = sum(values) / len(values)
+    mean = sum(numbers) / len(numbers)
     return -mean if by and by[0].endswith("accuracy") else mean
 
 

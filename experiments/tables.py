@@ -261,9 +261,10 @@ def _rows(
 
     Also says which finished runs were left out, because they are not this table's.
     """
-    theirs, ours, strange = published(table), {}, []
+    theirs, strange = published(table), []
+    ours: dict[tuple[str, int, str], list[Path]] = {}
     for cell in cells:
-        runs: list[Path] = ours.setdefault((cell.data, cell.clients, cell.method), [])
+        runs = ours.setdefault((cell.data, cell.clients, cell.method), [])
         if (out / cell.name / "summary.json").is_file():
             try:
                 check_cell(cell, out / cell.name, extra)
@@ -282,8 +283,8 @@ def _rows(
             row: dict[str, Any] = {"data": key[0], "clients": key[1], "method": key[2], "model": model}
             row |= {"published": number and number.accuracy, "published_sem": number and number.sem}
             if record is not None and found is not None:
-                error = record[f"{prefix}_accuracy_se"]
-                row |= {"ours": 100 * found, "ours_sem": error and 100 * error, "seeds": len(record["seeds"])}
+                sem = record[f"{prefix}_accuracy_se"]
+                row |= {"ours": 100 * found, "ours_sem": sem and 100 * sem, "seeds": len(record["seeds"])}
                 row |= {"nll": record.get(f"{prefix}_nll"), "ece": record.get(f"{prefix}_ece")}
                 row |= {k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests")}
             rows.append(row)

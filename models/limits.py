@@ -24,33 +24,18 @@ from hierfl.inference.svi import SVI, sgd
 from hierfl.plates import clients, data, flat, param, sample
 
 
-@dataclass(frozen=True)
-class Training:
-    """Minibatch gradient descent on the mean log likelihood."""
-
-    epochs: int = setting(5, "epochs a round", at_least=0)
-    lr: float = setting(1e-2, "step size", above=0)
-    batch: int = setting(10, "examples per step", at_least=1)
-    momentum: float = setting(0.9, "forgotten each round", at_least=0)
-    w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
-
-
 class Limit(Method):
-    """rho -> inf: a head of its own for every client, a shared base."""
-
-    copies: ClassVar[tuple[str, ...]] = ("base",)
+    """rho -> inf: a head of its own for every client, by minibatch gradient descent."""
 
     @dataclass(frozen=True)
-    class Settings(Training):
-        """Where something is shared, the server may average over rounds as well."""
+    class Settings:
+        """Minibatch gradient descent on the mean log likelihood."""
 
-        beta: float = setting(0.0, "how much of what is shared the server keeps", at_least=0, below=1)
-
-    def shared(self, start: Start) -> State:
-        return start.base
-
-    def personal(self, start: Start) -> State:
-        return {"mu": self.settings.w_0 * start.head}
+        epochs: int = setting(5, "epochs a round", at_least=0)
+        lr: float = setting(1e-2, "step size", above=0)
+        batch: int = setting(10, "examples per step", at_least=1)
+        momentum: float = setting(0.9, "forgotten each round", at_least=0)
+        w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -69,9 +54,6 @@ class Limit(Method):
         s = self.settings
         return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"base": SampleWeighted(keep=self.settings.beta)}
-
     @property
     def has_global_model(self) -> bool:
         return False
@@ -81,11 +63,6 @@ class Local(Limit):
     """rho -> inf on everything: no messages."""
 
     name = "local"
-    copies = ()
-    Settings = Training
-
-    def shared(self, start: Start) -> State:
-        return {}
 
     def personal(self, start: Start) -> State:
         return {"mu": self.settings.w_0 * start.head, **start.base}
@@ -93,11 +70,29 @@ class Local(Limit):
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
 
+
+class SharedBase(Limit):
+    """The base is everybody's."""
+
+    copies: ClassVar[tuple[str, ...]] = ("base",)
+
+    @dataclass(frozen=True)
+    class Settings(Limit.Settings):
+        """Where something is shared, the server may average over rounds as well."""
+
+        beta: float = setting(0.0, "how much of what is shared the server keeps", at_least=0, below=1)
+
+    def shared(self, start: Start) -> State:
+        return start.base
+
+    def personal(self, start: Start) -> State:
+        return {"mu": self.settings.w_0 * start.head}
+
     def exchange(self) -> dict[str, Rule]:
-        return {}
+        return {"base": SampleWeighted(keep=self.settings.beta)}
 
 
-class FedAvg(Limit):
+class FedAvg(SharedBase):
     """rho -> 0: every w_j is w."""
 
     name = "fedavg"
@@ -130,7 +125,7 @@ class FedAvg(Limit):
         return True
 
 
-class FedPer(Limit):
+class FedPer(SharedBase):
     """rho -> inf on the head: base and head trained jointly."""
 
     name = "fedper"
@@ -139,13 +134,13 @@ class FedPer(Limit):
         return [self.sgd("mu", "base")]
 
 
-class FedRep(Limit):
+class FedRep(SharedBase):
     """rho -> inf on the head: first the head, then the base."""
 
     name = "fedrep"
 
     @dataclass(frozen=True)
-    class Settings(Limit.Settings):
+    class Settings(SharedBase.Settings):
         """Head and base have epochs of their own."""
 
         head_epochs: int = setting(10, "epochs of the head, before the base's", at_least=0)
