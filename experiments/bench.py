@@ -113,7 +113,7 @@ def choose(name: str, clients: int | None = None, batch: int | None = None) -> S
 
 
 def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
-    """A fit of pFedVEM to noise, everybody reporting.
+    """A fit of pFedVEM to noise; everybody trains, a tenth reports.
 
     Raises:
         UserError: for a device that is not there.
@@ -126,7 +126,7 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
     pool = make_pool("noise", x[tests:], y[tests:], x[:tests], y[:tests])
     federation = Federation.from_pool(pool, setting.clients, "label-skew:5,redraw", validation=0.0)
     method = PFedVEM(architecture(setting.network, federation), base_batch=setting.batch)
-    return Fit(method, federation, Options(rounds=10**6, device=device, chunk=chunk))
+    return Fit(method, federation, Options(rounds=10**6, participation=0.1, quorum=2, device=device, chunk=chunk))
 
 
 def contestants(fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
@@ -300,8 +300,14 @@ def _alone(task: str) -> None:
     if device.startswith("cuda"):
         print(torch.cuda.max_memory_allocated(device) / 2**20)
         return
-    unit = 1 if sys.platform == "darwin" else 1024
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
+    try:
+        status = Path("/proc/self/status").read_text()
+    except FileNotFoundError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
+        return
+    # (not ru_maxrss, which a Linux process inherits from the one that started it)
+    print(float(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 2**10)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

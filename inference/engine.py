@@ -20,8 +20,7 @@ class PlateEngine:
 
     Args:
         method, federation: whose.
-        chunk: rows in one plate. On a CPU 20 (measured: more than twice as fast as one; 10 to 50 are level for 100
-            clients, and with 800 small ones 20 beat 10); on a GPU take as many as fit.
+        chunk: rows in one plate; see :func:`hierfl.inference.run.suitable_chunk`.
         seed: of all the clients' randomness.
     """
 

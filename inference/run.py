@@ -33,7 +33,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("hierfl")
 Row = dict[str, Any]
 
-CPU_CHUNK = 20
+
+def suitable_chunk(clients: int, device: torch.device) -> int:
+    """Rows in one plate where nothing is said.
+
+    On a CPU the plate's parameters and momentum should stay near the cores: measured for 100 clients, 10 rows take less
+    than half the time of one, and 50 no less than 10; where clients are many, and so small and alike, 40 beat 10.
+    Elsewhere all that there are.
+    """
+    return min(40, max(10, clients // 10)) if device.type == "cpu" else clients
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,7 @@ class Fit:
         if options.quorum > federation.clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {federation.clients} clients")
         self.federation = federation.to(options.device, options.dtype)
-        chunk = options.chunk or (CPU_CHUNK if self.federation.device.type == "cpu" else federation.clients)
+        chunk = options.chunk or suitable_chunk(federation.clients, self.federation.device)
         self.engine = PlateEngine(method, self.federation, chunk, options.seed)
         start = Start.of(method.network, options.seed)
         shared = {k: self._place(v) for k, v in method.shared(start).items()}
