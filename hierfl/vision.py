@@ -43,15 +43,15 @@ def load_images(name: str, root: Path) -> Images:
     """
     layout = LAYOUTS[name]
     subclasses = ", fine_train, fine_test" * (name in ("cifar100", "sun397"))
-    help = f"put {name}.npz (x_train, y_train, x_test, y_test{subclasses}) or {layout.files} into {root}"
+    advice = f"put {name}.npz (x_train, y_train, x_test, y_test{subclasses}) or {layout.files} into {root}"
     try:
         import torchvision.datasets as sets
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"torchvision cannot be imported ({error}); torch and torchvision must come from the same build; or {help}"
+            f"torchvision cannot be imported ({error}); torch and torchvision must come from the same build; or {advice}"
         ) from error
     if layout.beside is not None and not (root / layout.beside).is_file():
-        raise UserError(f"{name} also needs {root / layout.beside}, which torchvision does not download; {help}")
+        raise UserError(f"{name} also needs {root / layout.beside}, which torchvision does not download; {advice}")
     unreadable = (RuntimeError, OSError, ValueError, EOFError, AssertionError, KeyError, IndexError, BadZipFile)
     try:
         return layout.read(sets, root, False)
@@ -61,7 +61,7 @@ def load_images(name: str, root: Path) -> Images:
         if any(path.is_file() for path in (root / layout.folder).rglob("*")):
             detail = " ".join(str(error).split())
             raise UserError(
-                f"{name} in {root / layout.folder} is incomplete or damaged ({detail}); {help}; or move that folder "
+                f"{name} in {root / layout.folder} is incomplete or damaged ({detail}); {advice}; or move that folder "
                 "away to have it downloaded anew"
             ) from error
     log.warning("%s is not in %s; downloading it (%s)", name, root, layout.size)
@@ -71,7 +71,7 @@ def load_images(name: str, root: Path) -> Images:
         raise
     except unreadable as error:
         detail = " ".join(str(error).split())
-        raise UserError(f"{name} is not in {root}, and its download failed ({detail}); {help}") from error
+        raise UserError(f"{name} is not in {root}, and its download failed ({detail}); {advice}") from error
 
 
 @dataclass(frozen=True)
