@@ -48,7 +48,7 @@ def load_images(name: str, root: Path) -> Images:
         import torchvision.datasets as sets
     except (ImportError, RuntimeError) as error:
         raise UserError(
-            f"torchvision cannot be imported ({error}); torch and torchvision must come from the same build; or {advice}"
+            f"torchvision cannot be imported ({error}): it and torch must come from the same build; or {advice}"
         ) from error
     if layout.beside is not None and not (root / layout.beside).is_file():
         raise UserError(f"{name} also needs {root / layout.beside}, which torchvision does not download; {advice}")
