@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy, pad, softplus
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from hierfl.federation import Federation
+from hierfl.federation import Federation, buckets
 from hierfl.federation import pad as pad_indices
 from hierfl.inference.method import State
-from hierfl.inference.svi import buckets, shrunk, spans
+from hierfl.inference.svi import shrunk, spans
 from hierfl.likelihoods import Softmax
 from hierfl.models import PFedVEM
 

@@ -37,7 +37,8 @@ class Softmax(TorchDistribution):
         """Normalised log probabilities, (*batch, classes)."""
         if self.logits.dim() < 2:
             return self.logits.log_softmax(-1)
-        return self.logits.transpose(-1, -2).log_softmax(-2).transpose(-1, -2)  # see log_prob
+        order = _as_they_lie(self.logits)
+        return _back(self.logits.transpose(-1, -2).permute(order).log_softmax(-2), order).transpose(-1, -2)
 
     @property
     def probs(self) -> Tensor:
@@ -63,15 +64,27 @@ class Softmax(TorchDistribution):
         if not shape:
             return -cross_entropy(logits, value.long())
         # classes before examples: torch is eight times slower along a short last dimension (measured on a CPU)
-        rows = (math.prod(shape[:-1]), logits.shape[-1], shape[-1])
-        losses = cross_entropy(
-            logits.transpose(-1, -2).reshape(rows), value.long().reshape(rows[0], rows[2]), reduction="none"
-        )
-        return -losses.reshape(shape)
+        by_class = logits.transpose(-1, -2)
+        order = _as_they_lie(logits)
+        by_class, value = by_class.permute(order), value.permute(order[:-1])
+        rows, (classes, n) = math.prod(value.shape[:-1]), by_class.shape[-2:]
+        losses = cross_entropy(by_class.reshape(rows, classes, n), value.long().reshape(rows, n), reduction="none")
+        return -_back(losses.reshape(value.shape), order[:-1])
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Labels, from torch's global generator."""
         return torch.distributions.Categorical(logits=self.logits, validate_args=False).sample(sample_shape)
+
+
+def _as_they_lie(logits: Tensor) -> list[int]:
+    """An order of all dimensions that leaves the last two in place, and the others as they lie in memory."""
+    batch = sorted(range(logits.dim() - 2), key=logits.stride, reverse=True)
+    return [*batch, logits.dim() - 2, logits.dim() - 1]
+
+
+def _back(x: Tensor, order: list[int]) -> Tensor:
+    """Undoes ``x.permute(order)``."""
+    return x.permute([order.index(k) for k in range(len(order))])
 
 
 def gaussian(output: Tensor, noise: float | Tensor) -> Normal:

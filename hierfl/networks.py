@@ -199,10 +199,14 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return product(x, weight, bias) if bias is None or bias.dim() == 3 else product(x, weight) + bias
     if x.dim() > 3 or weight.shape[1] != x.shape[0]:
         y = x @ weight.mT
-    else:  # one product per client for all particles: x is read once
-        draws, rows, out, _ = weight.shape
-        y = product(x, weight.transpose(0, 1).reshape(rows, draws * out, -1)).unflatten(-1, (draws, out)).movedim(2, 0)
-    return y if bias is None else y + bias
+        return y if bias is None else y + bias
+    # one product per client for all particles, x is read once; examples last, as the likelihood wants them
+    draws, rows, out, _ = weight.shape
+    every = weight.transpose(0, 1).reshape(rows, draws * out, -1)
+    own = bias is not None and bias.dim() == 4
+    y = product(every, x, bias.transpose(0, 1).reshape(rows, draws * out, 1) if own else None)
+    y = y.unflatten(1, (draws, out)).permute(1, 0, 3, 2)
+    return y if own or bias is None else y + bias
 
 
 class _Product(torch.autograd.Function):
@@ -215,6 +219,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.bias = None if bias is None else bias.shape
         return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias, x, weight.mT)
 
     @staticmethod
@@ -223,12 +228,16 @@ class _Product(torch.autograd.Function):
         return (
             torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None,
             torch.bmm(gradient.mT, x) if ctx.needs_input_grad[1] else None,
-            gradient.sum(1, keepdim=True) if ctx.needs_input_grad[2] else None,
+            gradient.sum_to_size(ctx.bias) if ctx.needs_input_grad[2] else None,
         )
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (S, n, in) times the transpose of weight (S, out, in) plus bias (S, 1, out), client by client: (S, n, out)."""
+    """x (S, n, in) times the transpose of weight (S, out, in) plus bias (S, 1, out) or (S, n, 1), client by client.
+
+    Returns:
+        (S, n, out).
+    """
     return _Product.apply(x, weight, bias)
 
 

@@ -26,14 +26,11 @@ from torch.distributions import Independent, TransformedDistribution, kl_diverge
 from torch.nn.utils.rnn import pad_sequence
 
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, Federation, pad
+from hierfl.federation import Batch, Federation, buckets, pad
 from hierfl.noise import ClientNoise, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 
 from .method import Local, Method, State
-
-#: examples (padding included) that cost about as much as one more pass through the model: decides about buckets
-PASS = 512
 
 
 def guide_latents(
@@ -283,9 +280,9 @@ class SVI:
     def run(self, local: Local, phase: int) -> Local:
         """Trains the rows; see the class."""
         names = [k for name in self.names for k in local.method.expand(name, local.values)]
+        local = local.own(names)  # without epochs, too: what is trained is what is sent
         if not names or not self.epochs:
             return local
-        local = local.own(names)
         # validation costs in a hot loop; gradients are wanted whatever the caller has switched off
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is None:
@@ -388,16 +385,6 @@ def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: obj
                 if gradient is not None:
                     gradients[name][first:last] = gradient
     return {k: g.squeeze(1) for k, g in gradients.items()}
-
-
-def buckets(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cuts rows, largest first, so that little is padded: a new bucket where padding would cost more than a pass."""
-    first = 0
-    for row in range(1, len(sizes) + 1):
-        waste = sum(sizes[first] - n for n in sizes[first : row + 1])
-        if row == len(sizes) or waste > PASS + sum(sizes[first : row + 1]) // 4:
-            yield first, row
-            first = row
 
 
 def spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:

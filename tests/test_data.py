@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 import torch
 from conftest import blobs
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hierfl import Federation, UserError
 from hierfl.datasets import load, load_npz, make_pool
-from hierfl.federation import pad
+from hierfl.federation import Examples, buckets, pad
 
 
 def test_digits_are_embedded_and_always_the_same(tmp_path: Path) -> None:
@@ -34,6 +36,32 @@ def test_a_batch_holds_exactly_the_clients_examples(small: Federation) -> None:
         assert batch.mask[row, :n].all()
         assert torch.equal(batch.x[row, :n], small.x[small.train[j]])
         assert torch.equal(batch.y[row, :n], small.y[small.train[j]])
+
+
+@given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_buckets_cover_every_row_once_and_pad_little(sizes: list[int]) -> None:
+    sizes = sorted(sizes, reverse=True)
+    cut = list(buckets(sizes))
+    assert [r for first, last in cut for r in range(first, last)] == list(range(len(sizes)))
+    for first, last in cut:
+        padding = sum(sizes[first] - n for n in sizes[first:last])
+        assert padding <= 512 + sum(sizes[first:last]) / 4 + 1
+
+
+def test_examples_are_the_same_whether_a_bucket_lies_ready_or_is_put_together() -> None:
+    sizes = [900, 870, 200, 190, 3]
+    fed = blobs(sizes)
+    examples = Examples(fed, range(5))
+    cut = [list(range(first, last)) for first, last in buckets(sizes)]
+    assert len(cut) > 1  # or nothing would be seen here
+    inputs, _ = examples.data
+    for rows in [*cut, [4], [0, 3], [3, 0, 4]]:
+        batch, wanted = examples.batch(rows), fed.batch(rows)
+        for got, want in zip((batch.x, batch.y, batch.n), (wanted.x, wanted.y, wanted.n), strict=True):
+            assert torch.equal(got, want)
+        assert batch.mask is wanted.mask is None or torch.equal(batch.mask, wanted.mask)  # type: ignore[arg-type]
+        assert (batch.x.data_ptr() == inputs[int(examples.first(rows)[0])].data_ptr()) == (rows in cut)
 
 
 def test_padding_is_left_out_where_rows_are_equally_long() -> None:

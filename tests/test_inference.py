@@ -19,7 +19,7 @@ from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, 
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
 from hierfl.inference.server import Server, participants
-from hierfl.inference.svi import adam, buckets, elbo, elbo_gradient, global_log_prob, sgd, spans
+from hierfl.inference.svi import adam, elbo, elbo_gradient, global_log_prob, sgd, spans
 from hierfl.models import FedAvg, FedPer, PFedVEM
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator, permutation, reparametrise
@@ -127,15 +127,14 @@ def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, ne
     assert torch.allclose(full, total, rtol=1e-12)
 
 
-@given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=60))
-@settings(max_examples=60, deadline=None)
-def test_buckets_cover_every_row_once_and_pad_little(sizes: list[int]) -> None:
-    sizes = sorted(sizes, reverse=True)
-    cut = list(buckets(sizes))
-    assert [r for first, last in cut for r in range(first, last)] == list(range(len(sizes)))
-    for first, last in cut:
-        padding = sum(sizes[first] - n for n in sizes[first:last])
-        assert padding <= 512 + sum(sizes[first:last]) / 4 + 1
+@pytest.mark.parametrize("without", ["head_epochs", "base_epochs"])
+def test_a_phase_without_epochs_sends_what_it_was_given(small: Federation, net: Architecture, without: str) -> None:
+    method = PFedVEM(net, **{without: 0})
+    trained = fit(method, small, rounds=1, dtype=torch.float64, progress=False)
+    start = method.shared(Start.of(net, 0))
+    base = {k: v.double() for k, v in start.items() if k != "w"}
+    kept = [torch.allclose(trained.shared[k], v, rtol=1e-12) for k, v in base.items()]
+    assert all(kept) == (without == "base_epochs")
 
 
 @given(steps=st.lists(st.integers(1, 20), min_size=1, max_size=10))

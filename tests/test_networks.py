@@ -209,6 +209,22 @@ def test_head_weight_comes_before_bias_whatever_leads(draws: int, rows: int, n: 
             assert torch.allclose(head(flat, z)[j], out[k, j])
 
 
+def test_a_drawn_heads_gradients_are_torchs() -> None:
+    rng = generator("gradients")
+    z, weight, bias = (
+        torch.randn(shape, generator=rng, dtype=torch.float64, requires_grad=True)
+        for shape in [(4, 6, 3), (5, 4, 1, 2, 3), (5, 4, 1, 2)]
+    )
+    weights = torch.randn((5, 4, 6, 2), generator=rng, dtype=torch.float64)
+    mine = torch.autograd.grad((client_linear(z, weight, bias) * weights).sum(), [z, weight, bias])
+    plain = z @ weight.squeeze(2).mT + bias
+    assert torch.allclose(client_linear(z, weight, bias), plain)
+    for got, want in zip(mine, torch.autograd.grad((plain * weights).sum(), [z, weight, bias]), strict=True):
+        assert torch.allclose(got, want)
+    shared = bias[0, 0, 0]
+    assert torch.allclose(client_linear(z, weight, shared), z @ weight.squeeze(2).mT + shared)
+
+
 def test_a_drawn_layer_on_top_of_a_drawn_layer() -> None:
     rng = generator("deep")
     x = torch.randn((5, 4, 6, 3), generator=rng, dtype=torch.float64)
@@ -223,6 +239,9 @@ def test_softmax_is_categorical_with_one_fused_density() -> None:
     y = torch.randint(6, (3, 4), generator=generator("y"))
     ours, torchs = Softmax(logits), Categorical(logits=logits)
     assert torch.allclose(ours.log_prob(y), torchs.log_prob(y), rtol=1e-12)
+    other = Softmax(logits.permute(1, 0, 3, 2).contiguous().permute(1, 0, 3, 2))  # as a head with draws leaves them
+    assert torch.allclose(other.log_prob(y), torchs.log_prob(y), rtol=1e-12)
+    assert torch.allclose(other.log_probs, torchs.logits, rtol=1e-12)
     assert torch.allclose(ours.probs, torchs.probs)
     assert torch.allclose(ours.log_probs.exp().sum(-1), torch.ones(5, 3, 4, dtype=torch.float64))
     wide = Softmax(logits[0]).expand((5, 3, 4))
