@@ -203,10 +203,11 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     # one product per client for all particles, x is read once; examples last, as the likelihood wants them
     draws, rows, out, _ = weight.shape
     every = weight.transpose(0, 1).reshape(rows, draws * out, -1)
-    own = bias is not None and bias.dim() == 4
-    y = product(every, x, bias.transpose(0, 1).reshape(rows, draws * out, 1) if own else None)
-    y = y.unflatten(1, (draws, out)).permute(1, 0, 3, 2)
-    return y if own or bias is None else y + bias
+    own = None
+    if bias is not None and bias.dim() == 4:
+        own, bias = bias.transpose(0, 1).reshape(rows, draws * out, 1), None
+    y = product(every, x, own).unflatten(1, (draws, out)).permute(1, 0, 3, 2)
+    return y if bias is None else y + bias
 
 
 class _Product(torch.autograd.Function):

@@ -22,6 +22,7 @@ from pyro.poutine.plate_messenger import PlateMessenger
 from torch import Tensor
 from torch.distributions import constraints
 
+from .chains import Draws
 from .errors import UserError
 from .federation import Batch
 from .networks import Network
@@ -216,6 +217,8 @@ def draw_with(noise: ClientNoise | None) -> Draw:
     """How guide sites get their values: from client-keyed noise, or at their centre where there is none."""
 
     def draw(name: str, fn: Any, in_data: bool) -> Tensor:
+        if isinstance(fn, Draws):
+            return fn.mean if noise is None else fn.some(noise.particles)
         if noise is None:
             return reparametrise(fn, None, name)
         width = fn.batch_shape[-1] if in_data else None

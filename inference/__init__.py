@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .exchange import ConfidenceWeighted, Gradient, SampleWeighted
+    from .langevin import Langevin
     from .method import ClosedForm, Method, setting
     from .run import Run, fit
     from .svi import SVI
@@ -16,6 +17,7 @@ __all__ = [
     "ClosedForm",
     "ConfidenceWeighted",
     "Gradient",
+    "Langevin",
     "Method",
     "Run",
     "SampleWeighted",
@@ -28,6 +30,7 @@ _HOME = {
     "ClosedForm": "method",
     "ConfidenceWeighted": "exchange",
     "Gradient": "exchange",
+    "Langevin": "langevin",
     "Method": "method",
     "Run": "run",
     "SampleWeighted": "exchange",

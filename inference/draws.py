@@ -11,6 +11,7 @@ from pyro.distributions import Delta, ImproperUniform
 from torch import Tensor
 from torch.distributions import Independent
 
+from hierfl.chains import Draws
 from hierfl.posterior import to_inference_data
 
 from .method import State
@@ -26,8 +27,10 @@ Groups = dict[str, dict[str, np.ndarray]]
 def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
     """See :meth:`hierfl.inference.run.Run.posterior`."""
     federation = fitted.federation
+    chains, kept = chains_of(fitted)
     if draws is None:
-        draws = max(2, min(MOST, int(limit / bytes_per_draw(fitted))))
+        draws = max(2, min(kept or MOST, int(limit / bytes_per_draw(fitted))))
+    draws = -(-draws // chains) * chains
     parts = [client_draws(fitted, j, draws) for j in range(federation.clients)]
 
     def gathered(group: str) -> dict[str, np.ndarray]:
@@ -55,14 +58,20 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
 
 
 def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
-    """One client's arrays: posterior and prior (1, draws, *event), the data's (1, draws, n_j); float32 or int16."""
+    """One client's arrays: posterior and prior (chains, draws, *event), the data's (chains, draws, n_j).
+
+    float32 or int16; one chain where the guide is no chain's, and for the prior.
+    """
     federation = fitted.federation
     client = federation.ids[j]
     latents, sites = fitted.personal_sites([j], federation.batch([j]), draws, "posterior")
 
-    def drawn(value: Tensor, event: int) -> np.ndarray:  # ([K,] 1, 1 or n, *event) -> (1, K, 1 or n, *event)
+    chains, _ = chains_of(fitted)
+
+    def drawn(value: Tensor, event: int, chains: int = chains) -> np.ndarray:
+        """([K,] 1, 1 or n, *event) -> (chains, K / chains, 1 or n, *event)."""
         value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
-        return value.squeeze(1).float().cpu().numpy()[None]
+        return value.squeeze(1).float().cpu().numpy().reshape(chains, -1, *value.shape[2:])
 
     groups: Groups = {"posterior": {}, "prior": {}}
     personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
@@ -71,7 +80,7 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     if not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # a flat prior cannot be drawn from
         prior = fitted.prior_sites(federation.batch([j]), fitted.values([j]), draws, "prior", client)
         for name in personal:
-            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape)).squeeze(2)
+            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(2)
     y = response(sites)
     said = drawn(sample_keyed(y.fn, draws, federation.device, fitted.seed, "posterior_predictive", client), 0)
     groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
@@ -90,6 +99,16 @@ def bytes_per_draw(fitted: Fitted) -> float:
     latents = guide_latents(fitted.method, federation.template(), one_client(fitted), None)
     numbers = sum(math.prod(site.fn.event_shape) for site in latents.values() if not site.per_example)
     return 8.0 * numbers * federation.clients + 8.0 * sum(federation.sizes())
+
+
+def chains_of(fitted: Fitted) -> tuple[int, int]:
+    """How many chains the guide holds, and how many draws in all: 1 and 0 where it is not made of draws."""
+    latents = guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None)
+    held = {site.fn.draws.shape[2:4] if isinstance(site.fn, Draws) else None for site in latents.values()}
+    if len(held) != 1 or None in held:
+        return 1, 0
+    personal = next(site.fn for site in latents.values())
+    return personal.chains, personal.chains * personal.kept
 
 
 def global_latents(fitted: Fitted) -> list[str]:

@@ -108,6 +108,35 @@ def elbo(
     return total
 
 
+def log_joint(
+    method: Method,
+    batch: Batch,
+    values: Mapping[str, Tensor],
+    latents: Mapping[str, Tensor],
+    *,
+    frozen: FrozenFeatures | None = None,
+) -> Tensor:
+    """The rows' restricted log joints, log p(w_j | w) + sum_i log p(y_ij | x_ij, w_j, theta): (K, S).
+
+    Args:
+        method: whose model.
+        batch: rows and data.
+        values: every parameter and global latent.
+        latents: values of the personal latents, {name: (K, S, 1, *event)}.
+        frozen: outputs of networks that do not move.
+
+    Raises:
+        UserError: for a latent that the model does not have.
+    """
+    with Restrict(values, latents=latents, frozen=frozen) as seen:
+        method.model(batch)
+    for name in latents:
+        if name not in seen.sites:
+            raise unknown("latent", name, [k for k, site in seen.sites.items() if site.kind == "latent"])
+    terms = [_log_density(site.fn, site).sum(-1) for site in seen.sites.values() if site.per_client]
+    return torch.stack(torch.broadcast_tensors(*terms)).sum(0)
+
+
 def _moves(site: Site) -> bool:
     """Whether a site's term may have a gradient: its value or one of its distribution's tensors has one."""
     if site.value.requires_grad or not isinstance(site.fn, Independent):
@@ -304,43 +333,19 @@ class SVI:
             self._step(local.method, batch, values, noise.at(step), frozen, optimizer)
 
     def _minibatches(self, local: Local, names: list[str], phase: int) -> None:
-        federation, rows = local.federation, len(local.clients)
-        plans = [self._plan(local, row, phase) for row in range(rows)]  # rows come largest first, so longest first
-        position = pad_sequence(plans, padding_value=-1)  # (steps, S, B): places in a client's own training set
-        present = position >= 0
-        counts = present.sum(-1)
-        steps = [len(plan) for plan in plans]
-        # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
-        # and needs no mask where all rows are full
-        widths = counts.max(1).values
-        complete = ((counts == widths[:, None]) | (counts == 0)).all(1).tolist()
-        position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
-        weight = (local.n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
-        places = local.examples.first(local.clients) + position
-        everyone = torch.arange(rows, device=federation.device)[:, None]
+        # rows come largest first, so their plans longest first
+        plans = [plan(local, row, phase, self.batch or 1, self.epochs) for row in range(len(local.clients))]
         frozen = FrozenFeatures(frozenset(names), lambda: local.batch().x)
         noise = local.noise(phase, self.particles)
+        batches = minibatches(local, plans, frozen, noise)
         optimizer: torch.optim.Optimizer | None = None
-        for first, last, active in spans(steps):
+        for first, last, active in spans([len(steps) for steps in plans]):
             part = local.part(0, active)
             leaves = _leaves(part, names)
             optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active)
             values = {**part.values, **leaves}
-            n, everybody = local.n[:active], everyone[:active]
-            for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
-                x, y = local.examples.at(places[step, :active, :width])
-                here = None if complete[step] else mask[step, :active, :width]
-                frozen.show(x, everybody, position[step, :active, :width])
-                noise.counts = counts[step]
-                batch = Batch(x, y, here, n, weight[step, :active])
-                self._step(local.method, batch, values, noise.at(step, active), frozen, optimizer)
-
-    def _plan(self, local: Local, row: int, phase: int) -> Tensor:
-        """The row's minibatches in order, (steps, B): places in its own training set, -1 for padding."""
-        n, size = local.sizes[row], self.batch or 1
-        epochs = [permutation(n, *local.key(phase, row), "epoch", epoch) for epoch in range(self.epochs)]
-        short = -n % size
-        return torch.cat([torch.nn.functional.pad(e, (0, short), value=-1).view(-1, size) for e in epochs])
+            for _, batch in zip(range(first, last), batches, strict=False):
+                self._step(local.method, batch, values, noise, frozen, optimizer)
 
     def _step(
         self,
@@ -385,6 +390,46 @@ def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: obj
                 if gradient is not None:
                     gradients[name][first:last] = gradient
     return {k: g.squeeze(1) for k, g in gradients.items()}
+
+
+def plan(local: Local, row: int, phase: int, size: int, epochs: int) -> Tensor:
+    """A row's minibatches in order, epoch after epoch: (steps, size), places in its own data, -1 for padding."""
+    n = local.sizes[row]
+    orders = [permutation(n, *local.key(phase, row), "epoch", epoch) for epoch in range(epochs)]
+    return torch.cat([torch.nn.functional.pad(order, (0, -n % size), value=-1).view(-1, size) for order in orders])
+
+
+def minibatches(local: Local, plans: Sequence[Tensor], frozen: FrozenFeatures, noise: ClientNoise) -> Iterator[Batch]:
+    """The minibatches of all rows, step by step; rows that have finished are left out.
+
+    Args:
+        local: the rows.
+        plans: each row's steps, see :func:`plan`; no row has more than the one before it.
+        frozen: is told what is shown.
+        noise: is moved to the step.
+    """
+    federation = local.federation
+    position = pad_sequence(list(plans), padding_value=-1)  # (steps, S, B)
+    present = position >= 0
+    counts = present.sum(-1)
+    # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
+    # and needs no mask where all rows are full
+    widths = counts.max(1).values
+    complete = ((counts == widths[:, None]) | (counts == 0)).all(1).tolist()
+    position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
+    n = local.n
+    weight = (n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
+    places = local.examples.first(local.clients) + position
+    everyone = torch.arange(len(local.clients), device=federation.device)[:, None]
+    for first, last, active in spans([len(steps) for steps in plans]):
+        sizes, everybody = n[:active], everyone[:active]
+        for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
+            x, y = local.examples.at(places[step, :active, :width])
+            here = None if complete[step] else mask[step, :active, :width]
+            frozen.show(x, everybody, position[step, :active, :width])
+            noise.counts = counts[step]
+            noise.at(step, active)
+            yield Batch(x, y, here, sizes, weight[step, :active])
 
 
 def spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -1,0 +1,330 @@
+"""Local Langevin dynamics on a restricted model: draws of a client's latents given the globals.
+
+The target of client j is its restricted log joint, up to a constant its log posterior,
+
+    U_j(z) = log p(z | w) + sum_i log p(y_ij | x_ij, z, theta),
+
+and a step of size gamma with preconditioner P (diagonal; 1 without) is
+
+    z' = z + gamma P grad U_j(z) + sqrt(2 gamma P) xi,    xi ~ N(0, I).
+
+Unadjusted, its stationary law is off by O(gamma): for a Gaussian of variance s^2 it has variance s^2 / (1 - gamma /
+(2 s^2)). With minibatches the likelihood is weighted by n_j / b_j, which keeps the gradient unbiased (Welling and Teh,
+ICML 2011). Metropolis-adjusted (MALA; Roberts and Tweedie, Bernoulli 1996), z' is accepted with probability
+min(1, p(z') q(z | z') / (p(z) q(z' | z))), and the stationary law is the posterior.
+
+All rows of the plate and all chains move at once, each with its own step size and its own decision. Latents with
+constraints move on the real line, with the Jacobian of the map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyro
+import torch
+from torch import Tensor
+from torch.distributions import biject_to
+from torch.distributions.transforms import Transform
+
+from hierfl.errors import UserError, unknown
+from hierfl.federation import Batch, buckets
+from hierfl.noise import ClientNoise
+from hierfl.plates import FrozenFeatures, Restrict, draw_with
+
+from .method import Local, State
+from .svi import log_joint, minibatches, plan
+
+#: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
+Density = Callable[[State], tuple[Tensor, State]]
+
+
+@dataclass(frozen=True)
+class Langevin:
+    """Langevin steps on personal latents, from where the chains last stood or from the prior.
+
+    What the chains of a latent z have kept is the personal value z_draws, (chains, kept, *event): ``personal()``
+    declares it with that shape, and the guide says ``sample("z", Draws(param("z_draws"), event_dim))``.
+
+    Args:
+        names: the latents; they move together, and are accepted together.
+        steps: M, burn-in included.
+        step_size: gamma, where it is not adapted, and where adaptation begins.
+        metropolis: accept or reject.
+        batch: examples per step; None for all of them.
+        precondition: "none"; "rms", 1 / sqrt(E g^2) with a running mean (Li et al., AAAI 2016; without its curvature
+            term); "fisher", 1 / E g^2 (the diagonal of Titsias, NeurIPS 2023). Both are learned during burn-in from the
+            gradients g of all of a row's chains, then held.
+        burn: steps at the beginning that are not kept.
+        thin: every so many of the others are.
+        target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
+            Roberts and Rosenthal, JRSS B 1998); None to leave it.
+        start: "last" goes on from the last kept draw (stateful), "prior" draws anew (stateless).
+        sizes: a personal value (chains,) that remembers adapted step sizes from round to round; 0 for none yet.
+        acceptance: a personal value (chains,) that is told the rate at which kept steps were accepted.
+    """
+
+    names: Sequence[str]
+    steps: int
+    step_size: float
+    metropolis: bool = False
+    batch: int | None = None
+    precondition: Literal["none", "rms", "fisher"] = "none"
+    burn: int = 0
+    thin: int = 1
+    target: float | None = None
+    start: Literal["last", "prior"] = "last"
+    sizes: str | None = None
+    acceptance: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.names, str):
+            raise UserError(f"Langevin moves a list of latents: Langevin([{self.names!r}], ...)")
+        if self.precondition not in ("none", "rms", "fisher"):
+            raise unknown("preconditioner", self.precondition, ["none", "rms", "fisher"])
+        if self.start not in ("last", "prior"):
+            raise unknown("start of a chain", self.start, ["last", "prior"])
+        for name, least in (("steps", 0), ("burn", 0), ("thin", 1), ("batch", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"Langevin's {name} must be at least {least}, not {value}")
+        if not 0 < self.step_size < float("inf"):
+            raise UserError(f"Langevin's step_size must be above 0, not {self.step_size}")
+        if self.steps and self.kept < 1:
+            raise UserError(
+                f"{self.steps} steps, {self.burn} of burn-in and one kept of {self.thin} keep nothing: more steps"
+            )
+        if self.batch is not None and self.metropolis:
+            raise UserError("a minibatch knows no acceptance probability: metropolis needs batch=None")
+        if self.precondition != "none" and not self.burn:
+            raise UserError(f"the preconditioner {self.precondition!r} is learned during burn-in: burn must be above 0")
+        if self.target is not None and not (self.metropolis and 0 < self.target < 1):
+            raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
+        if self.target is None and (self.sizes or (self.acceptance and not self.metropolis)):
+            raise UserError("without a target no step size is adapted, and without metropolis nothing is accepted")
+
+    @property
+    def kept(self) -> int:
+        """Draws of each chain that are kept."""
+        return (self.steps - self.burn) // self.thin
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """What is changed."""
+        return [*map(kept_as, self.names), *(name for name in (self.sizes, self.acceptance) if name)]
+
+    def run(self, local: Local, phase: int) -> Local:
+        """Moves the chains of all rows."""
+        for name in self.trains:
+            if name not in local.rows:
+                raise UserError(f"Langevin moves {name!r}, which personal() does not declare")
+        if not self.steps:
+            return local
+        with pyro.validation_enabled(False), torch.enable_grad():
+            if self.batch is None:
+                found = [self._whole(local.part(*rows), phase) for rows in buckets(local.sizes)]
+            else:
+                found = [self._minibatches(local, phase)]
+        return local.put({name: torch.cat([rows[name] for rows in found]) for name in found[0]})
+
+    # -- one set of rows ------------------------------------------------------------------------------------------
+
+    def _whole(self, local: Local, phase: int) -> State:
+        batch = local.batch()
+        frozen = FrozenFeatures(frozenset(self.names), lambda: batch.x)
+        frozen.show(batch.x)
+        noise = local.noise(phase, self._chains(local))
+        target = _Target(local)
+        return self._chain(local, target, noise, lambda: target.density(batch, frozen))
+
+    def _minibatches(self, local: Local, phase: int) -> State:
+        size = min(self.batch or 1, max(local.sizes))
+        plans = []
+        for row, n in enumerate(local.sizes):
+            epochs = -(-self.steps // -(-n // size))
+            plans.append(plan(local, row, phase, size, epochs)[: self.steps])
+        frozen = FrozenFeatures(frozenset(self.names), lambda: local.batch().x)
+        noise = local.noise(phase, self._chains(local))
+        batches = minibatches(local, plans, frozen, noise)
+        target = _Target(local)
+        return self._chain(local, target, noise, lambda: target.density(next(batches), frozen))
+
+    def _chains(self, local: Local) -> int:
+        """C, from the shape of what is kept: (S, 1, C, kept, *event)."""
+        return local.rows[kept_as(self.names[0])].shape[2]
+
+    def _chain(self, local: Local, target: _Target, noise: ClientNoise, fresh: Callable[[], Density]) -> State:
+        """Runs the chains.
+
+        Args:
+            local: the rows.
+            target: maps latents to the real line and back.
+            noise: of the rows.
+            fresh: the density for the next step.
+        """
+        z = target.begin(self.names, self.start, noise)
+        density = fresh()
+        chains, rows = noise.particles, len(local.clients)
+        gamma = self._first_sizes(local, chains)
+        scale = _Preconditioner(self.precondition)
+        height, slope = density(z)
+        accepted = torch.zeros_like(gamma)
+        recent, kept = gamma.log(), []
+        for step in range(self.steps):
+            noise.at(step)
+            burning = step < self.burn
+            if burning:
+                scale.learn(slope)
+            xi = {k: noise.normal(k, None, v.shape[3:]) for k, v in z.items()}
+            proposal, drift = {}, {}
+            for k in z:
+                p, g = scale.of(k, z[k]), _wide(gamma, z[k])
+                drift[k] = z[k] + g * p * slope[k]
+                proposal[k] = drift[k] + (2 * g * p).sqrt() * xi[k]
+            if not self.metropolis:
+                z = proposal
+                if step + 1 < self.steps:
+                    if self.batch is not None:
+                        density = fresh()
+                    height, slope = density(z)
+            else:
+                there, slope_there = density(proposal)
+                log_ratio = there - height
+                for k in z:
+                    p, g = scale.of(k, z[k]), _wide(gamma, z[k])
+                    back = z[k] - proposal[k] - g * p * slope_there[k]
+                    log_ratio = log_ratio + _over_event(0.5 * xi[k].square() - back.square() / (4 * g * p))
+                coin = torch.special.log_ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1))
+                taken = coin < log_ratio  # (not where the ratio is not a number)
+                z = {k: torch.where(_wide(taken, v), proposal[k], v) for k, v in z.items()}
+                slope = {k: torch.where(_wide(taken, v), slope_there[k], v) for k, v in slope.items()}
+                height = torch.where(taken, there, height)
+                if burning and self.target is not None:
+                    chance = log_ratio.exp().clamp(max=1).nan_to_num(0.0)
+                    rate = (step + 1) ** -0.6
+                    gamma = (gamma.log() + rate * 4 * (chance - self.target)).exp()
+                    # what is held afterwards is an average over the later half, which is steadier than the last one
+                    past = max(1, step + 1 - self.burn // 2)
+                    recent = recent + (gamma.log() - recent) / past
+                    if step + 1 == self.burn:
+                        gamma = recent.exp()
+                elif not burning:
+                    accepted = accepted + taken
+            if not burning and (step + 1 - self.burn) % self.thin == 0:
+                kept.append({k: v.detach() for k, v in target.constrained(z).items()})
+        result = {kept_as(k): _as_rows(torch.stack([draw[k] for draw in kept])) for k in z}
+        if self.sizes:
+            result[self.sizes] = gamma.mT.reshape(rows, 1, chains)
+        if self.acceptance:
+            result[self.acceptance] = (accepted / (self.steps - self.burn)).mT.reshape(rows, 1, chains)
+        return result
+
+    def _first_sizes(self, local: Local, chains: int) -> Tensor:
+        """(C, S)."""
+        size = torch.full((chains, len(local.clients)), self.step_size, dtype=local.federation.dtype)
+        size = size.to(local.federation.device)
+        if self.sizes is None:
+            return size
+        known = local.rows[self.sizes].squeeze(1).mT
+        return torch.where(known > 0, known, size)
+
+
+def kept_as(latent: str) -> str:
+    """The personal value that holds a latent's draws (a value called like the latent would fix it)."""
+    return f"{latent}_draws"
+
+
+class _Target:
+    """The restricted log joint of some rows as a function of real numbers, and the way there and back."""
+
+    def __init__(self, local: Local) -> None:
+        self.local, self.values = local, local.values
+        self._maps: dict[str, Transform] = {}
+
+    def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
+        """Where the chains begin, on the real line: (C, S, 1, *event)."""
+        last = {k: self.local.rows[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
+        drawn: State = {}
+
+        def from_prior(name: str, fn: object, in_data: bool) -> Tensor:
+            value = draw_with(noise)(f"{name}/prior", fn, in_data)
+            drawn[name] = value.expand(noise.particles, *value.shape[-2 - len(fn.event_shape) :])  # type: ignore[attr-defined]
+            return drawn[name]
+
+        latents = {} if start == "prior" else last
+        with torch.no_grad(), Restrict(self.values, latents=latents, draw=from_prior) as seen:
+            self.local.method.model(self.local.federation.template(len(self.local.clients)))
+        for name in names:
+            site = seen.sites.get(name)
+            if site is None or site.kind != "latent" or not site.per_client or site.per_example:
+                raise UserError(f"Langevin moves latents of the client plate, and {name!r} is none")
+            self._maps[name] = biject_to(site.fn.support)
+        if drawn.keys() - set(names):
+            raise UserError(f"latent {sorted(drawn.keys() - set(names))[0]!r} of the model is moved by no step")
+        begin = drawn if start == "prior" else last
+        return {k: self._maps[k].inv(begin[k]).detach().contiguous() for k in names}
+
+    def constrained(self, z: Mapping[str, Tensor]) -> State:
+        """Back to where the model lives."""
+        return {k: self._maps[k](v) for k, v in z.items()}
+
+    def density(self, batch: Batch, frozen: FrozenFeatures) -> Density:
+        """The log density on the real line and its gradient."""
+
+        def at(z: State) -> tuple[Tensor, State]:
+            leaves = {k: v.detach().requires_grad_() for k, v in z.items()}
+            there = self.constrained(leaves)
+            total = log_joint(self.local.method, batch, self.values, there, frozen=frozen)
+            for k, leaf in leaves.items():
+                jacobian = self._maps[k].log_abs_det_jacobian(leaf, there[k])
+                total = total + _over_event(jacobian)
+            slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
+            return total.detach(), dict(zip(leaves, slopes, strict=True))
+
+        return at
+
+
+#: how much of a preconditioner the newest gradients are, at least
+FORGET = 0.02
+
+
+class _Preconditioner:
+    """A diagonal learned from the gradients of a row's chains; 1 everywhere without one."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.seen, self._squares = kind, 0, dict[str, Tensor]()
+
+    def learn(self, slopes: State) -> None:
+        """Takes one more gradient of every chain, (C, S, 1, *event)."""
+        if self.kind == "none":
+            return
+        self.seen += 1
+        for k, g in slopes.items():
+            square = g.square().mean(0, keepdim=True)
+            old = self._squares.get(k, torch.zeros_like(square))
+            weight = max(FORGET, 1 / self.seen)  # the way to where the mass lies is forgotten
+            self._squares[k] = old + weight * (square - old)
+
+    def of(self, name: str, like: Tensor) -> Tensor:
+        """The diagonal, (1, S, 1, *event) or 1."""
+        if self.kind == "none":
+            return torch.ones((), dtype=like.dtype, device=like.device)
+        power = 0.5 if self.kind == "rms" else 1.0
+        return 1 / (1e-5 + self._squares[name].pow(power))
+
+
+def _wide(each: Tensor, like: Tensor) -> Tensor:
+    """(C, S) beside (C, S, 1, *event)."""
+    return each.view(*each.shape, *[1] * (like.dim() - 2))
+
+
+def _over_event(terms: Tensor) -> Tensor:
+    """(C, S, 1, ...) -> (C, S)."""
+    return terms.flatten(2).sum(2)
+
+
+def _as_rows(draws: Tensor) -> Tensor:
+    """(kept, C, S, 1, *event) -> (S, 1, C, kept, *event)."""
+    return draws.movedim((2, 3), (0, 1)).transpose(2, 3).contiguous()
