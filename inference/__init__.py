@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .compression import Compressed, Quantise, Sparsify
     from .exchange import ConfidenceWeighted, Gradient, SampleWeighted
     from .langevin import Langevin
     from .method import ClosedForm, Method, setting
@@ -15,12 +16,15 @@ if TYPE_CHECKING:
 __all__ = [
     "SVI",
     "ClosedForm",
+    "Compressed",
     "ConfidenceWeighted",
     "Gradient",
     "Langevin",
     "Method",
+    "Quantise",
     "Run",
     "SampleWeighted",
+    "Sparsify",
     "fit",
     "setting",
 ]
@@ -28,12 +32,15 @@ __all__ = [
 _HOME = {
     "SVI": "svi",
     "ClosedForm": "method",
+    "Compressed": "compression",
     "ConfidenceWeighted": "exchange",
     "Gradient": "exchange",
     "Langevin": "langevin",
     "Method": "method",
+    "Quantise": "compression",
     "Run": "run",
     "SampleWeighted": "exchange",
+    "Sparsify": "compression",
     "fit": "run",
     "setting": "method",
 }

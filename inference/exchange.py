@@ -6,7 +6,8 @@ secure aggregation and differential privacy can work on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -108,20 +109,30 @@ class ConfidenceWeighted:
         return {name: _kept(self.keep, old[name], total[name] / total["tau"])}
 
 
+#: from an optimiser to one of torch's schedules, such as ``partial(ExponentialLR, gamma=0.99)``
+MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
 @dataclass(frozen=True)
 class Gradient:
     """The generic rule: ascend the clients' summed gradient of the restricted ELBO in the shared values.
 
     Any model runs with it. The sum over the |A| that reported is scaled by J / |A|, so that it estimates the sum over
-    everyone, and the gradient of log p(globals) is added once.
+    everyone, and the gradient of log p(globals) is added once. Where the guide is made of a chain's draws this is
+    stochastic ascent of the marginal likelihood by Fisher's identity, grad log p(D_j | beta) = E[grad log p(z, D_j |
+    beta) | D_j] (FedPop; Kotelevskii et al., NeurIPS 2022, Alg. 1).
 
     Args:
         optimizer: from leaves to a torch optimiser; what it remembers is kept on the server.
         particles: K, draws per client.
+        schedule: of the step size over rounds; None for a constant one.
+        project: puts new values back where they must lie, {name: (*shape)} to the same; None for anywhere.
     """
 
     optimizer: MakeOptimizer
     particles: int = 1
+    schedule: MakeSchedule | None = None
+    project: Callable[[State], State] | None = None
     differentiates: ClassVar[bool] = True
 
     def message(self, names: Sequence[str], local: Local) -> State:
@@ -133,6 +144,7 @@ class Gradient:
         prior = exchange.prior_gradient(list(old))
         leaves = {name: value.clone().requires_grad_() for name, value in old.items()}
         optimizer = self.optimizer(list(leaves.values()))
+        self._wind(optimizer, exchange.round - 1)
         for name, leaf in leaves.items():
             leaf.grad = -(total[name] * (exchange.clients / exchange.reported) + prior[name])
             mine = {k.removeprefix(f"{name}/"): v for k, v in exchange.memory.items() if k.startswith(f"{name}/")}
@@ -143,4 +155,15 @@ class Gradient:
             for k, v in optimizer.state[leaf].items():
                 if v is not None:
                     exchange.memory[f"{name}/{k}"] = torch.as_tensor(v).clone()
-        return {name: leaf.detach() for name, leaf in leaves.items()}
+        new = {name: leaf.detach() for name, leaf in leaves.items()}
+        return self.project(new) if self.project else new
+
+    def _wind(self, optimizer: torch.optim.Optimizer, rounds: int) -> None:
+        """Brings the step size to where the schedule has it after so many rounds."""
+        if self.schedule is None:
+            return
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)`")
+            schedule = self.schedule(optimizer)
+            for _ in range(rounds):
+                schedule.step()

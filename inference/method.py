@@ -313,13 +313,12 @@ class ClosedForm:
 
 
 class Rule(Protocol):
-    """How some shared values are exchanged: a message of which the server needs only the sum, and the update.
+    """How some shared values are exchanged: a message of which the server needs only the sum, and the update."""
 
-    Attributes:
-        differentiates: whether messages are gradients by the shared values, which then become rows.
-    """
-
-    differentiates: ClassVar[bool]
+    @property
+    def differentiates(self) -> bool:
+        """Whether messages are gradients by the shared values, which then become rows."""
+        ...
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """What each row sends, {key: (S, *shape)}; weights are already inside."""
@@ -337,11 +336,13 @@ class Exchange:
     Attributes:
         clients: J, how many there are in all.
         reported: |A|, how many valid messages were summed (a tensor, so that nothing leaves the device).
+        round: from 1.
         prior_gradient: names -> gradient of log p(globals) at the current shared values.
         memory: what the rule keeps from round to round, checkpointed with the server.
     """
 
     clients: int
     reported: Tensor
+    round: int
     prior_gradient: Callable[[Sequence[str]], State]
     memory: State = field(default_factory=dict)

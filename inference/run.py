@@ -274,6 +274,7 @@ class Fit:
         row |= {
             "dropped": int(self.server.dropped.sum()),
             "void": int(self.server.void),
+            "bytes": self.server.bytes,
             "failed": self.failures,
         }
         return {**row, "seconds": round(self.seconds, 3)}

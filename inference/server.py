@@ -12,6 +12,7 @@ from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.noise import uniform
 
+from .compression import message_bytes
 from .method import Exchange, Local, Method, State
 from .svi import global_log_prob
 
@@ -61,6 +62,8 @@ class Server(nn.Module):
         self.register_buffer("dropped", torch.zeros(self.clients, dtype=torch.int64, device=device))
         #: rounds that fell short of the quorum
         self.register_buffer("void", torch.zeros((), dtype=torch.int64, device=device))
+        #: rounds that have ended, and bytes that clients have sent (both known without asking the device)
+        self.rounds, self.bytes = 0, 0
         self._total: dict[str, State] = {}
         self._reported = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -104,6 +107,9 @@ class Server(nn.Module):
             log.warning("dropped the message of client%s %s: %s", "s" * (len(clients) > 1), list(clients), problem)
             self.dropped[index] += 1
             return torch.zeros(len(clients), dtype=torch.bool, device=self.dropped.device)
+        for group, message in messages.items():
+            rule, names = self.rules[group]
+            self.bytes += len(clients) * message_bytes(rule, names, message)
         valid = torch.ones(len(clients), dtype=torch.bool, device=self.dropped.device)
         if healthy is not None:
             valid = valid & healthy
@@ -143,6 +149,7 @@ class Server(nn.Module):
 
     def close(self) -> None:
         """Ends a round: updates the shared values, unless fewer than the quorum have reported."""
+        self.rounds += 1
         if not self.rules:
             return
         if not self._total:
@@ -157,6 +164,7 @@ class Server(nn.Module):
             exchange = Exchange(
                 self.clients,
                 self._reported.clamp_min(1).to(old[names[0]].dtype),
+                self.rounds,
                 self._prior_gradient,
                 self.memory[group],
             )
@@ -186,6 +194,7 @@ class Server(nn.Module):
             **memory,
             "dropped": self.dropped,
             "void": self.void,
+            "counts": torch.tensor([self.rounds, self.bytes]),
         }
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -193,6 +202,7 @@ class Server(nn.Module):
         self.replace({k: state[f"shared/{k}"] for k in self.names})
         self.dropped.copy_(state["dropped"])
         self.void.copy_(state["void"])
+        self.rounds, self.bytes = state["counts"].tolist()
         for group, kept in self.memory.items():
             prefix = f"memory/{group}/"
             kept.update({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})

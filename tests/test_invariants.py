@@ -190,7 +190,7 @@ def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Fede
     shared, rows = states(method, small)
     local = Rows(method, small, who, 1, 0, shared, {k: v[who] for k, v in rows.items()})
     sums = {k: v.sum(0) for k, v in rule.message(["w"], local).items()}
-    exchange = Exchange(small.clients, torch.tensor(float(len(who))), lambda n: {})
+    exchange = Exchange(small.clients, torch.tensor(float(len(who))), 1, lambda n: {})
     w = rule.update({"w": shared["w"]}, sums, exchange)["w"]
     before = block_gradient(method, small, {**shared, **rows}, "w", who)
     after = block_gradient(method, small, {**shared, **rows, "w": w}, "w", who)
@@ -204,7 +204,7 @@ def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation,
         shared, rows = states(method, small)
         local = Rows(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
         local = local.put({k: v + 0.1 for k, v in local.rows.items() if k.startswith("base.")})
-        exchange = Exchange(small.clients, torch.tensor(7.0), lambda n: {})
+        exchange = Exchange(small.clients, torch.tensor(7.0), 1, lambda n: {})
         for group, rule in method.exchange().items():
             names = method.expand(group, shared)
             old = {k: shared[k] for k in names}
@@ -292,7 +292,7 @@ def test_equal_confidence_gives_the_plain_mean(small: Federation, net: Architect
     sums = {
         k: v.sum(0) for k, v in rule.message(["w"], Rows(method, small, list(range(7)), 1, 0, shared, rows)).items()
     }
-    w = rule.update({"w": shared["w"]}, sums, Exchange(7, torch.tensor(7.0), lambda n: {}))["w"]
+    w = rule.update({"w": shared["w"]}, sums, Exchange(7, torch.tensor(7.0), 1, lambda n: {}))["w"]
     assert torch.allclose(w, rows["mu"].mean((0, 1)), rtol=1e-12)
 
 
