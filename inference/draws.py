@@ -90,7 +90,7 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
 
 def one_client(fitted: Fitted) -> State:
     """Values with which a model can be run on one row, whoever it is."""
-    return {**fitted.shared, **{k: v[None, None] for k, v in fitted.initial.items()}}
+    return {**fitted.shared, **{k: v[:1].unsqueeze(1) for k, v in fitted.personal.items()}}
 
 
 def bytes_per_draw(fitted: Fitted) -> float:

@@ -74,6 +74,27 @@ class PlateEngine:
                 server.receive(server.messages(sending), sending.clients, healthy[at])
         return new_personal, new_copies, failed
 
+    def posterior(self, number: int, shared: State, personal: State, copies: State) -> State:
+        """What the method's posterior steps make of the clients' personal values, {name: (J, *new shape)}.
+
+        Args:
+            number: of the last round.
+            shared, personal, copies: as it left them.
+        """
+        federation = self.federation
+        order = sorted(range(federation.clients), key=lambda j: (-len(federation.train[j]), federation.ids[j]))
+        parts: list[State] = []
+        for first in range(0, len(order), self.chunk):
+            rows = order[first : first + self.chunk]
+            index = torch.tensor(rows, device=federation.device)
+            start = {k: v[index].unsqueeze(1) for k, v in {**copies, **personal}.items()}
+            local = Local(self.method, federation, rows, number, self.seed, shared, start)
+            for phase, step in enumerate(self.method.posterior()):
+                local = step.run(local, ("posterior", phase))
+            parts.append({name: local.rows[name].squeeze(1) for name in personal})
+        back = torch.tensor(order, device=federation.device).argsort()
+        return {name: torch.cat([part[name] for part in parts])[back] for name in personal}
+
 
 def _finite(local: Local) -> Tensor:
     """(S,): whether all of a row's values are finite (a sum, read once, is not finite where a term is not)."""

@@ -115,7 +115,7 @@ class Langevin:
         """What is changed."""
         return [*map(kept_as, self.names), *(name for name in (self.sizes, self.acceptance) if name)]
 
-    def run(self, local: Local, phase: int) -> Local:
+    def run(self, local: Local, phase: object) -> Local:
         """Moves the chains of all rows."""
         for name in self.trains:
             if name not in local.rows:
@@ -131,7 +131,7 @@ class Langevin:
 
     # -- one set of rows ------------------------------------------------------------------------------------------
 
-    def _whole(self, local: Local, phase: int) -> State:
+    def _whole(self, local: Local, phase: object) -> State:
         batch = local.batch()
         frozen = FrozenFeatures(frozenset(self.names), lambda: batch.x)
         frozen.show(batch.x)
@@ -139,7 +139,7 @@ class Langevin:
         target = _Target(local)
         return self._chain(local, target, noise, lambda: target.density(batch, frozen))
 
-    def _minibatches(self, local: Local, phase: int) -> State:
+    def _minibatches(self, local: Local, phase: object) -> State:
         size = min(self.batch or 1, max(local.sizes))
         plans = []
         for row, n in enumerate(local.sizes):

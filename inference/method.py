@@ -95,6 +95,13 @@ class Method:
         """What a client does in a round, in order."""
         return []
 
+    def posterior(self) -> Sequence[LocalStep]:
+        """What every client does once after the last round, the shared values held: chains, for its posterior.
+
+        Nothing is sent, and personal values may change their shape.
+        """
+        return []
+
     def exchange(self) -> Mapping[str, Rule]:
         """How the server updates each shared value (or group of values) from the sum of the messages."""
         return {}
@@ -278,7 +285,7 @@ class LocalStep(Protocol):
         """The values that it changes; shared ones among them become rows."""
         ...
 
-    def run(self, local: Local, phase: int) -> Local:
+    def run(self, local: Local, phase: object) -> Local:
         """Takes the rows' values, returns new ones; must not change the ones it was given."""
         ...
 
@@ -300,7 +307,7 @@ class ClosedForm:
         """The value that is set."""
         return (self.name,)
 
-    def run(self, local: Local, phase: int) -> Local:
+    def run(self, local: Local, phase: object) -> Local:
         """Sets the value in every row."""
         if self.name not in local.rows:
             raise UserError(f"ClosedForm sets {self.name!r}, which personal() does not declare")

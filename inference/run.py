@@ -171,15 +171,17 @@ class Fit:
         self.copies = {k: self._everyone(shared[k]) for k in names}
         self.rows: list[Row] = []
         self.seconds, self.round, self.failures = 0.0, 0, 0
+        self._posterior: State | None = None  # (not kept in checkpoints: it is a function of the last round's state)
         trained = [name for step in method.local() for name in step.trains]
         trained += [group for group, (rule, _) in self.server.rules.items() if rule.differentiates]
         known = {**shared, **self.initial}
         rows = {k for name in trained for k in method.expand(name, known) if k in shared}
         response(check_shapes(method, self.federation, shared, self.initial, sorted(rows)))
         check_rows(method, self.federation, shared, self.initial)
-        self.random = has_random_guide(self.fitted())
+        begun = self._fitted(self.personal)
+        self.random = has_random_guide(begun)
         if method.has_global_model:
-            self.fitted().global_sites(self.federation.template())
+            begun.global_sites(self.federation.template())
 
     def _place(self, value: Tensor) -> Tensor:
         return value.detach().to(self.federation.device, self.options.dtype, copy=True)
@@ -188,11 +190,23 @@ class Fit:
         return value.expand(self.federation.clients, *value.shape).clone()
 
     def fitted(self) -> Fitted:
-        """The state so far."""
+        """The state so far; after the last round with what the method's posterior steps make of it."""
+        if self.round < self.options.rounds or not self.method.posterior():
+            return self._fitted(self.personal)
+        if self._posterior is None:
+            self._posterior = self.engine.posterior(self.round, self.server.shared, self.personal, self.copies)
+            sums = sum(value.flatten(1).sum(1) for value in self._posterior.values())
+            diverged = [
+                self.federation.ids[j] for j in (~torch.as_tensor(sums).isfinite()).nonzero().flatten().tolist()
+            ]
+            if diverged:
+                log.warning("the posterior chains of %d clients diverged: %s", len(diverged), ", ".join(diverged[:10]))
+        return self._fitted(self._posterior)
+
+    def _fitted(self, personal: State) -> Fitted:
         return Fitted(
-            self.method, self.federation, self.server.shared, self.personal, self.copies, self.initial,
-            self.options.seed,
-        )  # fmt: skip
+            self.method, self.federation, self.server.shared, personal, self.copies, self.initial, self.options.seed
+        )
 
     def run(
         self,

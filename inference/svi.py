@@ -266,9 +266,9 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOpti
     return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
 
-def adam(lr: float) -> MakeOptimizer:
-    """Adam with its usual constants."""
-    return partial(torch.optim.Adam, lr=lr)
+def adam(lr: float, weight_decay: float = 0.0) -> MakeOptimizer:
+    """Adam with its usual constants; ``weight_decay`` times the value is added to the gradient."""
+    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay)
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class SVI:
         """What is trained."""
         return self.names
 
-    def run(self, local: Local, phase: int) -> Local:
+    def run(self, local: Local, phase: object) -> Local:
         """Trains the rows; see the class."""
         names = [k for name in self.names for k in local.method.expand(name, local.values)]
         local = local.own(names)  # without epochs, too: what is trained is what is sent
@@ -321,7 +321,7 @@ class SVI:
                 self._minibatches(local, names, phase)
         return local
 
-    def _whole(self, local: Local, names: list[str], phase: int) -> None:
+    def _whole(self, local: Local, names: list[str], phase: object) -> None:
         batch = local.batch()
         leaves = _leaves(local, names)
         optimizer = self.optimizer(list(leaves.values()))
@@ -332,7 +332,7 @@ class SVI:
         for step in range(self.epochs):
             self._step(local.method, batch, values, noise.at(step), frozen, optimizer)
 
-    def _minibatches(self, local: Local, names: list[str], phase: int) -> None:
+    def _minibatches(self, local: Local, names: list[str], phase: object) -> None:
         # rows come largest first, so their plans longest first
         plans = [plan(local, row, phase, self.batch or 1, self.epochs) for row in range(len(local.clients))]
         frozen = FrozenFeatures(frozenset(names), lambda: local.batch().x)
@@ -392,7 +392,7 @@ def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: obj
     return {k: g.squeeze(1) for k, g in gradients.items()}
 
 
-def plan(local: Local, row: int, phase: int, size: int, epochs: int) -> Tensor:
+def plan(local: Local, row: int, phase: object, size: int, epochs: int) -> Tensor:
     """A row's minibatches in order, epoch after epoch: (steps, size), places in its own data, -1 for padding."""
     n = local.sizes[row]
     orders = [permutation(n, *local.key(phase, row), "epoch", epoch) for epoch in range(epochs)]

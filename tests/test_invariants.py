@@ -21,14 +21,15 @@ from hierfl.inference.exchange import closed_form_rho
 from hierfl.inference.method import Exchange, Start
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.svi import elbo, global_log_prob, guide_latents, sgd
-from hierfl.models import FedAvg, FedPer, FedRep, Local, PFedVEM
+from hierfl.models import FedAvg, FedPer, FedPop, FedRep, Local, PFedVEM
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import ClientNoise, generator
 from hierfl.plates import Restrict, draw_with
 
 PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls
-METHODS = [*PRIORS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
+POPULATIONS = [(FedPop, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
+METHODS = [*PRIORS, *POPULATIONS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
 
 
 def names(case: tuple[type[Method], dict]) -> str:

@@ -1,0 +1,194 @@
+"""FedPop: a mixed-effects model whose random effects are sampled where the data are.
+
+Kotelevskii, Vono, Durmus and Moulines, NeurIPS 2022 (FedSOUK, FedSOUL). The base network phi is a fixed effect, the
+head z_j a random one from a Gaussian population:
+
+    z_j | mu, sigma ~ N(mu, diag(sigma)^2)                       sigma is one number, or one for each of the head's
+    y_ij | x_ij     ~ Categorical(softmax(z_j^T h_phi(x_ij)))
+    q(z_j)          = what the chains have kept of p(z_j | D_j, phi, mu, sigma)
+
+    maximised: log p(phi, mu) + sum_j log integral p(D_j | z, phi) N(z | mu, sigma^2) dz     (marginal MAP)
+
+A round, at every client (Alg. 1): M Langevin steps from where the chain last stood (stateful) or from the population
+(stateless). Those who take part send the log joint's gradients in phi, mu and log sigma averaged over the draws
+(Fisher's identity); the server ascends their sum times J / |A|. After the last round every client samples its posterior
+at length, the shared values held.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from pyro.distributions import Delta, Normal
+from torch.optim.lr_scheduler import ExponentialLR
+
+from hierfl.chains import Draws
+from hierfl.errors import UserError
+from hierfl.federation import Batch
+from hierfl.inference.compression import Compressed, Compressor, Quantise, Sparsify
+from hierfl.inference.exchange import Gradient, SampleWeighted
+from hierfl.inference.langevin import Langevin
+from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
+from hierfl.inference.svi import SVI, adam, sgd
+from hierfl.plates import clients, data, flat, param, sample
+
+#: log sigma is projected above this: a population without any spread is one pooled model
+LEAST_LOG_SIGMA = -7.0
+
+
+class FedPop(Method):
+    """Gaussian population of heads, Langevin chains at the clients, ascent of the marginal likelihood."""
+
+    name = "fedpop"
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The paper: M of 1 to 10 stateful, 50 stateless; it leaves the rest open."""
+
+        prior: Literal["hierarchical", "fixed", "flat"] = setting(
+            "hierarchical", "mu and sigma learned | held at 0 and sigma_0 | a point guide and no prior"
+        )
+        population: Literal["isotropic", "diagonal"] = setting("isotropic", "one sigma | one for each number of z")
+        sigma_0: float = setting(0.3, "initial sigma", above=0)
+        w_0: float = setting(0.1, "standard deviation of the initial mu", at_least=0)
+        mu_scale: float = setting(0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0)
+        base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
+        kernel: Literal["unadjusted", "metropolis"] = setting("unadjusted", "Langevin steps kept | accepted or not")
+        start: Literal["stateful", "stateless"] = setting("stateful", "chains go on | begin in the population")
+        steps: int = setting(10, "M, Langevin steps a round", at_least=1)
+        burn: int = setting(5, "of which so many, the first, are not used", at_least=0)
+        step_size: float = setting(1e-3, "gamma", above=0)
+        step_batch: int = setting(0, "examples per Langevin step (SGLD); 0 for all", at_least=0)
+        chains: int = setting(1, "chains per client", at_least=1)
+        lr: float = setting(1e-2, "the server's step size for mu and log sigma (Adam)", above=0)
+        base_lr: float = setting(3e-3, "the server's step size for the base (Adam)", above=0)
+        lr_decay: float = setting(1.0, "what both are multiplied by after a round, up to 1", above=0)
+        inner_phi_steps: int = setting(0, "0: send the base's gradients | steps on a copy, to be averaged", at_least=0)
+        inner_lr: float = setting(1e-2, "step size of those, on the mean log likelihood", above=0)
+        compress: str = setting("none", "the base's messages: none | quantise:LEVELS | sparsify:SHARE")
+        final_steps: int = setting(1000, "Langevin steps after the last round; 0 for none", at_least=0)
+        final_keep: int = setting(50, "draws of each chain to keep of their later half", at_least=1)
+
+        def __post_init__(self) -> None:
+            if self.steps <= self.burn:
+                raise UserError(f"steps={self.steps} must be above burn={self.burn}, or no draw is left")
+            if self.kernel == "metropolis" and self.step_batch:
+                raise UserError("kernel=metropolis needs all examples in a step: step_batch=0")
+            if self.final_steps and self.final_steps // 2 < self.final_keep:
+                raise UserError(f"final_steps={self.final_steps} must be at least twice final_keep={self.final_keep}")
+            if self.lr_decay > 1:
+                raise UserError(f"lr_decay must be at most 1, not {self.lr_decay}")
+            compressor(self.compress)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether there is a prior, and so a posterior to sample."""
+        return self.settings.prior != "flat"
+
+    def shared(self, start: Start) -> State:
+        s, d = self.settings, len(start.head)
+        if not self.sampled:
+            return start.base
+        mu = s.w_0 * start.head if s.prior == "hierarchical" else torch.zeros_like(start.head)
+        sigma = torch.full((1 if s.population == "isotropic" else d,), s.sigma_0, dtype=torch.float64)
+        return {"mu": mu, "log_sigma": sigma.log(), **start.base}
+
+    def personal(self, start: Start) -> State:
+        s, mu = self.settings, self.settings.w_0 * start.head
+        return {"z_draws": mu.expand(s.chains, s.steps - s.burn, -1)} if self.sampled else {"z_point": mu}
+
+    def model(self, batch: Batch) -> None:
+        net, scale = self.network, self.settings.mu_scale
+        population = flat(net.head.d)
+        if self.sampled:
+            mu = sample("mu", Normal(torch.zeros(net.head.d), scale).to_event(1) if scale else flat(net.head.d))
+            population = Normal(mu, param("log_sigma").exp()).to_event(1)
+        with clients(batch):
+            z = sample("z", population)  # (K, S, 1, d)
+            with data(batch):
+                sample("y", net.likelihood(net.head(z, net.base(batch.x))), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        q = Draws(param("z_draws"), 1) if self.sampled else Delta(param("z_point")).to_event(1)
+        with clients(batch):
+            sample("z", q)
+
+    def local(self) -> list[LocalStep]:
+        s, kept = self.settings, (self.settings.steps - self.settings.burn) * self.settings.chains
+        if self.sampled:
+            chain: LocalStep = Langevin(
+                ["z"], s.steps, s.step_size, metropolis=s.kernel == "metropolis", batch=s.step_batch or None,
+                burn=s.burn, start="last" if s.start == "stateful" else "prior",
+            )  # fmt: skip
+        else:
+            chain = SVI(["z_point"], s.steps, sgd(s.step_size))  # the same steps without noise and prior
+        inner = SVI(["base"], s.inner_phi_steps, sgd(s.inner_lr), particles=kept, per="example")
+        return [chain, inner] if s.inner_phi_steps else [chain]
+
+    def exchange(self) -> dict[str, Rule]:
+        s, kept = self.settings, (self.settings.steps - self.settings.burn) * self.settings.chains
+        schedule = partial(ExponentialLR, gamma=s.lr_decay) if s.lr_decay < 1 else None
+        base: Rule = SampleWeighted()
+        if not s.inner_phi_steps:
+            # Adam adds the decay times the weights to the gradient: the gradient of that prior
+            base = Gradient(adam(s.base_lr, weight_decay=s.base_decay), kept, schedule)
+        squeeze = compressor(s.compress)
+        rules: dict[str, Rule] = {"base": Compressed(base, squeeze) if squeeze else base}
+        if s.prior == "hierarchical":
+            rules["mu"] = Gradient(adam(s.lr), kept, schedule)
+            rules["log_sigma"] = Gradient(adam(s.lr), kept, schedule, _spread)
+        return rules
+
+    def posterior(self) -> list[LocalStep]:
+        s, half = self.settings, self.settings.final_steps // 2
+        if not (self.sampled and half):
+            return []
+        thin = half // s.final_keep
+        return [
+            Langevin(
+                ["z"], half + thin * s.final_keep, s.step_size, metropolis=s.kernel == "metropolis",
+                batch=s.step_batch or None, burn=half, thin=thin, target=0.574 if s.kernel == "metropolis" else None,
+            )
+        ]  # fmt: skip
+
+    def per_client(self, v: State) -> State:
+        if not self.sampled:
+            return {}
+        draws = v["z_draws"].flatten(2, 3)  # (S, 1, chains kept, d)
+        return {
+            "uncertainty": draws.var(2).mean((1, 2)),  # tr Cov(z_j | D_j) / d
+            "deviation": (draws.mean(2) - v["mu"]).square().mean((1, 2)),  # |E z_j - mu|^2 / d
+        }
+
+    @property
+    def has_global_model(self) -> bool:
+        return self.settings.prior == "hierarchical"
+
+
+def _spread(values: State) -> State:
+    return {k: v.clamp_min(LEAST_LOG_SIGMA) for k, v in values.items()}
+
+
+def compressor(spec: str) -> Compressor | None:
+    """What ``quantise:LEVELS`` or ``sparsify:SHARE`` names; None for "none".
+
+    Raises:
+        UserError: for anything else.
+    """
+    if spec == "none":
+        return None
+    kind, _, number = spec.partition(":")
+    makers: dict[str, Callable[[str], Compressor]] = {
+        "quantise": lambda text: Quantise(int(text)),
+        "sparsify": lambda text: Sparsify(float(text)),
+    }
+    if kind in makers:
+        try:
+            return makers[kind](number)
+        except UserError:
+            raise
+        except ValueError:
+            pass  # no number: said below
+    raise UserError(f"compress is none, quantise:LEVELS or sparsify:SHARE, as in quantise:16; not {spec!r}")

@@ -1,0 +1,187 @@
+"""FedPop: its exchange against closed forms, its posteriors against analytic ones, its options each doing something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Call, slopes
+from torch import nn
+
+from hierfl import Federation, UserError
+from hierfl.inference import fit
+from hierfl.inference.method import Local as Rows
+from hierfl.inference.method import Start
+from hierfl.inference.svi import elbo_gradient
+from hierfl.models import FedPop
+from hierfl.networks import Architecture, LinearHead, Network, architecture
+from hierfl.noise import generator
+
+
+def test_messages_are_fishers_identity(small: Federation, net: Architecture) -> None:
+    """grad_mu = mean (z - mu) / sigma^2, grad_log_sigma = mean |z - mu|^2 / sigma^2 - d, over the draws."""
+    for population in ("isotropic", "diagonal"):
+        method = FedPop(net, population=population, chains=2)
+        start = Start.of(net, 0)
+        shared = {k: v.double() for k, v in method.shared(start).items()}
+        shape = (7, 1, *method.personal(start)["z_draws"].shape)
+        z = torch.randn(shape, generator=generator("z"), dtype=torch.float64)
+        order = sorted(range(7), key=lambda j: -len(small.train[j]))
+        local = Rows(method, small, order, 1, 0, shared, {"z_draws": z})
+        got = elbo_gradient(local, ["mu", "log_sigma"], 10, "any")
+        gap, variance = z.flatten(2, 3).squeeze(1) - shared["mu"], (2 * shared["log_sigma"]).exp()
+        assert torch.allclose(got["mu"], (gap / variance).mean(1), rtol=1e-10)
+        by_number = gap.square().mean(1) / variance - 1
+        wanted = by_number if population == "diagonal" else by_number.sum(1, keepdim=True)
+        assert torch.allclose(got["log_sigma"], wanted, rtol=1e-10)
+
+
+def regression(sizes: list[int]) -> tuple[Federation, Architecture]:
+    fed = slopes(sizes, noise=0.5, seed=3)
+    return fed, architecture("linear", fed, noise=0.5)
+
+
+def test_the_last_chains_draw_from_the_analytic_posterior() -> None:
+    import arviz as az
+
+    fed, net = regression([40, 12, 3, 25, 2, 8])
+    method = FedPop(
+        net, kernel="metropolis", step_size=0.01, chains=4, final_steps=4000, final_keep=1000, lr=0.05, sigma_0=1.0
+    )
+    run = fit(method, fed, rounds=30, dtype=torch.float64, progress=False)
+    mu, sigma = run.shared["mu"], run.shared["log_sigma"].exp()
+    data = run.posterior()
+    assert dict(data.posterior.sizes) == {"chain": 4, "draw": 1000, "client": 6, "z_dim_0": 3}
+    effective, rhat = az.ess(data)["z"].values, az.rhat(data)["z"].values
+    assert (rhat < 1.02).all()
+    for j in range(6):
+        x, y = fed.examples(fed.train[j])
+        x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+        cov = torch.linalg.inv(x.T @ x / 0.25 + torch.eye(3, dtype=x.dtype) / sigma**2)
+        mean = cov @ (x.T @ y / 0.25 + mu / sigma**2)
+        draws = run.personal["z_draws"][j]
+        error = (cov.diagonal() / torch.as_tensor(effective[j])).sqrt()
+        assert ((draws.mean((0, 1)) - mean).abs() < 4 * error).all(), j
+        spread = draws.flatten(0, 1).var(0) / cov.diagonal()
+        assert ((spread - 1).abs() < 4 * (2 / torch.as_tensor(effective[j])).sqrt() + 0.02).all(), j
+
+
+def test_the_population_is_the_marginal_likelihoods() -> None:
+    """A linear-Gaussian model: mu and sigma against the maximum of the exact marginal likelihood."""
+    fed, net = regression([12] * 60)
+    parts = []
+    for j in range(60):
+        x, y = fed.examples(fed.train[j])
+        parts.append((torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1), y))
+    mu = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    log_sigma = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([mu, log_sigma], max_iter=200, tolerance_grad=1e-10)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros((), dtype=torch.float64)
+        for x, y in parts:
+            cov = x @ x.T * (2 * log_sigma).exp() + 0.25 * torch.eye(len(y))
+            total = total - torch.distributions.MultivariateNormal(x @ mu, cov).log_prob(y)
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    method = FedPop(
+        net, kernel="metropolis", step_size=0.02, chains=4, burn=2, lr=0.1, lr_decay=0.98, sigma_0=0.6, final_steps=0
+    )
+    run = fit(method, fed, rounds=250, chunk=60, dtype=torch.float64, progress=False)
+    assert torch.allclose(run.shared["mu"], mu.detach(), atol=0.02)
+    assert torch.allclose(run.shared["log_sigma"], log_sigma.detach(), atol=0.02)
+
+
+def test_a_fixed_population_is_never_moved_and_a_flat_one_is_not_there(small: Federation, net: Architecture) -> None:
+    fixed = fit(FedPop(net, prior="fixed", sigma_0=0.7), small, rounds=3, dtype=torch.float64, progress=False)
+    assert (fixed.shared["mu"] == 0).all()
+    assert torch.allclose(fixed.shared["log_sigma"].exp(), torch.tensor(0.7).double())
+    assert not torch.equal(fixed.shared["base.1.weight"], Start.of(net, 0).base["base.1.weight"].double())
+    flat = fit(FedPop(net, prior="flat"), small, rounds=3, dtype=torch.float64, progress=False)
+    assert set(flat.personal) == {"z_point"}
+    assert "mu" not in flat.shared
+    for run in (fixed, flat):
+        with pytest.raises(UserError, match="no global model"):
+            run.predict_new_client(torch.zeros(1, 4, dtype=torch.float64))
+
+
+VARIANTS = [
+    {"kernel": "metropolis"},
+    {"start": "stateless"},
+    {"population": "diagonal"},
+    {"step_batch": 5},
+    {"inner_phi_steps": 2},
+    {"compress": "quantise:4"},
+    {"compress": "sparsify:0.3"},
+    {"base_decay": 0.5},
+    {"mu_scale": 0.05},
+    {"chains": 3},
+]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_option_changes_the_fit_and_none_depends_on_the_chunk(
+    variant: dict, small: Federation, net: Architecture
+) -> None:
+    short = {"final_steps": 20, "final_keep": 5}
+    plain, one, seven = (
+        fit(FedPop(net, **short, **how), small, rounds=2, chunk=chunk, dtype=torch.float64, progress=False)
+        for how, chunk in (({}, 7), (variant, 1), (variant, 7))
+    )
+    assert any(not torch.equal(one.shared[k], v) for k, v in plain.shared.items() if v.shape == one.shared[k].shape)
+    for name, value in {**one.shared, **one.personal}.items():
+        assert torch.allclose(value, {**seven.shared, **seven.personal}[name], rtol=1e-6, atol=1e-9), name
+
+
+def test_a_matrix_as_fixed_effect_is_found_up_to_rotation() -> None:
+    """y = z_j^T phi^T x: the span of phi, which is what the data identify."""
+    rng = generator("synthetic")
+    phi = torch.linalg.qr(torch.randn((6, 2), generator=rng, dtype=torch.float64))[0]
+    z = torch.randn((40, 2), generator=rng, dtype=torch.float64)
+    x = torch.randn((40, 20, 6), generator=rng, dtype=torch.float64)
+    y = (x @ phi @ z[..., None]).squeeze(-1) + 0.1 * torch.randn((40, 20), generator=rng, dtype=torch.float64)
+    who = torch.arange(40).repeat_interleave(20)
+    fed = Federation.from_arrays(x.flatten(0, 1).numpy(), y.flatten().numpy(), who.numpy(), test=0.0, task="regression")
+    with torch.random.fork_rng():
+        net = Architecture(Network(nn.Linear(6, 2, bias=False)), LinearHead(2, 1), noise=0.1)
+    method = FedPop(net, step_size=3e-4, sigma_0=1.0, base_lr=0.05, lr=0.05, lr_decay=0.98, final_steps=0)
+    run = fit(method, fed, rounds=200, chunk=40, dtype=torch.float64, progress=False)
+    found = torch.linalg.qr(run.shared["base.weight"].T)[0]
+    distance = (found @ found.T - phi @ phi.T).norm()
+    assert distance < 0.02
+
+
+def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: Path) -> None:
+    short = ["--set", "final_steps=40", "--set", "final_keep=5", "--quiet"]
+    assert hierfl("run", "fedpop", "--rounds", "4", "--out", "whole", *short)[0] == 0
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert summary["gm_accuracy"] is not None
+    code, _, err = hierfl("run", "fedpop", "--out", "bad", "--set", "compress=zip")
+    assert code == 2
+    assert "compress is none, quantise:LEVELS or sparsify:SHARE" in err
+    kept = {p.name: p.read_bytes() for p in (tmp_path / "whole" / "checkpoint").iterdir()}
+    posterior = (tmp_path / "whole" / "posterior.nc").read_bytes()
+    assert hierfl("run", "--resume", "whole", "--quiet")[0] == 0
+    assert kept == {p.name: p.read_bytes() for p in (tmp_path / "whole" / "checkpoint").iterdir()}
+    assert posterior == (tmp_path / "whole" / "posterior.nc").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"burn": 10}, "no draw is left"),
+        ({"kernel": "metropolis", "step_batch": 5}, "needs all examples"),
+        ({"final_steps": 10, "final_keep": 9}, "at least twice"),
+        ({"compress": "quantise:many"}, "compress is none"),
+        ({"compress": "sparsify:0"}, "keeps a share"),
+        ({"lr_decay": 1.5}, "at most 1"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict, words: str, net: Architecture) -> None:
+    with pytest.raises(UserError, match=words):
+        FedPop(net, **settings)
