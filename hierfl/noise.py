@@ -118,6 +118,34 @@ class ClientNoise:
         return noise
 
 
+class SigmaPoints:
+    """Not noise, but 2 d points, +- sqrt(d) along each axis, whose mean is 0 and whose covariance is I.
+
+    A Gaussian guide's expectation of anything quadratic is exact at them (Julier and Uhlmann, 1997, kappa = 0). For one
+    latent only: two would need points of their joint space.
+    """
+
+    particles = 0  # as many as the latent's dimensions say
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self._site: str | None = None
+
+    def normal(
+        self, site: str, width: int | None, event_shape: torch.Size, device: torch.device | str = "cpu"
+    ) -> Tensor:
+        """(2 d, 1, 1, *event)."""
+        if width is not None or self._site not in (None, site):
+            raise UserError("sigma points are for a guide with one latent, in the client plate")
+        self._site, d = site, math.prod(event_shape)
+        points = math.sqrt(d) * torch.eye(d, dtype=self.dtype, device=device)
+        return torch.cat([points, -points]).view(2 * d, 1, 1, *event_shape)
+
+
+#: what a guide's sites are drawn with
+Noise = ClientNoise | SigmaPoints
+
+
 def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Tensor:
     """The value of a guide site as a differentiable function of standard normals.
 

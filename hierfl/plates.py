@@ -26,7 +26,7 @@ from .chains import Draws
 from .errors import UserError
 from .federation import Batch
 from .networks import Network
-from .noise import ClientNoise, reparametrise
+from .noise import Noise, reparametrise
 
 CLIENTS, DATA = "clients", "data"
 
@@ -213,7 +213,7 @@ class FrozenFeatures:
         return kept if self._places is None else kept[self._places]
 
 
-def draw_with(noise: ClientNoise | None) -> Draw:
+def draw_with(noise: Noise | None) -> Draw:
     """How guide sites get their values: from client-keyed noise, or at their centre where there is none."""
 
     def draw(name: str, fn: Any, in_data: bool) -> Tensor:

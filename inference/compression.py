@@ -7,7 +7,7 @@ What a client sends is a string of bytes, all equally long; what the server sums
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -154,6 +154,10 @@ class Compressed:
         noise = local.noise("compression", 1).normal(f"compression/{name}", None, flat.shape[1:])
         sent = self.compressor.encode(flat, torch.special.ndtr(noise[0].squeeze(1)))
         return self.compressor.decode(sent, flat.shape[1], flat.dtype).view_as(value)
+
+    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        """The rule's own."""
+        return self.rule.shapes(old) if hasattr(self.rule, "shapes") else {}
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """The rule's own."""

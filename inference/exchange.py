@@ -7,7 +7,7 @@ secure aggregation and differential privacy can work on.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -167,3 +167,71 @@ class Gradient:
             schedule = self.schedule(optimizer)
             for _ in range(rounds):
                 schedule.step()
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Scoring with the clients' own gradients as information: steps of Newton's kind for a few shared numbers.
+
+    With g_j the gradient of client j's restricted ELBO in all values of the group,
+
+        H = sum_j g_j g_j^T,    theta <- theta + rate(t) H^-1 g,    g = sum_j g_j + grad log p(theta).
+
+    Where the guide is the exact posterior g_j is the score of the marginal likelihood (Fisher's identity), and this is
+    the algorithm of Berndt, Hall, Hall and Hausman (1974); with draws it is stochastic approximation in the metric of
+    the information. Neither needs a step size for the data's units.
+
+    Args:
+        particles: K, draws per client.
+        sigma_points: instead of draws: exact where the log joint is quadratic in the only latent.
+        keep: how much of the last round's H stays; 0 where nothing is random.
+        rate: share of the full step, or a function of the round, from 1. Full steps overshoot where the outer products
+            make too little of the information, as they may with few clients.
+        radius: a step is shortened to so much in the metric of H (about so many standard errors).
+        least: lower bounds of some values, {name: (*shape)}. What stands at its bound and wants to go below is held,
+            and the others move as if it were not there.
+    """
+
+    particles: int = 1
+    sigma_points: bool = False
+    keep: float = 0.0
+    rate: float | Callable[[int], float] = 0.5
+    radius: float = 5.0
+    least: Mapping[str, Tensor] | None = None
+    differentiates: ClassVar[bool] = True
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """Each row's gradient, and its outer product."""
+        gradient = elbo_gradient(local, names, self.particles, ("gradient", *names), sigma_points=self.sigma_points)
+        score = torch.cat([gradient[name].reshape(len(local.clients), -1) for name in names], 1)
+        return {**gradient, "information": score[:, :, None] * score[:, None]}
+
+    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        """Of what is sent beside the values themselves."""
+        k = sum(value.numel() for value in old.values())
+        return {"information": (k, k)}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """One step; nothing moves along what the clients say nothing about."""
+        up = exchange.clients / exchange.reported
+        prior = exchange.prior_gradient(list(old))
+        g = torch.cat([(total[name] * up + prior[name]).flatten() for name in old])
+        h = _kept(self.keep, exchange.memory.get("information", total["information"] * up), total["information"] * up)
+        if self.keep:
+            exchange.memory["information"] = h
+        here = torch.cat([value.flatten() for value in old.values()])
+        least = torch.full_like(here, -torch.inf)
+        for name, value in (self.least or {}).items():
+            first = sum(v.numel() for v in list(old.values())[: list(old).index(name)])
+            least[first : first + value.numel()] = value.flatten().to(here)
+        free = ~((here <= least) & (g < 0))
+        g, h = g * free, torch.where(free[:, None] & free, h, 0.0)
+        # in units of the diagonal, since the numbers have units of their own
+        scale = h.diagonal().clamp_min(torch.finfo(h.dtype).tiny).sqrt()
+        correlation = h / (scale[:, None] * scale) + 1e-8 * torch.eye(len(g), dtype=h.dtype, device=h.device)
+        step = torch.linalg.solve(correlation, g / scale) / scale
+        length = (step @ h @ step).clamp_min(0).sqrt()
+        rate = self.rate(exchange.round) if callable(self.rate) else self.rate
+        step = step * rate * (self.radius / length.clamp_min(self.radius))
+        parts = (here + step).maximum(least).split([value.numel() for value in old.values()])
+        return {name: part.view_as(value) for (name, value), part in zip(old.items(), parts, strict=True)}

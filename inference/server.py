@@ -131,12 +131,13 @@ class Server(nn.Module):
             return f"it speaks of {sorted(messages)}, expected {sorted(self.rules)}"
         shared = self.shared
         for group, message in messages.items():
-            _, names = self.rules[group]
+            rule, names = self.rules[group]
+            others = rule.shapes({k: shared[k] for k in names}) if hasattr(rule, "shapes") else {}
             lacking = set(names) - message.keys()
             if lacking:
                 return f"{sorted(lacking)[0]!r} is missing"
             for key, value in message.items():
-                expected = (rows, *shared[key].shape) if key in shared else (rows,)
+                expected = (rows, *(shared[key].shape if key in shared else others.get(key, ())))
                 if not isinstance(value, Tensor) or not value.is_floating_point():
                     return f"{key!r} is no floating-point tensor"
                 if tuple(value.shape) != expected:

@@ -27,15 +27,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation, buckets, pad
-from hierfl.noise import ClientNoise, permutation
+from hierfl.noise import ClientNoise, Noise, SigmaPoints, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 
 from .method import Local, Method, State
 
 
-def guide_latents(
-    method: Method, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise | None
-) -> dict[str, Site]:
+def guide_latents(method: Method, batch: Batch, values: Mapping[str, Tensor], noise: Noise | None) -> dict[str, Site]:
     """Runs the guide: each personal latent's distribution and value, (K, S, 1, *event), no K at its centre."""
     with Restrict(values, draw=draw_with(noise)) as seen:
         method.guide(batch)
@@ -67,7 +65,7 @@ def elbo(
     method: Method,
     batch: Batch,
     values: Mapping[str, Tensor],
-    noise: ClientNoise | None,
+    noise: Noise | None,
     *,
     frozen: FrozenFeatures | None = None,
     analytic: bool = True,
@@ -368,10 +366,19 @@ class SVI:
         optimizer.step()
 
 
-def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: object) -> State:
+def elbo_gradient(
+    local: Local, names: Sequence[str], particles: int, phase: object, *, sigma_points: bool = False
+) -> State:
     """Each row's gradient of its restricted ELBO in shared values, at what was broadcast: {name: (S, *shape)}.
 
     A row's own copy of one of these values plays no part: the gradient belongs to the value that the server holds.
+
+    Args:
+        local: the rows.
+        names: the shared values.
+        particles: K, draws of the guide.
+        phase: keys them.
+        sigma_points: takes expectations at these instead; see :class:`~hierfl.noise.SigmaPoints`.
     """
     rows = {k: v for k, v in local.rows.items() if k not in names}
     at_broadcast = dataclasses.replace(local, rows=rows).own(names)
@@ -381,7 +388,7 @@ def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: obj
             part = at_broadcast.part(first, last)
             batch = part.batch()
             leaves = _leaves(part, names)
-            noise = part.noise(phase, particles, part.sizes)
+            noise = SigmaPoints(part.federation.dtype) if sigma_points else part.noise(phase, particles, part.sizes)
             objective = elbo(local.method, batch, {**part.values, **leaves}, noise)
             if not objective.requires_grad:
                 continue  # a value that only log p(globals) knows: the server's own gradient moves it

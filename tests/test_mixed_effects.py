@@ -1,0 +1,178 @@
+"""Mixed-effects models against a pooled referee, statsmodels' MixedLM, and against closed forms."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hierfl import Federation, UserError
+from hierfl.inference import fit
+from hierfl.inference.run import Run
+from hierfl.models.mixed_effects import Design, MixedEffects, marginal_log_likelihood
+from hierfl.networks import architecture
+
+
+def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
+    """2 to 60 rows a place, intercepts and slopes that go together, raw units."""
+    rng = np.random.default_rng(seed)
+    n = rng.integers(2, 61, places)
+    who = np.repeat(np.arange(places), n)
+    x = rng.normal(2, 1.5, len(who))
+    b = rng.multivariate_normal([0, 0], [[1.0, 0.3], [0.3, 0.5 if slope else 0.0]], places) if slope else None
+    effect = b[who, 0] + b[who, 1] * x if b is not None else rng.normal(size=places)[who]
+    y = 3 + 0.7 * x + effect + 0.8 * rng.normal(size=len(who))
+    return pd.DataFrame({"y": y, "x": x, "site": [f"s{j:02d}" for j in who]})
+
+
+def fitted(df: pd.DataFrame, fixed: list[str], random: list[str], rounds: int = 80, known: str = "", **settings) -> Run:
+    columns = {f"f{k}": np.ones(len(df)) if c == "1" else df[c] for k, c in enumerate(fixed)}
+    columns |= {f"r{k}": np.ones(len(df)) if c == "1" else df[c] for k, c in enumerate(random)}
+    columns |= {"known": df[known]} if known else {}
+    wide = pd.DataFrame({"y": df.y, "site": df.site, **columns})
+    fed = Federation.from_frame(wide, client="site", y="y", x=list(columns), test=0.0, task="regression")
+    units = [float((columns[f"r{k}"] ** 2).mean() ** 0.5) for k in range(len(random))]
+    design = Design.of(fixed, random, known=bool(known), centre=df.y.mean(), scale=df.y.std(), units=units)
+    method = MixedEffects(design, **settings)
+    return fit(method, fed, rounds=rounds, chunk=len(fed.ids), dtype=torch.float64, progress=False)
+
+
+def covariance(run: Run) -> np.ndarray:
+    shared = run.shared
+    sd = shared["effects.log_sd"].exp()
+    below = shared.get("effects.corr", torch.zeros(1))[0]
+    correlation = below / (1 + below**2).sqrt()
+    q = len(sd)
+    rho = torch.eye(q, dtype=sd.dtype) + (correlation * (1 - torch.eye(q)) if "effects.corr" in shared else 0)
+    return (sd[:, None] * sd * rho).numpy()
+
+
+def referee(df: pd.DataFrame, random: str):
+    import statsmodels.formula.api as smf
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return smf.mixedlm("y ~ x", df, groups=df.site, re_formula=random).fit(reml=False, method=["lbfgs", "bfgs"])
+
+
+@pytest.mark.parametrize(("random", "columns"), [("~ 1", ["1"]), ("~ x", ["1", "x"])])
+def test_the_federated_fit_is_the_pooled_one(random: str, columns: list[str]) -> None:
+    df = table(slope=len(columns) > 1)
+    theirs, run = referee(df, random), fitted(df, ["1", "x"], columns)
+    error = (run.shared["effects.beta"].numpy() - theirs.fe_params.values) / theirs.bse_fe.values
+    assert np.abs(error).max() < 0.05
+    np.testing.assert_allclose(covariance(run), theirs.cov_re.values, rtol=0.02)
+    assert np.isclose(float((2 * run.shared["effects.log_noise"]).exp()), theirs.scale, rtol=0.02)
+    assert abs(marginal_log_likelihood(run) - theirs.llf) < 0.01
+    for j, site in enumerate(run.fitted.federation.ids):
+        mean, root = run.personal["b_mean"][j], run.personal["b_root"][j]
+        spread = (root @ root.T).diagonal().sqrt().numpy()
+        assert np.abs((mean.numpy() - theirs.random_effects[site].values) / spread).max() < 0.05
+        wanted = theirs.random_effects_cov[site].values
+        np.testing.assert_allclose((root @ root.T).numpy(), wanted, rtol=0.02, atol=0.002 * wanted.max())
+
+
+def test_the_likelihood_is_at_its_maximum() -> None:
+    """Neither a smaller nor a larger value of anything is more likely: exact, by the multivariate normal."""
+    df = table(15)
+    run = fitted(df, ["1", "x"], ["1", "x"], rounds=120)
+    shared = {k.removeprefix("effects."): v.clone() for k, v in run.shared.items()}
+
+    def log_likelihood(v: dict) -> float:
+        sd = v["log_sd"].exp()
+        low = torch.stack([torch.tensor([1.0, 0.0]).double(), torch.stack([v["corr"][0], torch.ones(()).double()])])
+        root = sd[:, None] * low / low.norm(dim=1, keepdim=True)
+        total = 0.0
+        for _, rows in df.groupby("site"):
+            design = torch.tensor(np.column_stack([np.ones(len(rows)), rows.x]))
+            cov = design @ root @ root.T @ design.T + (2 * v["log_noise"]).exp() * torch.eye(len(rows))
+            y = torch.tensor(rows.y.values)
+            total += float(torch.distributions.MultivariateNormal(design @ v["beta"], cov).log_prob(y))
+        return total
+
+    best = log_likelihood(shared)
+    assert np.isclose(best, marginal_log_likelihood(run), atol=1e-8)
+    for name, value in shared.items():
+        for k in range(value.numel()):
+            for step in (-1e-3, 1e-3):
+                other = {**shared, name: value.clone()}
+                other[name].view(-1)[k] += step
+                assert log_likelihood(other) < best, (name, k, step)
+
+
+def test_a_diagonal_covariance_has_none_off_it() -> None:
+    run = fitted(table(), ["1", "x"], ["1", "x"], covariance="diagonal")
+    assert "effects.corr" not in run.shared
+    full = fitted(table(), ["1", "x"], ["1", "x"])
+    assert marginal_log_likelihood(run) < marginal_log_likelihood(full)
+
+
+def eight_schools() -> pd.DataFrame:
+    """Rubin (1981): the effect of coaching in eight schools, each seen once, with known standard errors."""
+    return pd.DataFrame(
+        {
+            "y": [28.0, 8, -3, 7, -1, 1, 18, 12],
+            "se": [15.0, 10, 16, 11, 9, 11, 10, 18],
+            "site": list("ABCDEFGH"),
+        }
+    )
+
+
+def test_known_standard_errors_and_places_seen_once() -> None:
+    """Held at tau = 10: the analytic posterior; learned: tau goes to zero and the schools to one mean, as is known."""
+    df = eight_schools()
+    held = fitted(df, ["1"], ["1"], known="se", prior="fixed", sd_0=10.0 / df.y.std())
+    weight = 1 / (df.se**2 + 100)
+    mu = (weight * df.y).sum() / weight.sum()
+    assert np.isclose(float(held.shared["effects.beta"]), mu, atol=1e-6)
+    shrunk = (df.y - mu) * 100 / (100 + df.se**2)
+    np.testing.assert_allclose(held.personal["b_mean"].flatten().numpy(), shrunk, atol=1e-5)
+    variance = 1 / (1 / 100 + 1 / df.se**2)
+    np.testing.assert_allclose(held.personal["b_root"].flatten().numpy() ** 2, variance, rtol=1e-6)
+    assert float(held.shared["held.log_sd"].exp()) == pytest.approx(10.0)
+    learned = fitted(df, ["1"], ["1"], known="se", rounds=200)
+    assert float(learned.shared["effects.log_sd"].exp()) < 0.1
+    weight = 1 / df.se**2
+    assert np.isclose(float(learned.shared["effects.beta"]), (weight * df.y).sum() / weight.sum(), atol=0.01)
+
+
+def test_units_do_not_matter() -> None:
+    df = table()
+    plain = fitted(df, ["1", "x"], ["1", "x"])
+    scaled = fitted(df.assign(y=df.y * 1000, x=df.x * 50), ["1", "x"], ["1", "x"], rounds=80)
+    ratio = (scaled.shared["effects.beta"] / plain.shared["effects.beta"]).numpy()
+    np.testing.assert_allclose(ratio, [1000, 20], rtol=1e-3)
+    np.testing.assert_allclose(covariance(scaled), covariance(plain) * np.array([[1e6, 2e4], [2e4, 400]]), rtol=1e-2)
+
+
+def test_chunks_and_predictions() -> None:
+    df = table(12)
+    whole = fitted(df, ["1", "x"], ["1", "x"], rounds=30)
+    again = fit(whole.fitted.method, whole.fitted.federation, rounds=30, chunk=1, dtype=torch.float64, progress=False)
+    for name, value in whole.shared.items():
+        assert torch.allclose(value, again.shared[name], rtol=1e-7), name
+    x = np.array([[1.0, 2.0, 1.0, 2.0]])
+    beta, b = whole.shared["effects.beta"], whole.personal["b_mean"][3]
+    said = whole.predict(x, client="s03")[0]
+    assert torch.isclose(said[0], (beta + b) @ torch.tensor([1.0, 2.0]).double(), rtol=1e-6)
+    new = whole.predict_new_client(x, draws=4000)[0]
+    assert abs(float(new[0] - beta @ torch.tensor([1.0, 2.0]).double())) < 0.2
+    design = np.array([1.0, 2.0])
+    spread = design @ covariance(whole) @ design + float((2 * whole.shared["effects.log_noise"]).exp())
+    assert float(new[1]) == pytest.approx(spread**0.5, rel=0.05)
+
+
+def test_designs_that_cannot_be() -> None:
+    for make, words in (
+        (lambda: Design.of([], ["1"]), "at least one fixed"),
+        (lambda: Design.of(["1"], ["1"], "gamma"), "unknown family 'gamma'"),  # type: ignore[arg-type]
+        (lambda: Design.of(["1"], ["1"], "poisson", known=True), "belong to a gaussian"),
+    ):
+        with pytest.raises(UserError, match=words):
+            make()
+    fed = fitted(table(5), ["1", "x"], ["1"], rounds=1).fitted.federation
+    with pytest.raises(UserError, match="made from a Design"):
+        MixedEffects(architecture("linear", fed))
