@@ -1,10 +1,9 @@
 """Mixed effects: generalised linear models whose coefficients differ between places.
 
-    b_j | L         ~ N(0, L L^T)                    random effects, q numbers; L diagonal, or any lower triangle
-    eta_ij          = x_ij^T beta + z_ij^T b_j       beta the fixed effects, p numbers
-    y_ij | eta_ij   ~ N(eta_ij, sigma^2)             gaussian (sigma learned, or known for each row)
-                    | Bernoulli(logistic(eta_ij))    binomial
-                    | Poisson(exp(eta_ij))           poisson
+    b_j | L  ~ N(0, L L^T)                 random effects, q numbers; L diagonal, or any lower triangle
+    eta_ij   = x_ij^T beta + z_ij^T b_j    beta the fixed effects, p numbers
+    y_ij     ~ N(eta_ij, sigma^2)          gaussian (sigma learned, or known for each row)
+    y_ij     ~ Bernoulli(logistic(eta_ij)) or Poisson(exp(eta_ij))
 
     maximised: sum_j log integral p(D_j | b, beta, sigma) N(b | 0, L L^T) db     (maximum likelihood, not REML)
 
