@@ -97,6 +97,11 @@ class Site(NamedTuple):
     mask: Any
     per_client: bool  # inside the client plate
     per_example: bool  # inside the data plate
+    name: str = ""
+
+    def redrawn(self, noise: Noise) -> dict[str, Site]:
+        """The same site of a guide with a fresh draw."""
+        return {self.name: self._replace(value=draw_with(noise)(self.name, self.fn, self.per_example))}
 
 
 class Restrict(Messenger):
@@ -130,14 +135,17 @@ class Restrict(Messenger):
         super().__init__()
         self.values, self.latents, self.draw, self.frozen = values, latents or {}, draw, frozen
         self.sites: dict[str, Site] = {}
+        #: parameters that were asked for
+        self.asked: set[str] = set()
 
     def __enter__(self) -> Restrict:
-        self.sites = {}
+        self.sites, self.asked = {}, set()
         super().__enter__()
         return self
 
     def _pyro_param(self, msg: dict) -> None:
         name = msg["name"]
+        self.asked.add(name)
         if name not in self.values:
             raise UserError(
                 f"parameter {name!r} is asked for, but neither shared() nor personal() declares it; "
@@ -147,6 +155,7 @@ class Restrict(Messenger):
 
     def _pyro_network(self, msg: dict) -> None:
         network, x = msg["args"]
+        self.asked.update(network.names)
         if self.frozen is not None and self.frozen.serves(network, x):
             msg["value"] = self.frozen.features(network, self.values)
         else:
@@ -177,7 +186,7 @@ class Restrict(Messenger):
             kind = "observed" if msg["is_observed"] else "latent"
         plates = {frame.name for frame in msg["cond_indep_stack"]}
         self.sites[msg["name"]] = Site(
-            msg["fn"], msg["value"], kind, msg["scale"], msg["mask"], CLIENTS in plates, DATA in plates
+            msg["fn"], msg["value"], kind, msg["scale"], msg["mask"], CLIENTS in plates, DATA in plates, msg["name"]
         )
 
 

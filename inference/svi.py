@@ -12,7 +12,7 @@ elsewhere. log p(globals) belongs to no client and is left to the server.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -45,6 +45,39 @@ def guide_latents(method: Method, batch: Batch, values: Mapping[str, Tensor], no
     return {name: site for name, site in seen.sites.items() if site.kind == "latent"}
 
 
+class _Peeked(Exception):
+    """A guide has looked at data."""
+
+
+class _Outline:
+    """A batch without its data: what a guide of the client plate alone needs to know."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.rows, self.row_numbers, self.n = batch.rows, batch.row_numbers, batch.n
+
+    def __getattr__(self, name: str) -> Any:
+        raise _Peeked(name)
+
+
+def standing_latent(
+    method: Method, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise, moving: Collection[str]
+) -> Site | None:
+    """The guide's only latent, if its distribution is the same at every step: it need not be asked again for it.
+
+    It is where the guide asks for no value that moves, looks at no data, and has no other latent on which this one
+    might depend. None otherwise.
+    """
+    with Restrict(values, draw=draw_with(noise)) as seen:
+        try:
+            method.guide(_Outline(batch))  # type: ignore[arg-type]
+        except _Peeked:
+            return None
+    if len(seen.sites) != 1 or not seen.asked.isdisjoint(moving):
+        return None
+    (site,) = seen.sites.values()
+    return site if site.kind == "latent" and site.per_client else None
+
+
 def model_sites(
     method: Method,
     batch: Batch,
@@ -70,6 +103,7 @@ def elbo(
     frozen: FrozenFeatures | None = None,
     analytic: bool = True,
     moving: bool = False,
+    latents: Mapping[str, Site] | None = None,
 ) -> Tensor:
     """The rows' restricted ELBOs, averaged over the particles of ``noise``: (S,).
 
@@ -81,8 +115,9 @@ def elbo(
         frozen: outputs of networks that do not move.
         analytic: False estimates every KL from the draws.
         moving: leaves out the terms that have no gradient in the leaves of ``values``.
+        latents: the guide's, where they have been drawn already.
     """
-    latents = guide_latents(method, batch, values, noise)
+    latents = guide_latents(method, batch, values, noise) if latents is None else latents
     total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
     for name, site in model_sites(method, batch, values, latents, frozen).items():
         if not site.per_client:
@@ -341,9 +376,12 @@ class SVI:
             part = local.part(0, active)
             leaves = _leaves(part, names)
             optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active)
-            values = {**part.values, **leaves}
-            for _, batch in zip(range(first, last), batches, strict=False):
-                self._step(local.method, batch, values, noise, frozen, optimizer)
+            values, standing = {**part.values, **leaves}, None
+            for step, batch in zip(range(first, last), batches, strict=False):
+                if step == first:
+                    standing = standing_latent(local.method, batch, values, noise, names)
+                drawn = None if standing is None else standing.redrawn(noise)
+                self._step(local.method, batch, values, noise, frozen, optimizer, drawn)
 
     def _step(
         self,
@@ -353,11 +391,12 @@ class SVI:
         noise: ClientNoise,
         frozen: FrozenFeatures,
         optimizer: torch.optim.Optimizer,
+        latents: Mapping[str, Site] | None = None,
     ) -> None:
         for group in optimizer.param_groups:  # (zero_grad costs more: it calls the profiler)
             for leaf in group["params"]:
                 leaf.grad = None
-        objective = elbo(method, batch, values, noise, frozen=frozen, moving=True)
+        objective = elbo(method, batch, values, noise, frozen=frozen, moving=True, latents=latents)
         if not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
         if self.per == "example":

@@ -23,8 +23,17 @@ from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
 from hierfl.inference.predict import Fitted
 from hierfl.inference.server import Server
-from hierfl.inference.svi import _rows, elbo, elbo_gradient, global_log_prob, guide_latents, model_sites, sgd
-from hierfl.models import FedAvg, FedPer, PFedVEM
+from hierfl.inference.svi import (
+    _rows,
+    elbo,
+    elbo_gradient,
+    global_log_prob,
+    guide_latents,
+    model_sites,
+    sgd,
+    standing_latent,
+)
+from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import ClientNoise
 from hierfl.plates import clients, data, flat, param, sample
@@ -145,14 +154,13 @@ def test_every_step_of_a_phase_has_fresh_draws(
     import hierfl.inference.svi as svi
 
     seen: list[torch.Tensor] = []
-    original = svi.guide_latents
+    original = svi.model_sites
 
     def spy(*arguments: object) -> dict:
-        latents = original(*arguments)
-        seen.append(latents["w_j"].value.detach().clone())
-        return latents
+        seen.append(arguments[3]["w_j"].value.detach().clone())  # type: ignore[index]
+        return original(*arguments)
 
-    monkeypatch.setattr(svi, "guide_latents", spy)
+    monkeypatch.setattr(svi, "model_sites", spy)
     method = PFedVEM(net)
     shared, rows = states(method, small)
     local = Rows(method, small, [0], 1, 0, shared, {k: v[[0]] for k, v in rows.items()})
@@ -412,3 +420,35 @@ def test_clients_with_unequal_test_sets_are_scored_on_their_own(small: Federatio
     assert run.last()["pm_accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
     hits = sum(a * n for a, n in zip(accuracies, [n for n in sizes if n], strict=True))
     assert run.last()["pm_accuracy_pooled"] == pytest.approx(hits / sum(sizes))
+
+
+def test_a_guide_is_asked_once_only_where_nothing_in_it_can_change(small: Federation, net: Architecture) -> None:
+    class Amortised(PFedVEM):
+        def guide(self, batch: Batch) -> None:
+            shift = batch.y.double().mean(1, keepdim=True)[..., None]
+            with clients(batch):
+                sample("w_j", Normal(param("mu") + shift, softplus(param("pi"))).to_event(1))
+
+    class OfTheBase(PFedVEM):
+        def guide(self, batch: Batch) -> None:
+            size = param("base.1.bias").square().sum(-1, keepdim=True)
+            with clients(batch):
+                sample("w_j", Normal(param("mu") + size, softplus(param("pi"))).to_event(1))
+
+    for method, moving, stands in (
+        (PFedVEM(net), net.base.names, True),
+        (PFedVEM(net), ["mu"], False),
+        (FedRep(net), net.base.names, True),
+        (Amortised(net), net.base.names, False),
+        (OfTheBase(net), net.base.names, False),
+        (TwoSites(net), net.base.names, False),
+    ):
+        shared, rows = states(method, small)
+        values = {**shared, **rows}
+        noise = noise_for(small, list(range(7)), 3)
+        site = standing_latent(method, small.batch(range(7)), values, noise, moving)
+        assert (site is not None) is stands, type(method)
+        if site is not None:
+            drawn = site.redrawn(noise.at(1))["w_j"].value
+            again = guide_latents(method, small.batch(range(7)), values, noise.at(1))["w_j"].value
+            assert torch.equal(drawn, again)
