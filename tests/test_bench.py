@@ -99,7 +99,8 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
         assert sum(parts["seconds"].values()) == pytest.approx(parts["total_seconds"])
         assert all(value >= 0 for value in parts["seconds"].values()), parts
         calls, steps = parts["calls"], parts["steps"]
-        assert calls["backward"] == calls["likelihood"] == calls["head"] == calls["noise"] == steps > 0
+        assert calls["backward"] == calls["likelihood"] == calls["head"] == steps > 0
+        assert steps <= calls["noise"] <= 2 * steps  # a guide that stands still is asked once more
     for words in ("torch", "cores", "tensor loop", "GFLOP/s", "peak memory", "optimiser"):
         assert words in out
     assert hierfl("bench", "digits", "--out", "b.json")[0] == 2  # nothing is overwritten
