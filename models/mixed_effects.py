@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from pyro.distributions import Bernoulli, MultivariateNormal, Normal, Poisson
-from torch import Tensor, nn
+from torch import Tensor
 
-from hierfl.errors import UserError, unknown
+from hierfl.errors import UserError
 from hierfl.federation import Batch, buckets
+from hierfl.formulas import INTERCEPT, Design
 from hierfl.inference.exchange import Scoring
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import elbo
-from hierfl.networks import Architecture, LinearHead, Network
+from hierfl.networks import Architecture
 from hierfl.noise import SigmaPoints
 from hierfl.plates import Restrict, clients, data, param, sample
 
@@ -37,72 +38,6 @@ if TYPE_CHECKING:
 #: random effects' standard deviations stay above this share of where they began: a variance that wants to be zero would
 #: drift to minus infinity on the log scale
 LEAST = 1e-4
-
-#: what a column of ones is called
-INTERCEPT = ("Intercept", "1")
-Family = Literal["gaussian", "binomial", "poisson"]
-
-
-@dataclass(frozen=True)
-class Design(Architecture):
-    """What the columns of a table's inputs are: [fixed | random | standard error of the response].
-
-    Attributes:
-        fixed: names of the columns of x_ij.
-        random: names of the columns of z_ij.
-        family: of the response.
-        known: whether the last column holds standard errors (gaussian only).
-        centre, scale: about where the response lies, and how far it spreads: where a fit begins.
-        units: root mean squares of the random columns, for the same.
-    """
-
-    fixed: tuple[str, ...] = ()
-    random: tuple[str, ...] = ()
-    family: Family = "gaussian"
-    known: bool = False
-    centre: float = 0.0
-    scale: float = 1.0
-    units: tuple[float, ...] = ()
-
-    @classmethod
-    def of(
-        cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", known: bool = False,
-        centre: float = 0.0, scale: float = 1.0, units: Sequence[float] = (),
-    ) -> Design:  # fmt: skip
-        """A design with these columns.
-
-        Raises:
-            UserError: without columns, for an unknown family, or standard errors in a family that has none.
-        """
-        if not fixed or not random:
-            raise UserError("a mixed-effects design needs at least one fixed and one random column")
-        if family not in ("gaussian", "binomial", "poisson"):
-            raise unknown("family", family, ["gaussian", "binomial", "poisson"])
-        if known and family != "gaussian":
-            raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
-        head = LinearHead(len(fixed) + len(random), 1)
-        units = tuple(units) or (1.0,) * len(random)
-        return cls(
-            Network(nn.Identity()),
-            head,
-            None,
-            "design",
-            tuple(fixed),
-            tuple(random),
-            family,
-            known,
-            centre,
-            scale,
-            units,
-        )
-
-    def split(self, columns: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x (S, n, p), z (S, n, q) and standard errors (S, n) or None, from the inputs (S, n, p + q [+ 1])."""
-        p, q = len(self.fixed), len(self.random)
-        known = columns[..., p + q] if self.known else None
-        if known is not None:
-            known = torch.where(known > 0, known, 1.0)  # (rows of a template have none)
-        return columns[..., :p], columns[..., p : p + q], known
 
 
 class MixedEffects(Method):

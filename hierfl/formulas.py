@@ -1,0 +1,204 @@
+"""Mixed-effects formulas: a table and ``y ~ 1 + x + (1 + x | site)`` become a federation and a design.
+
+Formulas are read by formulae (Capretto, 2022), which knows random effects, categories, interactions and transforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .errors import UserError, unknown
+from .federation import Federation
+from .networks import Architecture, LinearHead, Network
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: what a column of ones is called
+INTERCEPT = ("Intercept", "1")
+Family = Literal["gaussian", "binomial", "poisson"]
+
+
+@dataclass(frozen=True)
+class Design(Architecture):
+    """What the columns of a table's inputs are: [fixed | random | standard error of the response].
+
+    Attributes:
+        fixed: names of the columns of x_ij.
+        random: names of the columns of z_ij.
+        family: of the response.
+        known: whether the last column holds standard errors (gaussian only).
+        centre, scale: about where the response lies, and how far it spreads: where a fit begins.
+        units: root mean squares of the random columns, for the same.
+    """
+
+    fixed: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+    family: Family = "gaussian"
+    known: bool = False
+    centre: float = 0.0
+    scale: float = 1.0
+    units: tuple[float, ...] = ()
+
+    @classmethod
+    def of(
+        cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", known: bool = False,
+        centre: float = 0.0, scale: float = 1.0, units: Sequence[float] = (),
+    ) -> Design:  # fmt: skip
+        """A design with these columns.
+
+        Raises:
+            UserError: without columns, for an unknown family, or standard errors in a family that has none.
+        """
+        if not fixed or not random:
+            raise UserError("a mixed-effects design needs at least one fixed and one random column")
+        if family not in get_args(Family):
+            raise unknown("family", family, get_args(Family))
+        if known and family != "gaussian":
+            raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
+        head = LinearHead(len(fixed) + len(random), 1)
+        units = tuple(units) or (1.0,) * len(random)
+        return cls(
+            Network(nn.Identity()),
+            head,
+            None,
+            "design",
+            tuple(fixed),
+            tuple(random),
+            family,
+            known,
+            centre,
+            scale,
+            units,
+        )
+
+    def split(self, columns: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x (S, n, p), z (S, n, q) and standard errors (S, n) or None, from the inputs (S, n, p + q [+ 1])."""
+        p, q = len(self.fixed), len(self.random)
+        known = columns[..., p + q] if self.known else None
+        if known is not None:
+            known = torch.where(known > 0, known, 1.0)  # (rows of a template have none)
+        return columns[..., :p], columns[..., p : p + q], known
+
+
+def from_formula(
+    df: pd.DataFrame,
+    formula: str,
+    *,
+    family: Family = "gaussian",
+    client: str | None = None,
+    error: str | None = None,
+    test: float = 0.0,
+    seed: int = 0,
+) -> tuple[Federation, Design]:
+    """A federation and the design of a mixed-effects model.
+
+    Args:
+        df: one row per observation.
+        formula: such as ``y ~ 1 + x + (1 + x | site)``; all random terms belong to one column, the client's.
+        family: of the response; binomial ones are 0 or 1, poisson ones whole numbers from 0.
+        client: that column, if it is to be checked against the formula.
+        error: a column of known standard errors of a gaussian response.
+        test: fraction of every client's rows to hold out.
+        seed: of what is held out.
+
+    Raises:
+        UserError: for a formula that cannot be read, columns that are not there or have missing values, a response that
+            the family cannot have, or a random slope about which no client says anything.
+    """
+    import pandas as pd
+    from formulae import design_matrices, model_description
+
+    if family not in get_args(Family):
+        raise unknown("family", family, get_args(Family))
+    try:
+        described = model_description(formula)
+        names = set(described.var_names)
+    except Exception as fault:  # its scanner, parser and resolver raise what they like
+        raise UserError(f"the formula {formula!r} cannot be read: {fault}") from fault
+    for name in [*sorted(names), *([error] if error else []), *([client] if client else [])]:
+        if name not in df.columns:
+            raise unknown("column", name, map(str, df.columns))
+        missing = int(df[name].isna().sum())
+        if missing:
+            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
+    try:
+        read = design_matrices(formula, df, na_action="error")
+    except Exception as fault:
+        raise UserError(f"the formula {formula!r} does not fit the table: {fault!r}") from fault
+    if read.response is None:
+        raise UserError(f"the formula {formula!r} has no response")
+    if read.group is None:
+        raise UserError(f"the formula {formula!r} has no random term, such as (1 | {client or 'site'})")
+    places = {term.factor.name for term in read.group.terms.values()}
+    if len(places) > 1:
+        raise UserError(f"random terms belong to one column, the client's, and here to {', '.join(sorted(places))}")
+    (place,) = places
+    if place not in df.columns or client not in (None, place):
+        raise UserError(f"random terms belong to {place!r}, and the clients are {client or 'a column of the table'!r}")
+    if read.common is None:
+        raise UserError(f"the formula {formula!r} has no fixed effects; write at least y ~ 1 + ...")
+    fixed = read.common.as_dataframe().astype(float)
+    random = _random_columns(read.group)
+    who = df[place].astype(str).to_numpy()
+    y = _response(read.response, df, family)
+    for name, column in random.items():
+        inside = pd.Series(column).groupby(who)
+        if name != INTERCEPT[0] and INTERCEPT[0] in random and (inside.nunique() < 2).all():
+            raise UserError(
+                f"no client can inform the random slope of {name!r}: it is the same in all rows of every {place}"
+            )
+    columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
+    columns |= {f"{name} (random)": column for name, column in random.items()}
+    if error:
+        known = df[error].to_numpy(dtype=float)
+        if not (np.isfinite(known) & (known > 0)).all():
+            raise UserError(f"column {error!r} holds standard errors that are not above zero")
+        columns["standard error"] = known
+    wide = pd.DataFrame({**columns, "response": y, "client": who})
+    federation = Federation.from_frame(
+        wide, client="client", y="response", x=list(columns), test=test, seed=seed, task="regression"
+    )
+    spread = float(np.std(y)) or 1.0
+    design = Design.of(
+        list(fixed), list(random), family, bool(error),
+        centre=float(np.mean(y)) if family == "gaussian" else 0.0,
+        scale=spread if family == "gaussian" else 1.0,
+        units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()],
+    )  # fmt: skip
+    return federation, design
+
+
+def _random_columns(group: Any) -> dict[str, np.ndarray]:
+    """Each random effect's column, (n,): the blocks of a term's matrix, one per client, added up."""
+    columns: dict[str, np.ndarray] = {}
+    for key, term in group.terms.items():
+        matrix = group[key]
+        matrix = matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
+        for label, column in zip(term.labels, matrix.T, strict=True):
+            name = label.rpartition("|")[0]
+            name = INTERCEPT[0] if name == "1" else name
+            columns[name] = columns.get(name, 0.0) + column.astype(float)
+    return columns
+
+
+def _response(response: Any, df: pd.DataFrame, family: Family) -> np.ndarray:
+    """The response as numbers that the family can have."""
+    y = np.asarray(response.design_matrix)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim != 1 or y.dtype.kind not in "biuf" or response.kind != "numeric":
+        raise UserError(f"the response {response.name!r} holds no numbers; a {family} one needs them")
+    y = y.astype(float)
+    if not np.isfinite(y).all():
+        raise UserError(f"the response {response.name!r} is not finite everywhere")
+    if family == "binomial" and not np.isin(y, (0, 1)).all():
+        raise UserError(f"a binomial response is 0 or 1, and {response.name!r} is not")
+    if family == "poisson" and not ((y >= 0) & (y == np.floor(y))).all():
+        raise UserError(f"a poisson response is a whole number from 0, and {response.name!r} is not")
+    return y
