@@ -209,8 +209,8 @@ def npz(path: Path, **change: object) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "which method? known: pfedvem, local"),
-        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, local"),
+        (["run"], "which method? known: pfedvem, fedpop, local"),
+        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, local"),
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],

@@ -306,7 +306,7 @@ def test_a_population_is_learned_by_chains(fed: Federation) -> None:
 
     fed = slopes([30] * 40, noise=0.5, seed=2)
     method = Learned(architecture("linear", fed, noise=0.5))
-    run = fit(method, fed, rounds=400, dtype=torch.float64, progress=False)
+    run = fit(method, fed, rounds=400, chunk=40, dtype=torch.float64, progress=False)
     parts = [posterior(fed, j, 0.5, 1e3) for j in range(40)]  # least squares, and its covariance
     weights = [torch.linalg.inv(cov + 1.3**2 * torch.eye(3)) for _, cov in parts]
     exact = torch.linalg.solve(sum(weights), sum(w @ m for w, (m, _) in zip(weights, parts, strict=True)))
