@@ -113,13 +113,40 @@ def from_formula(
             the family cannot have, or a random slope about which no client says anything.
     """
     import pandas as pd
-    from formulae import design_matrices, model_description
 
     if family not in get_args(Family):
         raise unknown("family", family, get_args(Family))
+    read, place = _read(df, formula, client, error)
+    fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
+    who = df[place].astype(str).to_numpy()
+    _check_slopes(random, who, place)
+    y = _response(read.response, family)
+    columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
+    columns |= {f"{name} (random)": column for name, column in random.items()}
+    if error:
+        columns["standard error"] = df[error].to_numpy(dtype=float)
+        if not (np.isfinite(columns["standard error"]) & (columns["standard error"] > 0)).all():
+            raise UserError(f"column {error!r} holds standard errors that are not above zero")
+    gaussian = family == "gaussian"
+    design = Design.of(
+        list(fixed), list(random), family, bool(error),
+        centre=float(np.mean(y)) if gaussian else 0.0,
+        scale=(float(np.std(y)) or 1.0) if gaussian else 1.0,
+        units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()],
+    )  # fmt: skip
+    wide = pd.DataFrame({**columns, "response": y, "client": who})
+    federation = Federation.from_frame(
+        wide, client="client", y="response", x=list(columns), test=test, seed=seed, task="regression"
+    )
+    return federation, design
+
+
+def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None) -> tuple[Any, str]:
+    """What formulae makes of the formula and the table, and the column that the random terms belong to."""
+    from formulae import design_matrices, model_description
+
     try:
-        described = model_description(formula)
-        names = set(described.var_names)
+        names = set(model_description(formula).var_names)
     except Exception as fault:  # its scanner, parser and resolver raise what they like
         raise UserError(f"the formula {formula!r} cannot be read: {fault}") from fault
     for name in [*sorted(names), *([error] if error else []), *([client] if client else [])]:
@@ -136,43 +163,29 @@ def from_formula(
         raise UserError(f"the formula {formula!r} has no response")
     if read.group is None:
         raise UserError(f"the formula {formula!r} has no random term, such as (1 | {client or 'site'})")
+    if read.common is None:
+        raise UserError(f"the formula {formula!r} has no fixed effects; write at least y ~ 1 + ...")
     places = {term.factor.name for term in read.group.terms.values()}
     if len(places) > 1:
         raise UserError(f"random terms belong to one column, the client's, and here to {', '.join(sorted(places))}")
     (place,) = places
-    if place not in df.columns or client not in (None, place):
-        raise UserError(f"random terms belong to {place!r}, and the clients are {client or 'a column of the table'!r}")
-    if read.common is None:
-        raise UserError(f"the formula {formula!r} has no fixed effects; write at least y ~ 1 + ...")
-    fixed = read.common.as_dataframe().astype(float)
-    random = _random_columns(read.group)
-    who = df[place].astype(str).to_numpy()
-    y = _response(read.response, df, family)
+    if place not in df.columns:
+        raise UserError(f"random terms belong to a column of the table, not to {place!r}")
+    if client not in (None, place):
+        raise UserError(f"random terms belong to {place!r}, and the clients are {client!r}")
+    return read, place
+
+
+def _check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) -> None:
+    """Refuses a random slope beside an intercept where no client's rows differ in it."""
+    import pandas as pd
+
     for name, column in random.items():
-        inside = pd.Series(column).groupby(who)
-        if name != INTERCEPT[0] and INTERCEPT[0] in random and (inside.nunique() < 2).all():
+        varies = pd.Series(column).groupby(who).nunique() > 1
+        if name != INTERCEPT[0] and INTERCEPT[0] in random and not varies.any():
             raise UserError(
                 f"no client can inform the random slope of {name!r}: it is the same in all rows of every {place}"
             )
-    columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
-    columns |= {f"{name} (random)": column for name, column in random.items()}
-    if error:
-        known = df[error].to_numpy(dtype=float)
-        if not (np.isfinite(known) & (known > 0)).all():
-            raise UserError(f"column {error!r} holds standard errors that are not above zero")
-        columns["standard error"] = known
-    wide = pd.DataFrame({**columns, "response": y, "client": who})
-    federation = Federation.from_frame(
-        wide, client="client", y="response", x=list(columns), test=test, seed=seed, task="regression"
-    )
-    spread = float(np.std(y)) or 1.0
-    design = Design.of(
-        list(fixed), list(random), family, bool(error),
-        centre=float(np.mean(y)) if family == "gaussian" else 0.0,
-        scale=spread if family == "gaussian" else 1.0,
-        units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()],
-    )  # fmt: skip
-    return federation, design
 
 
 def _random_columns(group: Any) -> dict[str, np.ndarray]:
@@ -188,7 +201,7 @@ def _random_columns(group: Any) -> dict[str, np.ndarray]:
     return columns
 
 
-def _response(response: Any, df: pd.DataFrame, family: Family) -> np.ndarray:
+def _response(response: Any, family: Family) -> np.ndarray:
     """The response as numbers that the family can have."""
     y = np.asarray(response.design_matrix)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
