@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import slopes
-from pyro.distributions import Gamma, LogNormal, Normal
+from pyro.distributions import Bernoulli, Gamma, LogNormal, Normal
 
 from hierfl import Federation, UserError
 from hierfl.chains import Draws
@@ -215,6 +216,50 @@ def test_a_preconditioner_evens_out_scales(kind: str) -> None:
     if kind == "fisher":
         spread = helped.flatten(0, 3).std(0)
         assert torch.allclose(spread, torch.tensor([0.01, 1.0, 10.0], dtype=torch.float64), rtol=0.06)
+
+
+class Votes(Method):
+    """z_j ~ N(0, scale^2 I), y_ij ~ Bernoulli(logistic(x_ij . z_j)): a posterior that is not Gaussian."""
+
+    scale = 1.0
+
+    def personal(self, start: Start) -> State:
+        return {"z_draws": torch.zeros((1, 63, 2), dtype=torch.float64)}
+
+    def model(self, batch: Batch) -> None:
+        with clients(batch):
+            z = sample("z", Normal(torch.zeros(2, dtype=torch.float64), self.scale).to_event(1))
+            with data(batch):
+                sample("y", Bernoulli(logits=(batch.x * z).sum(-1)), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        z = param("z_draws")
+        with clients(batch):
+            sample("z", Draws(z, 1))
+
+
+@pytest.mark.parametrize(("scale", "calibrated"), [(1.0, True), (1.5, False)])
+def test_simulation_based_calibration(scale: float, calibrated: bool) -> None:
+    """Ranks of the truth among 63 thinned draws are uniform (Talts et al., 2018); with another prior they are not.
+
+    All simulated data sets are clients of one federation, so that one chain step serves them all.
+    """
+    from scipy.stats import chisquare
+
+    rng = np.random.default_rng(11)
+    truth = rng.normal(size=(600, 2))
+    x = rng.normal(size=(600, 6, 2)) * 1.5
+    y = (rng.random((600, 6)) < 1 / (1 + np.exp(-(x * truth[:, None]).sum(-1)))).astype(float)
+    names = np.repeat([f"{j:03d}" for j in range(600)], 6)
+    fed = Federation.from_arrays(x.reshape(-1, 2), y.ravel(), names, test=0.0, task="regression")
+    method = type("Scaled", (Votes,), {"scale": scale})(architecture("linear", fed))
+    chain = Langevin(["z"], 300 + 63 * 15, 0.3, metropolis=True, burn=300, thin=15, target=0.574, start="prior")
+    draws = chains_of(method, fed.to(dtype=torch.float64), chain)["z_draws"][:, 0, 0]
+    true = torch.as_tensor(truth)
+    # coordinates do not see a wrong scale, which is wrong on both sides of zero: lengths do
+    ranks = torch.cat([draws < true[:, None], (draws.norm(dim=-1) < true.norm(dim=1)[:, None])[..., None]], -1).sum(1)
+    p = [chisquare(torch.bincount(ranks[:, k] // 4, minlength=16).numpy()).pvalue for k in range(3)]
+    assert bool(min(p) > 0.01) is calibrated, p
 
 
 class Rates(Method):
