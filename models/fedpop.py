@@ -78,6 +78,10 @@ class FedPop(Method):
                 raise UserError("kernel=metropolis needs all examples in a step: step_batch=0")
             if self.final_steps and self.final_steps // 2 < self.final_keep:
                 raise UserError(f"final_steps={self.final_steps} must be at least twice final_keep={self.final_keep}")
+            if self.base_decay and self.inner_phi_steps:
+                raise UserError("base_decay is a prior that gradients know, and inner_phi_steps sends none of the base")
+            if self.mu_scale and self.prior != "hierarchical":
+                raise UserError(f"mu_scale is a prior on mu, which is not learned under a {self.prior} prior")
             if self.lr_decay > 1:
                 raise UserError(f"lr_decay must be at most 1, not {self.lr_decay}")
             compressor(self.compress)

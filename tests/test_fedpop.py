@@ -180,6 +180,8 @@ def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: 
         ({"compress": "quantise:many"}, "compress is none"),
         ({"compress": "sparsify:0"}, "keeps a share"),
         ({"lr_decay": 1.5}, "at most 1"),
+        ({"base_decay": 0.5, "inner_phi_steps": 2}, "sends none of the base"),
+        ({"mu_scale": 1.0, "prior": "fixed"}, "not learned"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict, words: str, net: Architecture) -> None:
