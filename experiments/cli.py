@@ -52,6 +52,7 @@ def run(
     chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
     quorum: Annotated[int | None, typer.Option(help="Fewest messages that change anything. [default: 1]")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
+    idle: Annotated[str | None, typer.Option(help="Clients that do not report: train (default) or rest.")] = None,
     draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new one in ./runs]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
@@ -65,7 +66,8 @@ def run(
     given = {
         "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
         "validation": validation, "network": network, "noise": noise, "seed": seed, "device": device, "chunk": chunk,
-        "quorum": quorum, "evaluate_every": evaluate_every, "draws": draws,
+        "quorum": quorum, "evaluate_every": evaluate_every, "idle": idle,
+        "draws": draws,
     }  # fmt: skip
     if resume is not None:
         if method or data or out or overwrite or prior or setting or any(v is not None for v in given.values()):

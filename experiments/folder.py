@@ -30,7 +30,7 @@ FILES = ("config.toml", "metrics.csv", "clients.csv", "posterior.nc", "summary.j
 FOLDERS = ("checkpoint", "figures")
 #: what a run's configuration must hold
 TYPES: dict[str, Any] = {
-    **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device"), str),
+    **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle"), str),
     **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), int),
     **dict.fromkeys(("validation", "noise", "participation"), (int, float)),
 }
@@ -131,6 +131,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     run = config.get("run")
     if not isinstance(run, dict) or not isinstance(config.get("settings"), dict):
         raise UserError(f"{path} is not the configuration of a run")
+    run.setdefault("idle", "train")  # (runs begun before there was a choice)
     for name, kind in TYPES.items():
         value = run.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):

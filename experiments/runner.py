@@ -18,7 +18,7 @@ from hierfl.networks import architecture
 from . import folder as folders
 from . import methods
 
-OPTIONS = ("rounds", "seed", "participation", "quorum", "evaluate_every", "draws", "chunk", "device")
+OPTIONS = ("rounds", "seed", "participation", "quorum", "evaluate_every", "idle", "draws", "chunk", "device")
 
 
 def configure(method: str, data: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,6 +52,7 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
         "participation": said.get("participation", default.participation),
         "evaluate_every": said.get("evaluate_every", default.evaluate_every),
         "quorum": said.get("quorum", default.quorum),
+        "idle": said.get("idle", "train"),
         "draws": said.get("draws", 20),
         "seed": said.get("seed", 0),
         "device": said.get("device", "cpu"),

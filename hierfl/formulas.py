@@ -34,7 +34,7 @@ class Design(Architecture):
         random: names of the columns of z_ij.
         family: of the response.
         known: whether the last column holds standard errors (gaussian only).
-        centre, scale: about where the response lies, and how far it spreads: where a fit begins.
+        centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
         units: root mean squares of the random columns, for the same.
     """
 
@@ -130,7 +130,7 @@ def from_formula(
     gaussian = family == "gaussian"
     design = Design.of(
         list(fixed), list(random), family, bool(error),
-        centre=float(np.mean(y)) if gaussian else 0.0,
+        centre=_centre(y, family),
         scale=(float(np.std(y)) or 1.0) if gaussian else 1.0,
         units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()],
     )  # fmt: skip
@@ -139,6 +139,17 @@ def from_formula(
         wide, client="client", y="response", x=list(columns), test=test, seed=seed, task="regression"
     )
     return federation, design
+
+
+def _centre(y: np.ndarray, family: Family) -> float:
+    """The linear predictor of the response's mean (of a mean inside, where all successes or all zeros are alike)."""
+    mean = float(np.mean(y))
+    if family == "gaussian":
+        return mean
+    if family == "poisson":
+        return float(np.log(max(mean, 1 / len(y))))
+    mean = min(max(mean, 1 / len(y)), 1 - 1 / len(y))
+    return float(np.log(mean) - np.log1p(-mean))
 
 
 def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None) -> tuple[Any, str]:

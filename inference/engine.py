@@ -30,7 +30,14 @@ class PlateEngine:
     seed: int
 
     def round(
-        self, number: int, server: Server, personal: State, copies: State, reporting: Sequence[int]
+        self,
+        number: int,
+        server: Server,
+        personal: State,
+        copies: State,
+        reporting: Sequence[int],
+        *,
+        rest: bool = False,
     ) -> tuple[State, State, Tensor]:
         """Every client's local steps, and the messages of those who report.
 
@@ -42,16 +49,19 @@ class PlateEngine:
             personal: the clients' rows, {name: (J, *shape)}.
             copies: their copies of shared values, {name: (J, *shape)}.
             reporting: who sends.
+            rest: the others do not train, and keep their state.
 
         Returns:
             New personal state and copies, and (J,) True where a client's own computation failed: such a client
             keeps its previous state, and its message is dropped.
         """
         federation, speaks = self.federation, set(reporting)
-        train = list(range(federation.clients)) if personal or copies else sorted(speaks)
+        everyone = bool(personal or copies) and not rest
+        train = list(range(federation.clients)) if everyone else sorted(speaks)
         train.sort(key=lambda j: (-len(federation.train[j]), federation.ids[j]))
-        new_personal = {k: torch.empty_like(v) for k, v in personal.items()}  # (all of them train, where there are any)
-        new_copies = {k: torch.empty_like(v) for k, v in copies.items()}
+        fresh = torch.empty_like if everyone else torch.clone  # (every row is written where all train)
+        new_personal = {k: fresh(v) for k, v in personal.items()}
+        new_copies = {k: fresh(v) for k, v in copies.items()}
         failed = torch.zeros(federation.clients, dtype=torch.bool, device=federation.device)
         shared = server.shared
         steps = self.method.local()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .method import Exchange, Local, State
-from .svi import MakeOptimizer, elbo_gradient
+from .svi import MakeOptimizer, controlled_scores, elbo_derivatives, elbo_gradient
 
 #: rho is kept above this, tau below its inverse square: jointly in (w, rho) the ELBO has degenerate maxima with w at
 #: some mu_j and rho_j -> 0
@@ -171,29 +171,34 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Scoring with the clients' own gradients as information: steps of Newton's kind for a few shared numbers.
+    """Scoring with what the clients know of the information: steps of Newton's kind for a few shared numbers.
 
-    With g_j the gradient of client j's restricted ELBO in all values of the group,
+    With g_j the gradient of client j's restricted ELBO in all values of the group, and C_j minus its second derivatives
+    (the guide held),
 
-        H = sum_j g_j g_j^T,    theta <- theta + rate(t) H^-1 g,    g = sum_j g_j + grad log p(theta).
+        B = sum_j g_j g_j^T,    C = sum_j C_j,    theta <- theta + rate(t) (B^-1 + C^-1) g,    g = sum_j g_j + prior's.
 
-    Where the guide is the exact posterior g_j is the score of the marginal likelihood (Fisher's identity), and this is
-    the algorithm of Berndt, Hall, Hall and Hausman (1974); with draws it is stochastic approximation in the metric of
-    the information. Neither needs a step size for the data's units.
+    Where the guide is the exact posterior g_j is the score of the marginal likelihood (Fisher's identity), and near its
+    maximum B is the information: that is the step of Berndt, Hall, Hall and Hausman (1974). Far from it B is too large
+    and its steps too short, and C^-1 g, a step of the gradient EM algorithm (Lange, 1995), is always safe, since C is
+    the information that there would be if the latents were seen. With draws it is stochastic approximation in that
+    metric. None of it needs a step size for the data's units.
 
     Args:
         particles: K, draws per client.
         sigma_points: instead of draws: exact where the log joint is quadratic in the only latent.
-        keep: how much of the last round's H stays; 0 where nothing is random.
-        rate: share of the full step, or a function of the round, from 1. Full steps overshoot where the outer products
-            make too little of the information, as they may with few clients.
-        radius: a step is shortened to so much in the metric of H (about so many standard errors).
+        controls: the latent whose draws give control variates of second degree for the scores; None for none.
+        keep: how much of the last round's B and C stays; 0 where nothing is random.
+        rate: share of the step, or a function of the round, from 1. Half of it is at most about a Newton step.
+        radius: a step is shortened to so much in the metric of B or C, whichever makes it shorter (about so many
+            standard errors).
         least: lower bounds of some values, {name: (*shape)}. What stands at its bound and wants to go below is held,
             and the others move as if it were not there.
     """
 
     particles: int = 1
     sigma_points: bool = False
+    controls: str | None = None
     keep: float = 0.0
     rate: float | Callable[[int], float] = 0.5
     radius: float = 5.0
@@ -201,37 +206,54 @@ class Scoring:
     differentiates: ClassVar[bool] = True
 
     def message(self, names: Sequence[str], local: Local) -> State:
-        """Each row's gradient, and its outer product."""
-        gradient = elbo_gradient(local, names, self.particles, ("gradient", *names), sigma_points=self.sigma_points)
+        """Each row's gradient, its outer product, and minus its second derivatives."""
+        gradient, complete = elbo_derivatives(
+            local, names, self.particles, ("gradient", *names), sigma_points=self.sigma_points, second=True
+        )
+        assert complete is not None
+        if self.controls is not None:
+            gradient = controlled_scores(local, names, self.controls, 2, self.particles)
         score = torch.cat([gradient[name].reshape(len(local.clients), -1) for name in names], 1)
-        return {**gradient, "information": score[:, :, None] * score[:, None]}
+        return {**gradient, "outer": score[:, :, None] * score[:, None], "complete": complete}
 
     def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Of what is sent beside the values themselves."""
         k = sum(value.numel() for value in old.values())
-        return {"information": (k, k)}
+        return {"outer": (k, k), "complete": (k, k)}
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """One step; nothing moves along what the clients say nothing about."""
         up = exchange.clients / exchange.reported
         prior = exchange.prior_gradient(list(old))
         g = torch.cat([(total[name] * up + prior[name]).flatten() for name in old])
-        h = _kept(self.keep, exchange.memory.get("information", total["information"] * up), total["information"] * up)
-        if self.keep:
-            exchange.memory["information"] = h
         here = torch.cat([value.flatten() for value in old.values()])
         least = torch.full_like(here, -torch.inf)
         for name, value in (self.least or {}).items():
             first = sum(v.numel() for v in list(old.values())[: list(old).index(name)])
             least[first : first + value.numel()] = value.flatten().to(here)
         free = ~((here <= least) & (g < 0))
-        g, h = g * free, torch.where(free[:, None] & free, h, 0.0)
-        # in units of the diagonal, since the numbers have units of their own
-        scale = h.diagonal().clamp_min(torch.finfo(h.dtype).tiny).sqrt()
-        correlation = h / (scale[:, None] * scale) + 1e-8 * torch.eye(len(g), dtype=h.dtype, device=h.device)
-        step = torch.linalg.solve(correlation, g / scale) / scale
-        length = (step @ h @ step).clamp_min(0).sqrt()
+        both = {}
+        for name in ("outer", "complete"):
+            new = total[name] * up
+            both[name] = _kept(self.keep, exchange.memory.get(name, new), new)
+            if self.keep:
+                exchange.memory[name] = both[name]
+        g = g * free
+        step = _solve(both["outer"], g, free) + _solve(both["complete"], g, free)
+        length = torch.stack([step @ h @ step for h in both.values()]).min().clamp_min(0).sqrt()
         rate = self.rate(exchange.round) if callable(self.rate) else self.rate
         step = step * rate * (self.radius / length.clamp_min(self.radius))
         parts = (here + step).maximum(least).split([value.numel() for value in old.values()])
         return {name: part.view_as(value) for (name, value), part in zip(old.items(), parts, strict=True)}
+
+
+def _solve(information: Tensor, g: Tensor, free: Tensor) -> Tensor:
+    """information^-1 g among the free numbers, in units of the diagonal, since the numbers have units of their own.
+
+    What is not positive (second derivatives far from a maximum) moves nothing.
+    """
+    h = torch.where(free[:, None] & free, information, 0.0)
+    scale = h.diagonal().clamp_min(torch.finfo(h.dtype).tiny).sqrt()
+    values, vectors = torch.linalg.eigh(h / (scale[:, None] * scale))
+    along = (vectors.mT @ (g / scale)) * torch.where(values > 1e-8, 1 / values.clamp_min(1e-8), 0.0)
+    return (vectors @ along) / scale

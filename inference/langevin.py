@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import pyro
 import torch
@@ -39,6 +39,7 @@ from .svi import log_joint, minibatches, plan
 
 #: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
 Density = Callable[[State], tuple[Tensor, State]]
+Preconditioning = Literal["none", "rms", "fisher", "full"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ class Langevin:
         metropolis: accept or reject.
         batch: examples per step; None for all of them.
         precondition: "none"; "rms", 1 / sqrt(E g^2) with a running mean (Li et al., AAAI 2016; without its curvature
-            term); "fisher", 1 / E g^2 (the diagonal of Titsias, NeurIPS 2023). Both are learned during burn-in from the
-            gradients g of all of a row's chains, then held.
+            term); "fisher", 1 / E g^2 (the diagonal of Titsias, NeurIPS 2023); "full", his (E g g^T)^-1, one matrix per
+            latent, for few numbers that depend on each other. They are learned during burn-in from the gradients g of
+            all of a row's chains, then held.
         burn: steps at the beginning that are not kept.
         thin: every so many of the others are.
         target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
@@ -71,7 +73,7 @@ class Langevin:
     step_size: float
     metropolis: bool = False
     batch: int | None = None
-    precondition: Literal["none", "rms", "fisher"] = "none"
+    precondition: Preconditioning = "none"
     burn: int = 0
     thin: int = 1
     target: float | None = None
@@ -82,8 +84,8 @@ class Langevin:
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
             raise UserError(f"Langevin moves a list of latents: Langevin([{self.names!r}], ...)")
-        if self.precondition not in ("none", "rms", "fisher"):
-            raise unknown("preconditioner", self.precondition, ["none", "rms", "fisher"])
+        if self.precondition not in get_args(Preconditioning):
+            raise unknown("preconditioner", self.precondition, get_args(Preconditioning))
         if self.start not in ("last", "prior"):
             raise unknown("start of a chain", self.start, ["last", "prior"])
         for name, least in (("steps", 0), ("burn", 0), ("thin", 1), ("batch", 1)):
@@ -180,9 +182,9 @@ class Langevin:
             xi = {k: noise.normal(k, None, v.shape[3:]) for k, v in z.items()}
             proposal, drift = {}, {}
             for k in z:
-                p, g = scale.of(k, z[k]), _wide(gamma, z[k])
-                drift[k] = z[k] + g * p * slope[k]
-                proposal[k] = drift[k] + (2 * g * p).sqrt() * xi[k]
+                g = _wide(gamma, z[k])
+                drift[k] = z[k] + g * scale.apply(k, slope[k])
+                proposal[k] = drift[k] + (2 * g).sqrt() * scale.root(k, xi[k])
             if not self.metropolis:
                 z = proposal
                 if step + 1 < self.steps:
@@ -193,9 +195,8 @@ class Langevin:
                 there, slope_there = density(proposal)
                 log_ratio = there - height
                 for k in z:
-                    p, g = scale.of(k, z[k]), _wide(gamma, z[k])
-                    back = z[k] - proposal[k] - g * p * slope_there[k]
-                    log_ratio = log_ratio + _over_event(0.5 * xi[k].square() - back.square() / (4 * g * p))
+                    back = z[k] - proposal[k] - _wide(gamma, z[k]) * scale.apply(k, slope_there[k])
+                    log_ratio = log_ratio + _over_event(0.5 * xi[k].square()) - scale.square(k, back) / (4 * gamma)
                 coin = torch.special.log_ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1))
                 taken = coin < log_ratio  # (not where the ratio is not a number)
                 z = {k: torch.where(_wide(taken, v), proposal[k], v) for k, v in z.items()}
@@ -245,7 +246,9 @@ class _Target:
 
     def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
         """Where the chains begin, on the real line: (C, S, 1, *event)."""
-        last = {k: self.local.rows[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
+        last: State = {}
+        if start == "last":
+            last = {k: self.local.rows[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
         drawn: State = {}
 
         def from_prior(name: str, fn: object, in_data: bool) -> Tensor:
@@ -253,8 +256,7 @@ class _Target:
             drawn[name] = value.expand(noise.particles, *value.shape[-2 - len(fn.event_shape) :])  # type: ignore[attr-defined]
             return drawn[name]
 
-        latents = {} if start == "prior" else last
-        with torch.no_grad(), Restrict(self.values, latents=latents, draw=from_prior) as seen:
+        with torch.no_grad(), Restrict(self.values, latents=last, draw=from_prior) as seen:
             self.local.method.model(self.local.federation.template(len(self.local.clients)))
         for name in names:
             site = seen.sites.get(name)
@@ -291,28 +293,65 @@ FORGET = 0.02
 
 
 class _Preconditioner:
-    """A diagonal learned from the gradients of a row's chains; 1 everywhere without one."""
+    """P, one for each row and latent, learned from the gradients of the row's chains; 1 everywhere without one.
 
-    def __init__(self, kind: str) -> None:
-        self.kind, self.seen, self._squares = kind, 0, dict[str, Tensor]()
+    What is kept is F = E g^2 or E g g^T; everything takes and gives (C, S, 1, *event).
+    """
+
+    def __init__(self, kind: Preconditioning) -> None:
+        self.kind, self.seen = kind, 0
+        self._mean: State = {}  # F: (1, S, 1, *event), or (S, e, e)
+        self._now: State = {}  # what P is made of: its diagonal, or the Cholesky factor of its inverse
 
     def learn(self, slopes: State) -> None:
-        """Takes one more gradient of every chain, (C, S, 1, *event)."""
+        """Takes one more gradient of every chain."""
         if self.kind == "none":
             return
         self.seen += 1
         for k, g in slopes.items():
-            square = g.square().mean(0, keepdim=True)
-            old = self._squares.get(k, torch.zeros_like(square))
+            if self.kind == "full":
+                flat = g.flatten(2)
+                new = torch.einsum("csi,csj->sij", flat, flat) / len(g)
+            else:
+                new = g.square().mean(0, keepdim=True)
+            old = self._mean.get(k, torch.zeros_like(new))
             weight = max(FORGET, 1 / self.seen)  # the way to where the mass lies is forgotten
-            self._squares[k] = old + weight * (square - old)
+            mean = self._mean[k] = old + weight * (new - old)
+            if self.kind == "full":
+                # a few gradients do not span the space: until they do, F is held away from the boundary
+                level = mean.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * (1e-9 + 1 / (self.seen * len(g)))
+                one = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
+                self._now[k] = torch.linalg.cholesky_ex(mean + (level + 1e-12) * one).L
+            else:
+                self._now[k] = 1 / (1e-5 + mean.pow(0.5 if self.kind == "rms" else 1.0))
 
-    def of(self, name: str, like: Tensor) -> Tensor:
-        """The diagonal, (1, S, 1, *event) or 1."""
+    def apply(self, name: str, v: Tensor) -> Tensor:
+        """P v."""
         if self.kind == "none":
-            return torch.ones((), dtype=like.dtype, device=like.device)
-        power = 0.5 if self.kind == "rms" else 1.0
-        return 1 / (1e-5 + self._squares[name].pow(power))
+            return v
+        p = self._now[name]
+        return torch.cholesky_solve(_columns(v), p).view_as(v) if self.kind == "full" else p * v
+
+    def root(self, name: str, v: Tensor) -> Tensor:
+        """A root of P times v: standard normals become N(0, P)."""
+        if self.kind == "none":
+            return v
+        p = self._now[name]
+        if self.kind == "full":
+            return torch.linalg.solve_triangular(p.mT, _columns(v), upper=True).view_as(v)
+        return p.sqrt() * v
+
+    def square(self, name: str, v: Tensor) -> Tensor:
+        """v^T P^-1 v, (C, S)."""
+        if self.kind == "none":
+            return _over_event(v.square())
+        p = self._now[name]
+        return _over_event((p.mT @ _columns(v)).square() if self.kind == "full" else v.square() / p)
+
+
+def _columns(v: Tensor) -> Tensor:
+    """(C, S, 1, *event) -> (C, S, e, 1)."""
+    return v.flatten(2).unsqueeze(-1)
 
 
 def _wide(each: Tensor, like: Tensor) -> Tensor:

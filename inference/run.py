@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyro
 import torch
 from torch import Tensor
 
-from hierfl.errors import UserError
+from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation
 from hierfl.metrics import over_clients
 
@@ -54,6 +54,8 @@ class Options:
         participation: the probability with which each client reports in a round.
         quorum: a round with fewer valid messages changes nothing.
         evaluate_every: evaluation after rounds 1, 1 + k, 1 + 2k, ... and the last.
+        idle: what clients do in a round in which they do not report: "train", so that their own state is always fresh,
+            or "rest" until the next evaluation (of which the last round always is one).
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
@@ -65,6 +67,7 @@ class Options:
     participation: float = 1.0
     quorum: int = 1
     evaluate_every: int = 1
+    idle: Literal["train", "rest"] = "train"
     draws: int = 20
     chunk: int = 0
     device: str = "cpu"
@@ -84,6 +87,8 @@ class Options:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must lie in (0, 1], not {self.participation}")
+        if self.idle not in ("train", "rest"):
+            raise unknown("way to be idle", self.idle, ["train", "rest"])
         check_device(self.device)
 
     def evaluates(self, number: int) -> bool:
@@ -247,8 +252,9 @@ class Fit:
         self.round += 1
         reporting = participants(self.federation, self.round, options.seed, options.participation, options.quorum)
         self.server.open()
+        rest = options.idle == "rest" and not options.evaluates(self.round)
         self.personal, self.copies, failed = self.engine.round(
-            self.round, self.server, self.personal, self.copies, reporting
+            self.round, self.server, self.personal, self.copies, reporting, rest=rest
         )
         self.server.close()
         diverged = failed.nonzero().flatten().tolist()  # the round's one word to the host, after its end
@@ -322,7 +328,7 @@ class Fit:
         return {
             "method": type(method).__qualname__,
             "settings": {k: repr(v) for k, v in vars(method.settings).items()},
-            **{k: getattr(options, k) for k in ("seed", "participation", "quorum", "evaluate_every", "draws")},
+            **{k: getattr(options, k) for k in ("seed", "participation", "quorum", "evaluate_every", "idle", "draws")},
         }
 
     def _restore(self) -> None:

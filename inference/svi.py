@@ -419,9 +419,22 @@ def elbo_gradient(
         phase: keys them.
         sigma_points: takes expectations at these instead; see :class:`~hierfl.noise.SigmaPoints`.
     """
+    return elbo_derivatives(local, names, particles, phase, sigma_points=sigma_points, second=False)[0]
+
+
+def elbo_derivatives(
+    local: Local, names: Sequence[str], particles: int, phase: object, *, sigma_points: bool, second: bool
+) -> tuple[State, Tensor | None]:
+    """What :func:`elbo_gradient` gives, and if wanted minus the second derivatives, (S, k, k).
+
+    k counts the numbers of all values one after the other. The guide is held, so that these are the expected second
+    derivatives of the log joint: the complete-data information.
+    """
     rows = {k: v for k, v in local.rows.items() if k not in names}
     at_broadcast = dataclasses.replace(local, rows=rows).own(names)
     gradients = {k: torch.zeros_like(at_broadcast.rows[k]) for k in names}
+    sizes = [gradients[k][0].numel() for k in names]
+    curvature = next(iter(gradients.values())).new_zeros((len(local.clients), sum(sizes), sum(sizes)))
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(local.sizes):
             part = at_broadcast.part(first, last)
@@ -431,11 +444,105 @@ def elbo_gradient(
             objective = elbo(local.method, batch, {**part.values, **leaves}, noise)
             if not objective.requires_grad:
                 continue  # a value that only log p(globals) knows: the server's own gradient moves it
-            found = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True)
+            inputs = [leaves[name] for name in names]
+            found = torch.autograd.grad(objective.sum(), inputs, allow_unused=True, create_graph=second)
             for name, gradient in zip(names, found, strict=True):
                 if gradient is not None:
-                    gradients[name][first:last] = gradient
-    return {k: g.squeeze(1) for k, g in gradients.items()}
+                    gradients[name][first:last] = gradient.detach()
+            if second:
+                curvature[first:last] = -_second(found, inputs)
+    return {k: g.squeeze(1) for k, g in gradients.items()}, curvature if second else None
+
+
+def controlled_scores(local: Local, names: Sequence[str], latent: str, degree: int, particles: int) -> State:
+    """Each row's score in shared values by Fisher's identity, with control variates: {name: (S, *shape)}.
+
+    With U the row's log joint and z its draws, E[u] = 0 for u = grad_z U, and E[(z_a - m_a) u_b + (z_b - m_b) u_a + 2
+    1(a = b)] = 0: the score's regression on these, evaluated at zero, is its expectation. Where the posterior is
+    Gaussian and the score a polynomial of that degree, no Monte-Carlo error is left (zero-variance MCMC; Mira, Solgi and
+    Imparato, Statistics and Computing 2013).
+
+    Args:
+        local: the rows.
+        names: the shared values.
+        latent: the one that the chains move, on the real line.
+        degree: 1 or 2.
+        particles: K, how many draws.
+
+    Raises:
+        UserError: for too few draws to regress on.
+    """
+    found: list[tuple[Tensor, State]] = []
+    with pyro.validation_enabled(False):
+        for first, last in buckets(local.sizes):
+            part = local.part(first, last)
+            batch, noise = part.batch(), part.noise("scores", particles, part.sizes)
+            drawn = {
+                k: site.value.detach() for k, site in guide_latents(part.method, batch, part.values, noise).items()
+            }
+            z = drawn[latent].requires_grad_()
+            leaves = {k: _one_each(part, k, particles).requires_grad_() for k in names}
+            with torch.enable_grad():
+                height = log_joint(part.method, batch, {**part.values, **leaves}, {**drawn, latent: z})
+                u, *scores = torch.autograd.grad(height.sum(), [z, *leaves.values()], allow_unused=True)
+            given = {
+                k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), scores, strict=True)
+            }
+            found.append((_controls(z.detach().flatten(2), u.flatten(2), degree), given))
+    result: State = {}
+    for name in names:
+        parts = []
+        for controls, given in found:
+            s = given[name].squeeze(2)
+            at_zero = _intercept(controls, s.flatten(2).transpose(0, 1))
+            parts.append(at_zero.view(s.shape[1:]))
+        result[name] = torch.cat(parts)
+    return result
+
+
+def _one_each(local: Local, name: str, particles: int) -> Tensor:
+    """A shared value for every draw and row, (K, S, 1, *shape), as it was broadcast."""
+    value = local.shared[name]
+    return value.expand(particles, len(local.clients), 1, *value.shape).clone()
+
+
+def _controls(z: Tensor, u: Tensor, degree: int) -> Tensor:
+    """(K, S, e), twice -> (S, K, c): what has mean zero."""
+    controls = [u]
+    if degree > 1:
+        gap, e = z - z.mean(0), z.shape[-1]
+        a, b = torch.triu_indices(e, e, device=z.device)
+        controls.append(gap[..., a] * u[..., b] + gap[..., b] * u[..., a] + 2.0 * (a == b))
+    c = torch.cat(controls, -1).transpose(0, 1)
+    if c.shape[1] < 5 * c.shape[2]:
+        raise UserError(f"{c.shape[1]} draws are too few for {c.shape[2]} control variates")
+    return c
+
+
+def _intercept(c: Tensor, s: Tensor) -> Tensor:
+    """Least squares of s (S, K, k) on 1 and c (S, K, c): what is left where c is zero, (S, k)."""
+    scale = c.square().mean(1, keepdim=True).sqrt().clamp_min(torch.finfo(c.dtype).tiny)
+    c = c / scale
+    centre, level = c.mean(1, keepdim=True), s.mean(1, keepdim=True)
+    gap = c - centre
+    one = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
+    slope = torch.linalg.solve(gap.mT @ gap / c.shape[1] + 1e-9 * one, gap.mT @ (s - level) / c.shape[1])
+    return (level - centre @ slope).squeeze(1)
+
+
+def _second(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
+    """Rows' second derivatives (S, k, k) from their first ones, each (S, 1, *shape)."""
+    lines = []
+    for gradient, leaf in zip(gradients, inputs, strict=True):
+        for k in range(leaf[0].numel()):
+            found: Sequence[Tensor | None] = [None] * len(inputs)
+            if gradient is not None and gradient.requires_grad:
+                found = torch.autograd.grad(
+                    gradient.flatten(1)[:, k].sum(), inputs, retain_graph=True, allow_unused=True
+                )
+            parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+            lines.append(torch.cat([part.flatten(1) for part in parts], 1))
+    return torch.stack(lines, 1)
 
 
 def plan(local: Local, row: int, phase: object, size: int, epochs: int) -> Tensor:

@@ -65,8 +65,12 @@ class FedPop(Method):
         lr: float = setting(1e-2, "the server's step size for mu and log sigma (Adam)", above=0)
         base_lr: float = setting(3e-3, "the server's step size for the base (Adam)", above=0)
         lr_decay: float = setting(1.0, "what both are multiplied by after a round, up to 1", above=0)
-        inner_phi_steps: int = setting(0, "0: send the base's gradients | steps on a copy, to be averaged", at_least=0)
+        inner_phi_steps: int = setting(
+            0, "0: send the base's gradients | passes on a copy of the base, to be averaged", at_least=0
+        )
         inner_lr: float = setting(1e-2, "step size of those, on the mean log likelihood", above=0)
+        inner_batch: int = setting(0, "examples per step of those; 0 for all", at_least=0)
+        inner_momentum: float = setting(0.0, "of those, forgotten each round", at_least=0)
         compress: str = setting("none", "the base's messages: none | quantise:LEVELS | sparsify:SHARE")
         final_steps: int = setting(1000, "Langevin steps after the last round; 0 for none", at_least=0)
         final_keep: int = setting(50, "draws of each chain to keep of their later half", at_least=1)
@@ -128,7 +132,8 @@ class FedPop(Method):
             )  # fmt: skip
         else:
             chain = SVI(["z_point"], s.steps, sgd(s.step_size))  # the same steps without noise and prior
-        inner = SVI(["base"], s.inner_phi_steps, sgd(s.inner_lr), particles=kept, per="example")
+        descent = sgd(s.inner_lr, s.inner_momentum)
+        inner = SVI(["base"], s.inner_phi_steps, descent, s.inner_batch or None, kept, per="example")
         return [chain, inner] if s.inner_phi_steps else [chain]
 
     def exchange(self) -> dict[str, Rule]:

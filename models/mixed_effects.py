@@ -9,35 +9,45 @@
 
 Gaussian: the guide is the exact conditional p(b_j | D_j, beta, L, sigma), so that each place's ELBO *is* its marginal
 log likelihood, and the ELBO's gradient its score (Fisher's identity); expectations of quadratics are taken at sigma
-points, without Monte-Carlo error. Places send scores and their outer products.
+points, without Monte-Carlo error. Others: the guide is what Metropolis-adjusted chains have kept of it. Places send
+scores and their outer products. After the last round chains draw every place's posterior, whatever the family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from pyro.distributions import Bernoulli, MultivariateNormal, Normal, Poisson
 from torch import Tensor
 
+from hierfl.chains import Draws
 from hierfl.errors import UserError
 from hierfl.federation import Batch, buckets
 from hierfl.formulas import INTERCEPT, Design
 from hierfl.inference.exchange import Scoring
+from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.svi import elbo
+from hierfl.inference.svi import elbo, log_joint
 from hierfl.networks import Architecture
 from hierfl.noise import SigmaPoints
 from hierfl.plates import Restrict, clients, data, param, sample
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from hierfl.inference.predict import Fitted
     from hierfl.inference.run import Run
 
 #: random effects' standard deviations stay above this share of where they began: a variance that wants to be zero would
 #: drift to minus infinity on the log scale
 LEAST = 1e-4
+#: burn-in of the last chains, and what their step sizes are adapted to accept
+BURN, ACCEPTED = 300, 0.574
 
 
 class MixedEffects(Method):
@@ -56,6 +66,11 @@ class MixedEffects(Method):
         covariance: Literal["full", "diagonal"] = setting("full", "of a place's random effects")
         sd_0: float = setting(1.0, "initial standard deviation of every random effect", above=0)
         noise_0: float = setting(1.0, "initial standard deviation of a gaussian response", above=0)
+        chains: int = setting(10, "Metropolis-adjusted Langevin chains per place", at_least=1)
+        steps: int = setting(20, "binomial, poisson: steps of each a round, half of them not used", at_least=2)
+        settle: int = setting(30, "binomial, poisson: rounds after which the server averages", at_least=1)
+        draws: int = setting(400, "draws of each chain to keep after the last round; 0 for none", at_least=0)
+        thin: int = setting(5, "of so many steps", at_least=1)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if not isinstance(network, Design):
@@ -113,23 +128,68 @@ class MixedEffects(Method):
             return Bernoulli(logits=eta)
         return Poisson(eta.exp()) if self.network.family == "poisson" else Normal(eta, self.noise(known))
 
+    @property
+    def exact(self) -> bool:
+        """Whether a place's posterior is known in closed form."""
+        return self.network.family == "gaussian"
+
     def personal(self, start: Start) -> State:
-        q = len(self.network.random)
-        return {"b_mean": torch.zeros(q).double(), "b_root": self.first_sd().diag()}
+        s, q = self.settings, len(self.network.random)
+        kept = 0 if self.exact else s.steps - s.steps // 2
+        chains = {"b_draws": torch.zeros(s.chains, kept, q).double()}
+        return chains | ({"b_mean": torch.zeros(q).double(), "b_root": self.first_sd().diag()} if self.exact else {})
 
     def guide(self, batch: Batch) -> None:
+        draws = param("b_draws")  # (S, 1, chains, kept, q); none yet, where the exact posterior is known
+        seen = draws.shape[-2] > 0
         with clients(batch):
-            sample("b", MultivariateNormal(param("b_mean"), scale_tril=param("b_root")))
+            sample("b", Draws(draws, 1) if seen else MultivariateNormal(param("b_mean"), scale_tril=param("b_root")))
 
     def local(self) -> list[LocalStep]:
-        return [Conditional(self)]
+        s = self.settings
+        return [Conditional(self) if self.exact else self.chain(s.steps, s.steps // 2)]
+
+    def chain(self, steps: int, burn: int, thin: int = 1, target: float | None = None) -> Langevin:
+        """In the metric of the posterior's own precision, where steps have no units."""
+        start: Literal["last", "prior"] = "prior" if self.exact else "last"
+        return Langevin(
+            ["b"], steps, 0.5, metropolis=True, precondition="full", burn=burn, thin=thin, target=target, start=start
+        )
 
     def posterior(self) -> list[LocalStep]:
-        return [Conditional(self)]
+        s = self.settings
+        conditional: list[LocalStep] = [Conditional(self)] if self.exact else []
+        if not s.draws:
+            return conditional
+        return [*conditional, self.chain(BURN + s.draws * s.thin, BURN, s.thin, ACCEPTED)]
 
     def exchange(self) -> dict[str, Rule]:
-        bounds = {"effects.log_sd": (LEAST * self.first_sd()).log()} if self.settings.prior == "hierarchical" else {}
-        return {"effects": Scoring(sigma_points=True, least=bounds)}
+        s = self.settings
+        bounds = {"effects.log_sd": (LEAST * self.first_sd()).log()} if s.prior == "hierarchical" else {}
+        if self.exact:
+            return {"effects": Scoring(sigma_points=True, least=bounds)}
+
+        def rate(t: int) -> float:  # half Newton steps first; then their average, in effect
+            return 0.5 if t <= s.settle else 1.5 / (t - s.settle + 2)
+
+        kept = s.chains * (s.steps - s.steps // 2)
+        return {"effects": Scoring(kept, controls="b", keep=0.9, rate=rate, least=bounds)}
+
+    def per_client(self, v: State) -> State:
+        if self.exact:
+            mean, root = v["b_mean"].squeeze(1), v["b_root"].squeeze(1)
+            spread = root.square().sum(-1).sqrt()
+        else:
+            draws = v["b_draws"].flatten(2, 3).squeeze(1)
+            mean, spread = draws.mean(1), draws.std(1)
+        columns: State = {}
+        for k, name in enumerate(self.network.random):
+            columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}
+        return columns
+
+    def report(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
+        """Estimates with standard errors; the marginal log likelihood; how far off its maximum is, in standard errors."""
+        return effects(fitted)
 
 
 @dataclass(frozen=True)
@@ -149,11 +209,11 @@ class Conditional:
         for first, last in buckets(local.sizes):
             part = local.part(first, last)
             with Restrict(part.values):
-                parts.append(self._solve(part.batch()))
+                parts.append(self.solve(part.batch()))
         mean, root = (torch.cat(found).unsqueeze(1) for found in zip(*parts, strict=True))
         return local.put({"b_mean": mean, "b_root": root})
 
-    def _solve(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def solve(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """m_j (S, q) and R_j (S, q, q) with V_j = R_j R_j^T."""
         x, z, known = self.method.network.split(batch.x)
         weight = self.method.noise(known).pow(-2).expand(batch.y.shape)
@@ -170,14 +230,128 @@ class Conditional:
         return (root @ u).squeeze(-1), lower * lower.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 
 
-def marginal_log_likelihood(run: Run) -> float:
-    """log p(y | beta, L, sigma) of a fitted gaussian model's training data, random effects integrated out.
+# -- the marginal likelihood, at the places, and what its curvature says -----------------------------------------------
 
-    The guide is the exact posterior, so that the ELBO is its bound with equality.
+#: nodes along each axis of a quadrature over so many random effects
+NODES = {1: 41, 2: 21, 3: 13, 4: 9, 5: 7}
+
+
+def marginals(method: MixedEffects, batch: Batch, values: Mapping[str, Tensor]) -> Tensor:
+    """log integral p(D_j | b, beta, sigma) N(b | 0, L L^T) db of each row, differentiable in the shared values: (S,).
+
+    Gaussian: the ELBO at the exact posterior, which is its bound with equality. Others: adaptive Gauss-Hermite
+    quadrature (Pinheiro and Bates, 1995) around mean and covariance of the draws.
+
+    Raises:
+        UserError: where a quadrature would need too many nodes.
     """
-    fitted, total = run.fitted, 0.0
+    if method.exact:
+        with Restrict(values):
+            mean, root = Conditional(method).solve(batch)
+        there = {"b_mean": mean.unsqueeze(1), "b_root": root.unsqueeze(1), "b_draws": values["b_draws"][..., :0, :]}
+        return elbo(method, batch, {**values, **there}, SigmaPoints(batch.x.dtype))
+    q = len(method.network.random)
+    if q not in NODES:
+        raise UserError(f"the marginal likelihood of {q} random effects is out of a quadrature's reach")
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES[q])
+    u = torch.as_tensor(list(itertools.product(nodes, repeat=q)), dtype=batch.x.dtype)  # (K, q)
+    log_weight = torch.as_tensor(list(itertools.product(np.log(weights), repeat=q)), dtype=batch.x.dtype).sum(-1)
+    u, log_weight = u.to(batch.x.device), log_weight.to(batch.x.device)
+    draws = values["b_draws"].flatten(2, 3).squeeze(1)  # (S, draws, q)
+    mean, gap = draws.mean(1), draws - draws.mean(1, keepdim=True)
+    root = torch.linalg.cholesky(gap.mT @ gap / draws.shape[1])
+    b = mean + torch.einsum("sij,kj->ksi", root, u)
+    heights = log_joint(method, batch, values, {"b": b.unsqueeze(2)})
+    heights = heights + (log_weight + 0.5 * u.square().sum(-1)).unsqueeze(1)
+    return heights.logsumexp(0) + root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def marginal_log_likelihood(run: Run) -> float:
+    """log p(y | beta, L, sigma) of the training data, random effects integrated out; see :func:`marginals`."""
     with torch.no_grad():
-        for j in range(fitted.federation.clients):
-            batch = fitted.federation.batch([j])
-            total += float(elbo(fitted.method, batch, fitted.values([j]), SigmaPoints(fitted.federation.dtype)))
+        return float(_total(run.fitted, {}))
+
+
+def _total(fitted: Fitted, moved: Mapping[str, Tensor]) -> Tensor:
+    """The sum of all places' marginals, with some shared values moved."""
+    federation, method = fitted.federation, fitted.method
+    assert isinstance(method, MixedEffects)
+    total = torch.zeros((), dtype=federation.dtype, device=federation.device)
+    order = sorted(range(federation.clients), key=lambda j: -len(federation.train[j]))
+    for first in range(0, len(order), 50):
+        rows = order[first : first + 50]
+        total = total + marginals(method, federation.batch(rows), {**fitted.values(rows), **moved}).sum()
     return total
+
+
+def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
+    """What was estimated, with standard errors from the curvature of the marginal log likelihood.
+
+    Returns:
+        A row for each fixed effect, standard deviation and correlation: name, estimate, standard error (NaN for what
+        is held or stands at its bound); marginal_log_likelihood, and off_maximum: the length of the Newton step that
+        is still to go, in standard errors.
+    """
+    import pandas as pd
+
+    method, shared = fitted.method, fitted.shared
+    assert isinstance(method, MixedEffects)
+    names = [k for k in shared if k.startswith("effects.")]
+    here = torch.cat([shared[k].flatten() for k in names])
+
+    def unflat(theta: Tensor) -> State:
+        parts = theta.split([shared[k].numel() for k in names])
+        return {k: part.view_as(shared[k]) for k, part in zip(names, parts, strict=True)}
+
+    with torch.enable_grad():
+        theta = here.clone().requires_grad_()
+        height = _total(fitted, unflat(theta))
+        (slope,) = torch.autograd.grad(height, theta, create_graph=True)
+        curvature = -torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in slope])
+        labels, wanted = _reported(method, {**shared, **unflat(theta)})
+        jacobian = torch.stack([_gradient(value, theta) for value in wanted])
+    free = torch.ones_like(here, dtype=torch.bool)
+    if "effects.log_sd" in names:
+        first = sum(shared[k].numel() for k in names[: names.index("effects.log_sd")])
+        at_bound = shared["effects.log_sd"] <= (LEAST * method.first_sd()).log().to(here) + 1e-6
+        free[first : first + len(at_bound)] = ~at_bound
+    index = free.nonzero().flatten()
+    kept = curvature.detach()[index][:, index]
+    inverse = torch.zeros_like(curvature)
+    definite = bool((torch.linalg.eigvalsh(kept) > 0).all())
+    if definite:
+        inverse[index[:, None], index] = torch.linalg.inv(kept)
+    variance = ((jacobian @ inverse) * jacobian).sum(1)
+    held = (not definite) | (jacobian[:, ~free].abs().sum(1) > 0) | (jacobian.abs().sum(1) == 0)
+    errors = torch.where(held, torch.nan, variance.clamp_min(0).sqrt())
+    rest = slope.detach()[index]
+    off = float((rest @ inverse[index][:, index] @ rest).sqrt()) if definite else float("nan")
+    table = pd.DataFrame(
+        {"effect": labels, "estimate": [float(v.detach()) for v in wanted], "standard_error": errors.cpu().numpy()}
+    )
+    return table, {"marginal_log_likelihood": float(height.detach()), "off_maximum": off}
+
+
+def _gradient(value: Tensor, theta: Tensor) -> Tensor:
+    found = torch.autograd.grad(value, theta, retain_graph=True, allow_unused=True)[0] if value.requires_grad else None
+    return torch.zeros_like(theta) if found is None else found
+
+
+def _reported(method: MixedEffects, values: State) -> tuple[list[str], list[Tensor]]:
+    """Names and values of what a statistician reads: fixed effects, standard deviations, correlations."""
+    design = method.network
+    with Restrict(values):
+        beta, root = method.value("beta"), method.spread()
+        residual = None if design.family != "gaussian" or design.known else method.noise(None)
+    sd = root.norm(dim=-1)
+    labels, wanted = list(design.fixed), list(beta)
+    labels += [f"sd({name})" for name in design.random]
+    wanted += list(sd)
+    if method.settings.covariance == "full":
+        for (i, one), (k, other) in itertools.combinations(enumerate(design.random), 2):
+            labels.append(f"corr({one}, {other})")
+            wanted.append((root[i] * root[k]).sum() / (sd[i] * sd[k]))
+    if residual is not None:
+        labels.append("sd(residual)")
+        wanted.append(residual.squeeze())
+    return labels, wanted

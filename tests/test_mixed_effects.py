@@ -31,7 +31,7 @@ def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
 
 def fitted(df: pd.DataFrame, formula: str, rounds: int = 80, error: str | None = None, **settings) -> Run:
     fed, design = from_formula(df, formula, error=error)
-    method = MixedEffects(design, **settings)
+    method = MixedEffects(design, **{"draws": 0, **settings})
     return fit(method, fed, rounds=rounds, chunk=fed.clients, dtype=torch.float64, progress=False)
 
 
