@@ -11,6 +11,7 @@ import typer
 from hierfl.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 app = typer.Typer(
@@ -37,7 +38,7 @@ def _root(
 @app.command()
 def run(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one.")] = "",
-    data: Annotated[str | None, typer.Option(help="A data set, or FILE.npz. [default: digits]")] = None,
+    data: Annotated[str | None, typer.Option(help="A data set, FILE.npz or FILE.csv. [default: digits]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
     clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
     split: Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
@@ -47,6 +48,11 @@ def run(
     validation: Annotated[float | None, typer.Option(help="Fraction held out for choosing. [default: 0.1]")] = None,
     network: Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")] = None,
     noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
+    formula: Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 + x | site)'.")] = None,
+    client: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: who a row belongs to.")] = None,
+    family: Annotated[str | None, typer.Option(help="Of a table's response: gaussian, binomial or poisson.")] = None,
+    error: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: known standard errors.")] = None,
+    test: Annotated[float | None, typer.Option(help="Of a table: fraction of rows held out. [default: 0]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random. [default: 0]")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
     chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
@@ -65,7 +71,8 @@ def run(
     """Fit a method to a federation, and keep everything in a run folder."""
     given = {
         "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
-        "validation": validation, "network": network, "noise": noise, "seed": seed, "device": device, "chunk": chunk,
+        "validation": validation, "network": network, "noise": noise, "formula": formula, "client": client,
+        "family": family, "error": error, "test": test, "seed": seed, "device": device, "chunk": chunk,
         "quorum": quorum, "evaluate_every": evaluate_every, "idle": idle,
         "draws": draws,
     }  # fmt: skip
@@ -84,7 +91,7 @@ def run(
             raise UserError("--overwrite replaces the run in --out; say which")
         from .runner import configure, start
 
-        config = configure(method, data or "digits", given, _settings(setting or [], prior))
+        config = configure(method, data, given, _settings(setting or [], prior))
         folder, summary = start(config, out, overwrite, progress=not quiet)
     if not quiet:
         _show(summary, folder)
@@ -108,6 +115,7 @@ def _show(summary: dict[str, Any], folder: Path) -> None:
     console = Console(markup=False, highlight=False)
     title = f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['rounds']} rounds"
     console.print(title)
+    _show_effects(summary, folder, console)
     regression = summary["pm_rmse"] is not None
     names = ("rmse", "nll", "crps", "coverage90") if regression else ("accuracy", "nll", "brier", "ece")
     table = _table("test data", *names)
@@ -119,10 +127,29 @@ def _show(summary: dict[str, Any], folder: Path) -> None:
             values = [numbers.get(f"{kind}_{name}") for name in names]
             if any(v is not None for v in values):
                 table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
-    console.print(table)
+    if table.row_count:
+        console.print(table)
     if summary["failed_local_steps"]:
         console.print(f"{summary['failed_local_steps']} local steps diverged; those clients kept their previous state")
     console.print(f"everything is in {folder}", soft_wrap=True)
+
+
+def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> None:
+    """What a method reports of the population, and how well its chains have mixed."""
+    if (folder / "effects.csv").is_file():
+        import pandas as pd
+
+        table = _table("effect", "estimate", "standard error")
+        for row in pd.read_csv(folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]}).itertuples():
+            known = row.standard_error == row.standard_error
+            table.add_row(row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if known else row.note)
+        console.print(table)
+    if summary.get("marginal_log_likelihood") is not None:
+        console.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
+    if (summary.get("off_maximum") or 0) > 0.05:
+        console.print(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
+    if summary["rhat"] is not None:
+        console.print(f"chains: R-hat at most {summary['rhat']:.3f}, bulk ESS at least {summary['ess_bulk']:,.0f}")
 
 
 def _number(name: str, value: float | None) -> str:
@@ -234,13 +261,19 @@ def list_datasets() -> None:
     from hierfl.datasets import ARRAYS, DATASETS
     from hierfl.networks import NETWORKS
     from hierfl.partition import SPLITS
+    from hierfl.tables import TABLES
 
-    console = Console()
+    console = Console(markup=False, highlight=False)
     table = _plain("data set", "what it is", "by default")
     for name, entry in DATASETS.items():
         about = f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds, {entry.network}"
         table.add_row(name, entry.about, about)
     table.add_row("FILE.npz", f"your own: {', '.join(ARRAYS)}", "say --clients and --split")
+    console.print(table)
+    table = _plain("table", "what it is", "by default")
+    for name, known in TABLES.items():
+        table.add_row(name, known.about, known.formula)
+    table.add_row("FILE.csv", "your own, with a header", "say --formula")
     console.print(table)
     table = _plain("split", "what a client gets")
     for name, kind in SPLITS.items():

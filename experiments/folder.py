@@ -11,12 +11,13 @@ import platform
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tomli_w
 
 from hierfl.errors import UserError
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 
     from hierfl.inference import Run
 
-FILES = ("config.toml", "metrics.csv", "clients.csv", "posterior.nc", "summary.json")
+FILES = ("config.toml", "metrics.csv", "clients.csv", "effects.csv", "posterior.nc", "summary.json")
 FOLDERS = ("checkpoint", "figures")
+OF_TABLES = ("formula", "client", "family", "error", "test")
 #: what a run's configuration must hold
 TYPES: dict[str, Any] = {
     **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle"), str),
@@ -136,6 +138,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         value = run.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise UserError(f"{path}: {name} is {'missing' if value is None else f'{value!r}'}")
+    if run["network"] == "design" and not {*OF_TABLES} <= run.keys():
+        raise UserError(f"{path}: {sorted({*OF_TABLES} - run.keys())[0]} is missing")
     return config
 
 
@@ -178,8 +182,15 @@ def numbers(row: dict[str, Any]) -> dict[str, Any]:
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in chosen.items()}
 
 
-def summary(run: Run, name: str) -> dict[str, Any]:
-    """summary.json: the last round, the best one by validation, and what it took."""
+def summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any]) -> dict[str, Any]:
+    """summary.json: the last round, the best one by validation, and what it took.
+
+    Args:
+        run: what was fitted.
+        name: of the method.
+        report: numbers of the method's own.
+        chains: how well they mixed, worst first.
+    """
     last, best, options = run.last(), run.best(), run.options
     federation = run.fitted.federation
     return {
@@ -191,6 +202,8 @@ def summary(run: Run, name: str) -> dict[str, Any]:
         "seed": options.seed,
         **numbers(last),
         "best": {"round": best["round"], **numbers(best)} if best else None,
+        **{k: v if math.isfinite(v) else None for k, v in report.items()},
+        **chains,
         "dropped_messages": last.get("dropped"),
         "void_rounds": last.get("void"),
         "failed_local_steps": last.get("failed"),
@@ -200,18 +213,48 @@ def summary(run: Run, name: str) -> dict[str, Any]:
     }
 
 
+#: more numbers than this are not asked how well their chains mixed: it takes a millisecond for each
+ASKED = 20_000
+
+
+def mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
+    """The worst R-hat and bulk ESS of all personal numbers, by ArviZ; each client's become columns of ``clients``.
+
+    Nothing where there is one chain only (a guide's draws are independent), or numbers without end.
+    """
+    from hierfl.posterior import import_arviz
+
+    if "posterior" not in data.groups():
+        return {"rhat": None, "ess_bulk": None}
+    posterior = data.posterior
+    numbers = sum(v.size for v in posterior.data_vars.values()) / max(1, posterior.sizes["chain"] * posterior.sizes["draw"])
+    if posterior.sizes["chain"] < 2 or posterior.sizes["draw"] < 4 or numbers > ASKED:
+        return {"rhat": None, "ess_bulk": None}
+    az = import_arviz()
+    rhat, ess = az.rhat(data), az.ess(data)
+    for column, values, worst in (("rhat", rhat, "max"), ("ess_bulk", ess, "min")):
+        each = [getattr(v, worst)([d for d in v.dims if d != "client"]) for v in values.data_vars.values()]
+        clients[column] = getattr(np.stack(each), worst)(0)
+    return {"rhat": float(clients["rhat"].max()), "ess_bulk": float(clients["ess_bulk"].min())}
+
+
 def write_results(folder: Path, run: Run, name: str) -> dict[str, Any]:
     """Everything a finished run leaves; returns the summary."""
     from hierfl.plots import panels, save_all
     from hierfl.posterior import write
 
     clients, federation = run.clients, run.fitted.federation
+    posterior = run.posterior()
+    chains = mixing(posterior, clients)
     write_metrics(folder, run.rows)
     write_frame(folder / "clients.csv", clients)
-    write(run.posterior(), folder / "posterior.nc")
+    write(posterior, folder / "posterior.nc")
+    effects, numbers = run.fitted.method.report(run.fitted)
+    if effects is not None:
+        write_frame(folder / "effects.csv", effects)
     bins = run.reliability() if federation.task == "classification" and run.rows else None
     title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
     save_all(folder / "figures", panels(run.metrics, clients, bins), title)
-    result = summary(run, name)
+    result = summary(run, name, numbers, chains)
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result

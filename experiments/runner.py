@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hierfl import datasets
+import torch
+
+from hierfl import datasets, tables
 from hierfl.errors import UserError
 from hierfl.federation import Federation
+from hierfl.formulas import from_formula
 from hierfl.inference.method import make_settings
 from hierfl.inference.progress import working
 from hierfl.inference.run import Fit, Options
-from hierfl.networks import architecture
+from hierfl.networks import Architecture, architecture
 
 from . import folder as folders
 from . import methods
@@ -21,12 +25,14 @@ from . import methods
 OPTIONS = ("rounds", "seed", "participation", "quorum", "evaluate_every", "idle", "draws", "chunk", "device")
 
 
-def configure(method: str, data: str, given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def configure(
+    method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
     """A complete configuration from what was said and, where nothing was, the data set's and method's own choices.
 
     Args:
         method: name or path.
-        data: data set or ``.npz``.
+        data: data set, ``.npz`` or table; None for the method's usual one.
         given: clients, split, rounds, ... as said on the command line; None where nothing was.
         settings: the method's settings as said.
 
@@ -36,12 +42,14 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
     Raises:
         UserError: for anything that cannot be used.
     """
-    loaded, default = methods.load(method), datasets.defaults(data)
-    said = {k: v for k, v in given.items() if v is not None}
+    loaded = methods.load(method)
+    data = data or ("radon-like" if loaded.cls.tabular else "digits")
+    default, said = datasets.defaults(data), {k: v for k, v in given.items() if v is not None}
+    _check_kind(loaded, data, said)
     run = {
         "method": loaded.reference,
         "method_digest": loaded.digest,
-        "data": data if not data.endswith(".npz") else str(Path(data).resolve()),
+        "data": str(Path(data).resolve()) if data.endswith((".npz", ".csv")) else data,
         "data_root": str(Path(said.get("data_root", "data")).resolve()),
         "clients": said.get("clients", default.clients),
         "split": said.get("split", default.split or "natural"),
@@ -58,6 +66,8 @@ def configure(method: str, data: str, given: Mapping[str, Any], settings: Mappin
         "device": said.get("device", "cpu"),
         "chunk": said.get("chunk", 0),
     }
+    if tables.is_table(data):
+        run |= _table_options(data, said)
     if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
         raise UserError(f"{loaded.name} has no prior to choose")
     shipped, chosen = methods.shipped_settings(loaded.name, data)
@@ -75,14 +85,7 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
     """The fit that a configuration describes, checked and ready, and the method's name."""
     run = config["run"]
     loaded = methods.load(run["method"])
-    pool = datasets.load(run["data"], Path(run["data_root"]))
-    clients = run["clients"]
-    if not clients and not run["split"].startswith("natural"):
-        raise UserError(f"say how many clients share {pool.name}: --clients J")
-    federation = Federation.from_pool(pool, clients, run["split"], validation=run["validation"], seed=run["seed"])
-    network = architecture(run["network"], federation, run["noise"])
-    if federation.task == "classification" and run["noise"] != 1.0:
-        raise UserError("--noise is a regression's, and this is a classification")
+    federation, network = (_from_table if tables.is_table(run["data"]) else _from_pool)(run)
     try:
         return Fit(loaded.cls(network, **config["settings"]), federation, _options(config)), loaded.name
     except UserError:
@@ -91,6 +94,64 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
         if loaded.reference in methods.METHODS:
             raise  # a fault of ours: show all of it
         raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
+
+
+def _from_pool(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
+    pool = datasets.load(run["data"], Path(run["data_root"]))
+    clients = run["clients"]
+    if not clients and not run["split"].startswith("natural"):
+        raise UserError(f"say how many clients share {pool.name}: --clients J")
+    federation = Federation.from_pool(pool, clients, run["split"], validation=run["validation"], seed=run["seed"])
+    network = architecture(run["network"], federation, run["noise"])
+    if federation.task == "classification" and run["noise"] != 1.0:
+        raise UserError("--noise is a regression's, and this is a classification")
+    return federation, network
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------
+
+OF_POOLS = ("clients", "split", "validation", "network", "noise")
+
+
+def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
+    """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
+    table = tables.is_table(data)
+    if table != loaded.cls.tabular:
+        wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if loaded.cls.tabular else "a data set or FILE.npz"
+        raise UserError(f"{loaded.name} needs {wanted}; not {data}")
+    for name in OF_POOLS if table else folders.OF_TABLES:
+        if name in said:
+            kind = "a table's; this is a data set" if not table else "a data set's; a table says it with its formula"
+            raise UserError(f"--{name} is {kind}")
+
+
+def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run on a table is configured by."""
+    named = tables.TABLES.get(data)
+    formula = said.get("formula", named.formula if named else None)
+    if formula is None:
+        raise UserError(f"say what to fit to {data}: --formula 'y ~ 1 + x + (1 + x | site)'")
+    return {
+        "clients": 0, "split": "natural", "validation": 0.0, "network": "design",
+        "formula": formula,
+        "client": said.get("client", named.client if named and "formula" not in said else ""),
+        "family": said.get("family", named.family if named else "gaussian"),
+        "error": said.get("error", named.error if named else ""),
+        "test": said.get("test", 0.0),
+        "rounds": said.get("rounds", named.rounds if named else 60),
+        "chunk": said.get("chunk", 200),  # rows are short: many of them at once
+        "evaluate_every": said.get("evaluate_every", 10),
+    }  # fmt: skip
+
+
+def _from_table(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
+    df = tables.read(run["data"])
+    federation, design = from_formula(
+        df, run["formula"], family=run["family"], client=run["client"] or None, error=run["error"] or None,
+        test=run["test"], seed=run["seed"],
+    )  # fmt: skip
+    name = run["data"] if run["data"] in tables.TABLES else Path(run["data"]).stem
+    return replace(federation, about={**federation.about, "data": name, "split": run["formula"]}), design
 
 
 def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
@@ -134,7 +195,11 @@ def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None)
 
 
 def _options(config: Mapping[str, Any]) -> Options:
-    return Options(**{k: config["run"][k] for k in OPTIONS})
+    run = config["run"]
+    given = {k: run[k] for k in OPTIONS}
+    if tables.is_table(run["data"]):  # a statistician's digits; and where no rows are held out, the fit itself
+        given |= {"dtype": torch.float64, "splits": ("test",) if run["test"] else ("train",)}
+    return Options(**given)
 
 
 def _run(ready: Fit, folder: Path, name: str, progress: bool, *, resume: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Two entities keep their colours everywhere: the personal models blue, the global
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,6 +147,25 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
     return ax
 
 
+def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
+    """A random effect in every place, in order: posterior mean and central 90 %."""
+    ax = _axis(ax)
+    order = clients.sort_values(f"b[{effect}]")
+    mean, half = order[f"b[{effect}]"], 1.645 * order[f"sd b[{effect}]"]
+    places = np.arange(len(order))
+    ax.hlines(places, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
+    ax.scatter(mean, places, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
+    ax.axvline(0, color=QUIET, lw=1, ls="--")
+    if len(order) <= 30:
+        ax.set_yticks(places, order["client"])
+    else:
+        ax.set_yticks([])
+        ax.set_ylabel(f"{len(order)} places, in order")
+    ax.grid(visible=False, axis="y")
+    ax.set(xlabel="deviation from the fixed effect, with central 90 %", title=f"Random effect: {effect}")
+    return ax
+
+
 def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     """How many clients there are of each size."""
     ax = _axis(ax)
@@ -160,15 +180,19 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
 def panels(metrics: pd.DataFrame, clients: pd.DataFrame, bins: np.ndarray | None) -> dict[str, Callable[[Any], Any]]:
     """The pictures of a run by name, each a function of an axis; those that its data do not allow are left out."""
     drawn: dict[str, Callable[[Any], Any]] = {}
-    if len(metrics):
+    if len(metrics) and (metrics["split"] == "test").any():
         drawn["rounds"] = lambda ax: metric_over_rounds(metrics, ax)
-    if clients[_main(clients)[0]].notna().any():
+    if _main(clients)[0] in clients and clients[_main(clients)[0]].notna().any():
         drawn["sizes"] = lambda ax: metric_by_size(clients, ax)
     if bins is not None and bins.sum() > 0:
         drawn["reliability"] = lambda ax: reliability(bins, ax)
     if "tau" in clients:
         drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
-    else:
+    for name in [c[2:-1] for c in clients if c.startswith("b[")]:
+        drawn[f"effects-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}"] = lambda ax, name=name: caterpillar(
+            clients, name, ax
+        )
+    if "tau" not in clients:
         drawn["histogram"] = lambda ax: size_histogram(clients, ax)
     return drawn
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .method import Exchange, Local, State
-from .svi import MakeOptimizer, controlled_scores, elbo_derivatives, elbo_gradient
+from .svi import MakeOptimizer, curvature, elbo_gradient
 
 #: rho is kept above this, tau below its inverse square: jointly in (w, rho) the ELBO has degenerate maxima with w at
 #: some mu_j and rho_j -> 0
@@ -171,55 +171,56 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Scoring:
-    """Scoring with what the clients know of the information: steps of Newton's kind for a few shared numbers.
+    """Newton's method on the marginal likelihood, for a few shared numbers, from what draws of one latent know of it.
 
-    With g_j the gradient of client j's restricted ELBO in all values of the group, and C_j minus its second derivatives
-    (the guide held),
+    Clients send the gradient g_j of their marginal log likelihood (Fisher's identity), its outer product, and two
+    estimates of the curvature there (:class:`~hierfl.inference.svi.Curvature`): the observed information I, and the
+    profile information S, which is never smaller and never negative where the log joint is concave. The server's step
 
-        B = sum_j g_j g_j^T,    C = sum_j C_j,    theta <- theta + rate(t) (B^-1 + C^-1) g,    g = sum_j g_j + prior's.
+        theta <- theta + rate(t) H^-1 g,    g = sum_j g_j + prior's,
 
-    Where the guide is the exact posterior g_j is the score of the marginal likelihood (Fisher's identity), and near its
-    maximum B is the information: that is the step of Berndt, Hall, Hall and Hausman (1974). Far from it B is too large
-    and its steps too short, and C^-1 g, a step of the gradient EM algorithm (Lange, 1995), is always safe, since C is
-    the information that there would be if the latents were seen. With draws it is stochastic approximation in that
-    metric. None of it needs a step size for the data's units.
+    takes I along the directions in which it is clearly positive beside S; elsewhere (far from a maximum, or where there
+    is next to no information) the outer products, as Berndt, Hall, Hall and Hausman (1974) do. With draws it is
+    stochastic approximation in that metric. None of it needs a step size for the data's units.
 
     Args:
+        latent: the latent, in the client plate and on the real line.
         particles: K, draws per client.
-        sigma_points: instead of draws: exact where the log joint is quadratic in the only latent.
-        controls: the latent whose draws give control variates of second degree for the scores; None for none.
-        keep: how much of the last round's B and C stays; 0 where nothing is random.
-        rate: share of the step, or a function of the round, from 1. Half of it is at most about a Newton step.
-        radius: a step is shortened to so much in the metric of B or C, whichever makes it shorter (about so many
-            standard errors).
+        sigma_points: gradients at these instead of draws: exact where the log joint is quadratic in the latent. With
+            draws, they have control variates.
+        keep: how much of the last round's matrices stays.
+        rate: share of the step, or a function of the round, from 1.
+        radius: a step is shortened to so much in the metric of H (about so many standard errors).
         least: lower bounds of some values, {name: (*shape)}. What stands at its bound and wants to go below is held,
             and the others move as if it were not there.
+        most: the longest step of some values' numbers, {name: number}: for logarithms and the like, which have units of
+            their own.
     """
 
-    particles: int = 1
+    latent: str
+    particles: int
     sigma_points: bool = False
-    controls: str | None = None
     keep: float = 0.0
-    rate: float | Callable[[int], float] = 0.5
+    rate: float | Callable[[int], float] = 1.0
     radius: float = 5.0
     least: Mapping[str, Tensor] | None = None
+    most: Mapping[str, float] | None = None
     differentiates: ClassVar[bool] = True
 
     def message(self, names: Sequence[str], local: Local) -> State:
-        """Each row's gradient, its outer product, and minus its second derivatives."""
-        gradient, complete = elbo_derivatives(
-            local, names, self.particles, ("gradient", *names), sigma_points=self.sigma_points, second=True
-        )
-        assert complete is not None
-        if self.controls is not None:
-            gradient = controlled_scores(local, names, self.controls, 2, self.particles)
+        """Each row's gradient, its outer product, and what it knows of the curvature."""
+        known = curvature(local, names, self.latent, self.particles)
+        gradient = known.scores
+        if self.sigma_points:
+            gradient = elbo_gradient(local, names, 0, ("gradient", *names), sigma_points=True)
         score = torch.cat([gradient[name].reshape(len(local.clients), -1) for name in names], 1)
-        return {**gradient, "outer": score[:, :, None] * score[:, None], "complete": complete}
+        outer = score[:, :, None] * score[:, None]
+        return {**gradient, "outer": outer, "profile": known.profile, "observed": known.observed}
 
     def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Of what is sent beside the values themselves."""
         k = sum(value.numel() for value in old.values())
-        return {"outer": (k, k), "complete": (k, k)}
+        return dict.fromkeys(("outer", "profile", "observed"), (k, k))
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """One step; nothing moves along what the clients say nothing about."""
@@ -231,29 +232,48 @@ class Scoring:
         for name, value in (self.least or {}).items():
             first = sum(v.numel() for v in list(old.values())[: list(old).index(name)])
             least[first : first + value.numel()] = value.flatten().to(here)
-        free = ~((here <= least) & (g < 0))
-        both = {}
-        for name in ("outer", "complete"):
+        known = {}
+        for name in ("outer", "profile", "observed"):
             new = total[name] * up
-            both[name] = _kept(self.keep, exchange.memory.get(name, new), new)
+            known[name] = _kept(self.keep, exchange.memory.get(name, new), new)
             if self.keep:
-                exchange.memory[name] = both[name]
-        g = g * free
-        step = _solve(both["outer"], g, free) + _solve(both["complete"], g, free)
-        length = torch.stack([step @ h @ step for h in both.values()]).min().clamp_min(0).sqrt()
+                exchange.memory[name] = known[name]
+        free = ~((here <= least) & (g < 0))
         rate = self.rate(exchange.round) if callable(self.rate) else self.rate
-        step = step * rate * (self.radius / length.clamp_min(self.radius))
+        step = rate * newton_step(g, known["profile"], known["observed"], known["outer"], free, self.radius)
+        longest = torch.cat(
+            [torch.full_like(v.flatten(), (self.most or {}).get(name, torch.inf)) for name, v in old.items()]
+        )
+        step = step.clamp(-longest, longest)
         parts = (here + step).maximum(least).split([value.numel() for value in old.values()])
         return {name: part.view_as(value) for (name, value), part in zip(old.items(), parts, strict=True)}
 
 
-def _solve(information: Tensor, g: Tensor, free: Tensor) -> Tensor:
-    """information^-1 g among the free numbers, in units of the diagonal, since the numbers have units of their own.
+#: below this share of the profile information the observed one may be the draws' noise
+CLEARLY = 0.1
 
-    What is not positive (second derivatives far from a maximum) moves nothing.
+
+def newton_step(g: Tensor, profile: Tensor, observed: Tensor, outer: Tensor, free: Tensor, radius: float) -> Tensor:
+    """H^-1 g among the free numbers, no longer than ``radius`` in the metric of H; see :class:`Scoring`.
+
+    Args:
+        g: (k,).
+        profile, observed, outer: (k, k).
+        free: (k,), False for what is held.
+        radius: in standard errors.
     """
-    h = torch.where(free[:, None] & free, information, 0.0)
-    scale = h.diagonal().clamp_min(torch.finfo(h.dtype).tiny).sqrt()
-    values, vectors = torch.linalg.eigh(h / (scale[:, None] * scale))
-    along = (vectors.mT @ (g / scale)) * torch.where(values > 1e-8, 1 / values.clamp_min(1e-8), 0.0)
-    return (vectors @ along) / scale
+    both = free[:, None] & free
+    profile, observed, outer = (torch.where(both, h, 0.0) for h in (profile, observed, outer))
+    # in units of the profile information: of its diagonal first, since the numbers have units of their own
+    scale = profile.diagonal().abs().clamp_min(torch.finfo(g.dtype).tiny).sqrt()
+    values, vectors = torch.linalg.eigh(profile / (scale[:, None] * scale))
+    # (below zero only where the log joint is not concave: then its size is all that is believed)
+    root = vectors * torch.where(values.abs() > 1e-8, values.abs().clamp_min(1e-8).rsqrt(), 0.0) / scale[:, None]
+    share, turn = torch.linalg.eigh(root.mT @ observed @ root)
+    root = root @ turn
+    spread = ((root.mT @ outer) * root.mT).sum(-1)
+    share = torch.where(share > CLEARLY, share, share.maximum(spread))
+    along = root.mT @ (g * free)
+    along = torch.where(share > 0, along / share.clamp_min(torch.finfo(g.dtype).tiny), 0.0)
+    length = (along.square() * share).sum().sqrt()
+    return (root @ along) * (radius / length.clamp_min(radius))

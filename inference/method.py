@@ -7,7 +7,7 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,11 @@ from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Examples, Federation
 from hierfl.networks import Architecture
 from hierfl.noise import ClientNoise, generator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .predict import Fitted
 
 State = dict[str, Tensor]
 
@@ -67,6 +72,8 @@ class Method:
     name: ClassVar[str] = ""
     #: shared values of which a client uses its own locally trained copy when it predicts
     copies: ClassVar[tuple[str, ...]] = ()
+    #: made from a table's design (a formula), not from a network
+    tabular: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Settings:
@@ -123,6 +130,10 @@ class Method:
     def per_client(self, values: State) -> State:
         """Numbers worth a column in clients.csv, {name: (S,)}, from {name: (*shape) or (S, 1, *shape)}."""
         return {}
+
+    def report(self, fitted: Fitted) -> tuple[pd.DataFrame | None, dict[str, float]]:
+        """What there is to say of the shared values after the last round: a table of effects, and numbers by name."""
+        return None, {}
 
     # -- names ----------------------------------------------------------------------------------------------------
 

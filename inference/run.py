@@ -285,8 +285,8 @@ class Fit:
             row |= {f"{kind}_{name}": personal[k].get(name) if k < len(personal) else None for name in METRICS[task]}
         if self.method.has_global_model:
             index = self.federation.everyone
-            if split == "validation":
-                index = torch.cat(list(self.federation.validation)).unique()
+            if split != "test":
+                index = torch.cat(list(self.federation.indices(split))).unique()
             numbers = evaluate_global(fitted, index)
         else:
             numbers = {}

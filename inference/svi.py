@@ -419,22 +419,9 @@ def elbo_gradient(
         phase: keys them.
         sigma_points: takes expectations at these instead; see :class:`~hierfl.noise.SigmaPoints`.
     """
-    return elbo_derivatives(local, names, particles, phase, sigma_points=sigma_points, second=False)[0]
-
-
-def elbo_derivatives(
-    local: Local, names: Sequence[str], particles: int, phase: object, *, sigma_points: bool, second: bool
-) -> tuple[State, Tensor | None]:
-    """What :func:`elbo_gradient` gives, and if wanted minus the second derivatives, (S, k, k).
-
-    k counts the numbers of all values one after the other. The guide is held, so that these are the expected second
-    derivatives of the log joint: the complete-data information.
-    """
     rows = {k: v for k, v in local.rows.items() if k not in names}
     at_broadcast = dataclasses.replace(local, rows=rows).own(names)
     gradients = {k: torch.zeros_like(at_broadcast.rows[k]) for k in names}
-    sizes = [gradients[k][0].numel() for k in names]
-    curvature = next(iter(gradients.values())).new_zeros((len(local.clients), sum(sizes), sum(sizes)))
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(local.sizes):
             part = at_broadcast.part(first, last)
@@ -444,66 +431,101 @@ def elbo_derivatives(
             objective = elbo(local.method, batch, {**part.values, **leaves}, noise)
             if not objective.requires_grad:
                 continue  # a value that only log p(globals) knows: the server's own gradient moves it
-            inputs = [leaves[name] for name in names]
-            found = torch.autograd.grad(objective.sum(), inputs, allow_unused=True, create_graph=second)
+            found = torch.autograd.grad(objective.sum(), [leaves[name] for name in names], allow_unused=True)
             for name, gradient in zip(names, found, strict=True):
                 if gradient is not None:
-                    gradients[name][first:last] = gradient.detach()
-            if second:
-                curvature[first:last] = -_second(found, inputs)
-    return {k: g.squeeze(1) for k, g in gradients.items()}, curvature if second else None
+                    gradients[name][first:last] = gradient
+    return {k: g.squeeze(1) for k, g in gradients.items()}
 
 
-def controlled_scores(local: Local, names: Sequence[str], latent: str, degree: int, particles: int) -> State:
-    """Each row's score in shared values by Fisher's identity, with control variates: {name: (S, *shape)}.
+@dataclass(frozen=True)
+class Curvature:
+    """What draws of a latent z say of the marginal log likelihood's curvature in the shared values theta.
 
-    With U the row's log joint and z its draws, E[u] = 0 for u = grad_z U, and E[(z_a - m_a) u_b + (z_b - m_b) u_a + 2
-    1(a = b)] = 0: the score's regression on these, evaluated at zero, is its expectation. Where the posterior is
-    Gaussian and the score a polynomial of that degree, no Monte-Carlo error is left (zero-variance MCMC; Mira, Solgi and
-    Imparato, Statistics and Computing 2013).
+    With s and u the gradients of a row's log joint in theta and z, and C the mean of its minus second derivatives,
+
+        profile  = C_tt - C_tz C_zz^-1 C_zt,    observed = profile - Cov(s - C_tz C_zz^-1 u).
+
+    observed is Louis' (1982) identity, C_tt - Cov(s), with the part of the covariance that u explains taken by
+    Bartlett's, Cov(u) = C_zz, which leaves little to the draws. profile is never smaller (but for Monte-Carlo error).
+
+    Attributes:
+        scores: E[s] with control variates, {name: (S, *shape)}; see :func:`curvature`.
+        profile, observed: (S, k, k), k numbers of all values one after the other.
+    """
+
+    scores: State
+    profile: Tensor
+    observed: Tensor
+
+
+def curvature(local: Local, names: Sequence[str], latent: str, particles: int, degree: int = 2) -> Curvature:
+    """Scores by Fisher's identity, and information, from draws of one latent.
+
+    The scores have control variates: E[u] = 0, and E[(z_a - m_a) u_b + (z_b - m_b) u_a + 2 1(a = b)] = 0, and the
+    regression of s on these, evaluated at zero, is its expectation. Where the posterior is Gaussian and the score a
+    polynomial of that degree no Monte-Carlo error is left (zero-variance MCMC; Mira, Solgi and Imparato, Statistics and
+    Computing 2013).
 
     Args:
         local: the rows.
         names: the shared values.
-        latent: the one that the chains move, on the real line.
-        degree: 1 or 2.
-        particles: K, how many draws.
+        latent: a latent of the client plate, on the real line.
+        particles: K, draws of the guide.
+        degree: of the control variates, 1 or 2.
 
     Raises:
         UserError: for too few draws to regress on.
     """
-    found: list[tuple[Tensor, State]] = []
-    with pyro.validation_enabled(False):
+    found = []
+    with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(local.sizes):
             part = local.part(first, last)
-            batch, noise = part.batch(), part.noise("scores", particles, part.sizes)
-            drawn = {
-                k: site.value.detach() for k, site in guide_latents(part.method, batch, part.values, noise).items()
-            }
-            z = drawn[latent].requires_grad_()
-            leaves = {k: _one_each(part, k, particles).requires_grad_() for k in names}
-            with torch.enable_grad():
-                height = log_joint(part.method, batch, {**part.values, **leaves}, {**drawn, latent: z})
-                u, *scores = torch.autograd.grad(height.sum(), [z, *leaves.values()], allow_unused=True)
-            given = {
-                k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), scores, strict=True)
-            }
-            found.append((_controls(z.detach().flatten(2), u.flatten(2), degree), given))
-    result: State = {}
-    for name in names:
-        parts = []
-        for controls, given in found:
-            s = given[name].squeeze(2)
-            at_zero = _intercept(controls, s.flatten(2).transpose(0, 1))
-            parts.append(at_zero.view(s.shape[1:]))
-        result[name] = torch.cat(parts)
-    return result
+            noise = part.noise(("curvature", *names), particles, part.sizes)
+            found.append(_curvature(part, names, latent, particles, degree, noise))
+    return Curvature(
+        {name: torch.cat([rows.scores[name] for rows in found]) for name in names},
+        torch.cat([rows.profile for rows in found]),
+        torch.cat([rows.observed for rows in found]),
+    )
 
 
-def _one_each(local: Local, name: str, particles: int) -> Tensor:
-    """A shared value for every draw and row, (K, S, 1, *shape), as it was broadcast."""
-    value = local.shared[name]
-    return value.expand(particles, len(local.clients), 1, *value.shape).clone()
+def _curvature(
+    local: Local, names: Sequence[str], latent: str, particles: int, degree: int, noise: ClientNoise
+) -> Curvature:
+    batch, rows = local.batch(), len(local.clients)
+    drawn = {k: site.value.detach() for k, site in guide_latents(local.method, batch, local.values, noise).items()}
+    z = drawn[latent].clone().requires_grad_()
+    leaves = {
+        k: local.shared[k].expand(particles, rows, 1, *local.shared[k].shape).clone().requires_grad_() for k in names
+    }
+    inputs = [*leaves.values(), z]
+    height = log_joint(local.method, batch, {**local.values, **leaves}, {**drawn, latent: z})
+    slopes = _along(height.sum(), inputs, create_graph=True)  # (K, S, k + e)
+    lines = [_along(slopes[..., a].sum(), inputs, retain_graph=True).mean(0) for a in range(slopes.shape[-1])]
+    information = -torch.stack(lines, 1).detach()
+    e = z.flatten(2).shape[-1]
+    k = slopes.shape[-1] - e
+    s, u = slopes.detach().split([k, e], -1)
+    c_tz, c_zz = information[:, :k, k:], information[:, k:, k:]
+    explains = torch.linalg.solve(c_zz, c_tz.mT).mT  # C_tz C_zz^-1
+    profile = information[:, :k, :k] - explains @ c_tz.mT
+    rest = s - torch.einsum("sij,csj->csi", explains, u)
+    rest = rest - rest.mean(0)
+    left = torch.einsum("csi,csj->sij", rest, rest) / max(1, particles - 1)
+    at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
+    parts = at_zero.split([local.shared[name].numel() for name in names], 1)
+    scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
+    return Curvature(scores, profile, profile - left)
+
+
+def _along(value: Tensor, inputs: Sequence[Tensor], **how: bool) -> Tensor:
+    """The gradient in all inputs (K, S, 1, *shape), one after the other: (K, S, numbers); zero where there is none."""
+    found: Sequence[Tensor | None] = [None] * len(inputs)
+    if value.requires_grad:
+        found = torch.autograd.grad(value, inputs, allow_unused=True, **how)
+    parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+    return torch.cat([part.flatten(2) for part in parts], -1)
 
 
 def _controls(z: Tensor, u: Tensor, degree: int) -> Tensor:
@@ -528,21 +550,6 @@ def _intercept(c: Tensor, s: Tensor) -> Tensor:
     one = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
     slope = torch.linalg.solve(gap.mT @ gap / c.shape[1] + 1e-9 * one, gap.mT @ (s - level) / c.shape[1])
     return (level - centre @ slope).squeeze(1)
-
-
-def _second(gradients: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
-    """Rows' second derivatives (S, k, k) from their first ones, each (S, 1, *shape)."""
-    lines = []
-    for gradient, leaf in zip(gradients, inputs, strict=True):
-        for k in range(leaf[0].numel()):
-            found: Sequence[Tensor | None] = [None] * len(inputs)
-            if gradient is not None and gradient.requires_grad:
-                found = torch.autograd.grad(
-                    gradient.flatten(1)[:, k].sum(), inputs, retain_graph=True, allow_unused=True
-                )
-            parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
-            lines.append(torch.cat([part.flatten(1) for part in parts], 1))
-    return torch.stack(lines, 1)
 
 
 def plan(local: Local, row: int, phase: object, size: int, epochs: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from .fedpop import FedPop
     from .limits import FedAvg, FedPer, FedRep, Local
+    from .mixed_effects import MixedEffects
     from .pfedvem import PFedVEM
 
 
@@ -26,13 +27,14 @@ class Entry(NamedTuple):
 METHODS: dict[str, Entry] = {
     "pfedvem": Entry("pfedvem", "PFedVEM", "hierarchical", "confidence-aware variational EM (Zhu et al., CVPR 2023)"),
     "fedpop": Entry("fedpop", "FedPop", "hierarchical", "Langevin mixed effects (Kotelevskii et al., NeurIPS 2022)"),
+    "mixed-effects": Entry("mixed_effects", "MixedEffects", "hierarchical", "mixed models of tables, from a formula"),
     "local": Entry("limits", "Local", "rho -> inf", "every client alone"),
     "fedavg": Entry("limits", "FedAvg", "rho -> 0", "one model for all (McMahan et al., AISTATS 2017)"),
     "fedper": Entry("limits", "FedPer", "rho -> inf on heads", "own head, trained jointly (Arivazhagan et al., 2019)"),
     "fedrep": Entry("limits", "FedRep", "rho -> inf on heads", "own head, trained first (Collins et al., ICML 2021)"),
 }  # fmt: skip
 
-__all__ = ["METHODS", "FedAvg", "FedPer", "FedPop", "FedRep", "Local", "PFedVEM"]
+__all__ = ["METHODS", "FedAvg", "FedPer", "FedPop", "FedRep", "Local", "MixedEffects", "PFedVEM"]
 
 
 def __getattr__(name: str) -> Any:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 #: random effects' standard deviations stay above this share of where they began: a variance that wants to be zero would
 #: drift to minus infinity on the log scale
 LEAST = 1e-4
+#: rounds in which chains that begin at zero go to where the posterior's mass is, and nothing else moves
+SETTLING = 3
 #: burn-in of the last chains, and what their step sizes are adapted to accept
 BURN, ACCEPTED = 300, 0.574
 
@@ -54,6 +56,7 @@ class MixedEffects(Method):
     """Random intercepts and slopes, by maximum likelihood, with every place's posterior."""
 
     name = "mixed-effects"
+    tabular = True
     network: Design
 
     @dataclass(frozen=True)
@@ -68,9 +71,9 @@ class MixedEffects(Method):
         noise_0: float = setting(1.0, "initial standard deviation of a gaussian response", above=0)
         chains: int = setting(10, "Metropolis-adjusted Langevin chains per place", at_least=1)
         steps: int = setting(20, "binomial, poisson: steps of each a round, half of them not used", at_least=2)
-        settle: int = setting(30, "binomial, poisson: rounds after which the server averages", at_least=1)
+        settle: int = setting(20, "binomial, poisson: rounds after which the server averages", at_least=1)
         draws: int = setting(400, "draws of each chain to keep after the last round; 0 for none", at_least=0)
-        thin: int = setting(5, "of so many steps", at_least=1)
+        thin: int = setting(4, "of so many steps", at_least=1)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if not isinstance(network, Design):
@@ -165,15 +168,16 @@ class MixedEffects(Method):
 
     def exchange(self) -> dict[str, Rule]:
         s = self.settings
-        bounds = {"effects.log_sd": (LEAST * self.first_sd()).log()} if s.prior == "hierarchical" else {}
+        how: dict[str, Any] = {"most": {"effects.log_sd": 0.5, "effects.corr": 0.5}}
+        if s.prior == "hierarchical":
+            how["least"] = {"effects.log_sd": (LEAST * self.first_sd()).log()}
         if self.exact:
-            return {"effects": Scoring(sigma_points=True, least=bounds)}
+            return {"effects": Scoring("b", 50, sigma_points=True, **how)}
 
-        def rate(t: int) -> float:  # half Newton steps first; then their average, in effect
-            return 0.5 if t <= s.settle else 1.5 / (t - s.settle + 2)
+        def rate(t: int) -> float:  # the chains find their places; Newton steps; then their average, in effect
+            return 0.0 if t <= SETTLING else 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
 
-        kept = s.chains * (s.steps - s.steps // 2)
-        return {"effects": Scoring(kept, controls="b", keep=0.9, rate=rate, least=bounds)}
+        return {"effects": Scoring("b", s.chains * (s.steps - s.steps // 2), keep=0.8, rate=rate, **how)}
 
     def per_client(self, v: State) -> State:
         if self.exact:
@@ -288,8 +292,8 @@ def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
     """What was estimated, with standard errors from the curvature of the marginal log likelihood.
 
     Returns:
-        A row for each fixed effect, standard deviation and correlation: name, estimate, standard error (NaN for what
-        is held or stands at its bound); marginal_log_likelihood, and off_maximum: the length of the Newton step that
+        A row for each fixed effect, standard deviation and correlation: name, estimate, standard error (NaN, with a
+        note, for what is held or stands at its bound); marginal_log_likelihood, and off_maximum: the length of the Newton step that
         is still to go, in standard errors.
     """
     import pandas as pd
@@ -326,8 +330,15 @@ def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
     errors = torch.where(held, torch.nan, variance.clamp_min(0).sqrt())
     rest = slope.detach()[index]
     off = float((rest @ inverse[index][:, index] @ rest).sqrt()) if definite else float("nan")
+    notes = ["at its lower bound" if a else "held" if h else "" for a, h in zip(
+        (jacobian[:, ~free].abs().sum(1) > 0).tolist(), (jacobian.abs().sum(1) == 0).tolist(), strict=True)]
     table = pd.DataFrame(
-        {"effect": labels, "estimate": [float(v.detach()) for v in wanted], "standard_error": errors.cpu().numpy()}
+        {
+            "effect": labels,
+            "estimate": [float(v.detach()) for v in wanted],
+            "standard_error": errors.cpu().numpy(),
+            "note": notes,
+        }
     )
     return table, {"marginal_log_likelihood": float(height.detach()), "off_maximum": off}
 

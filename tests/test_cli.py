@@ -209,8 +209,8 @@ def npz(path: Path, **change: object) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "which method? known: pfedvem, fedpop, local"),
-        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, local"),
+        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, local"),
+        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, local"),
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],
@@ -294,9 +294,9 @@ def test_files_that_cannot_be_used(change: dict, words: str, hierfl: Call, tmp_p
 
 
 def test_a_file_of_another_kind(hierfl: Call, tmp_path: Path) -> None:
-    (tmp_path / "table.csv").write_text("a,b")
-    code, _, err = hierfl("run", "pfedvem", "--data", "table.csv")
-    assert (code, err) == (2, "error: table.csv is no .npz file\n")
+    (tmp_path / "table.txt").write_text("a,b")
+    code, _, err = hierfl("run", "pfedvem", "--data", "table.txt")
+    assert (code, err) == (2, "error: table.txt is no .npz file\n")
 
 
 def test_what_exists_is_not_overwritten_unasked(hierfl: Call, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from hierfl import Federation, UserError
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
+from hierfl.inference.run import Fit, Options
 from hierfl.inference.server import Server, participants
 from hierfl.inference.svi import adam, elbo, elbo_gradient, global_log_prob, sgd, spans
 from hierfl.models import FedAvg, FedPer, PFedVEM
@@ -466,6 +467,25 @@ def test_who_does_not_report_still_trains_and_is_not_heard(small: Federation, ne
         deaf.y[small.train[j]] = (deaf.y[small.train[j]] + 1) % 3
     other = fit(PFedVEM(net), deaf, rounds=1, participation=0.3, dtype=torch.float64, progress=False)
     assert all(torch.equal(v, other.shared[k]) for k, v in run.shared.items())
+
+
+def test_who_may_rest_trains_when_it_reports_or_is_looked_at(small: Federation, net: Architecture) -> None:
+    how = {"participation": 0.3, "dtype": torch.float64, "progress": False, "idle": "rest", "evaluate_every": 3}
+    before = fit(PFedVEM(net), small, rounds=1, **how)
+    two = Fit(PFedVEM(net), small, Options(rounds=3, **{k: v for k, v in how.items() if k != "progress"}))
+    two.step()
+    two.step()
+    speaking = set(participants(small, 2, 0, 0.3, 1))
+    assert 0 < len(speaking) < 7
+    for j in range(7):
+        assert torch.equal(two.personal["mu"][j], before.personal["mu"][j]) == (j not in speaking), j
+    kept = two.personal["mu"].clone()
+    two.step()  # an evaluation follows
+    assert all(not torch.equal(two.personal["mu"][j], kept[j]) for j in range(7))
+    whole = fit(PFedVEM(net), small, rounds=3, **how)
+    assert torch.equal(whole.personal["mu"], two.personal["mu"])
+    with pytest.raises(UserError, match="unknown way to be idle"):
+        fit(PFedVEM(net), small, rounds=1, idle="sleep", progress=False)
 
 
 def test_guides_and_models_run_in_plain_pyro(small: Federation, net: Architecture) -> None:

@@ -29,7 +29,7 @@ def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
     return pd.DataFrame({"y": y, "x": x, "site": [f"s{j:02d}" for j in who]})
 
 
-def fitted(df: pd.DataFrame, formula: str, rounds: int = 80, error: str | None = None, **settings) -> Run:
+def fitted(df: pd.DataFrame, formula: str, rounds: int = 30, error: str | None = None, **settings) -> Run:
     fed, design = from_formula(df, formula, error=error)
     method = MixedEffects(design, **{"draws": 0, **settings})
     return fit(method, fed, rounds=rounds, chunk=fed.clients, dtype=torch.float64, progress=False)
@@ -73,7 +73,7 @@ def test_the_federated_fit_is_the_pooled_one(random: str) -> None:
 def test_the_likelihood_is_at_its_maximum() -> None:
     """Neither a smaller nor a larger value of anything is more likely: exact, by the multivariate normal."""
     df = table(15)
-    run = fitted(df, "y ~ 1 + x + (1 + x | site)", rounds=120)
+    run = fitted(df, "y ~ 1 + x + (1 + x | site)", rounds=40)
     shared = {k.removeprefix("effects."): v.clone() for k, v in run.shared.items()}
 
     def log_likelihood(v: dict) -> float:
@@ -128,7 +128,7 @@ def test_known_standard_errors_and_places_seen_once() -> None:
     variance = 1 / (1 / 100 + 1 / df.se**2)
     np.testing.assert_allclose(held.personal["b_root"].flatten().numpy() ** 2, variance, rtol=1e-6)
     assert float(held.shared["held.log_sd"].exp()) == pytest.approx(10.0)
-    learned = fitted(df, "y ~ 1 + (1 | site)", error="se", rounds=200)
+    learned = fitted(df, "y ~ 1 + (1 | site)", error="se", rounds=60)
     assert float(learned.shared["effects.log_sd"].exp()) < 0.1
     weight = 1 / df.se**2
     assert np.isclose(float(learned.shared["effects.beta"]), (weight * df.y).sum() / weight.sum(), atol=0.01)
@@ -137,7 +137,7 @@ def test_known_standard_errors_and_places_seen_once() -> None:
 def test_units_do_not_matter() -> None:
     df = table()
     plain = fitted(df, "y ~ 1 + x + (1 + x | site)")
-    scaled = fitted(df.assign(y=df.y * 1000, x=df.x * 50), "y ~ 1 + x + (1 + x | site)", rounds=80)
+    scaled = fitted(df.assign(y=df.y * 1000, x=df.x * 50), "y ~ 1 + x + (1 + x | site)")
     ratio = (scaled.shared["effects.beta"] / plain.shared["effects.beta"]).numpy()
     np.testing.assert_allclose(ratio, [1000, 20], rtol=1e-3)
     np.testing.assert_allclose(covariance(scaled), covariance(plain) * np.array([[1e6, 2e4], [2e4, 400]]), rtol=1e-2)

@@ -1,0 +1,263 @@
+"""Mixed models by chains: logistic and Poisson against quadrature and NUTS, the gaussian's chains against its posterior."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import Call
+from scipy.optimize import minimize
+from scipy.special import expit, gammaln
+from scipy.stats import chi2, norm
+
+from hierfl.formulas import from_formula
+from hierfl.inference import fit
+from hierfl.inference.run import Run
+from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood
+from hierfl.tables import TABLES
+
+
+def counts(family: str, places: int = 30, seed: int = 1) -> pd.DataFrame:
+    """2 to 60 rows a place, a random intercept of standard deviation 0.8."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(places), rng.integers(2, 61, places))
+    x = rng.normal(size=len(who))
+    eta = -0.3 + 0.7 * x + 0.8 * rng.normal(size=places)[who]
+    y = rng.random(len(who)) < expit(eta) if family == "binomial" else rng.poisson(np.exp(eta))
+    return pd.DataFrame({"y": y.astype(float), "x": x, "site": [f"s{j:02d}" for j in who]})
+
+
+def quadrature(theta: np.ndarray, df: pd.DataFrame, family: str) -> float:
+    """Minus the marginal log likelihood by adaptive Gauss-Hermite quadrature around each place's mode: the referee."""
+    if np.abs(theta).max() > 5:
+        return 1e6
+    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+    (b0, b1, log_sd), total = theta, 0.0
+    sd = np.exp(log_sd)
+    for _, rows in df.groupby("site"):
+        off, y = b0 + b1 * rows.x.values, rows.y.values
+
+        def joint(u: np.ndarray, off: np.ndarray = off, y: np.ndarray = y) -> np.ndarray:
+            eta = off[:, None] + sd * u
+            if family == "binomial":
+                terms = y[:, None] * eta - np.logaddexp(0, eta)
+            else:
+                terms = y[:, None] * eta - np.exp(eta) - gammaln(y + 1)[:, None]
+            return terms.sum(0) - 0.5 * u**2 - 0.5 * np.log(2 * np.pi)
+
+        u = 0.0
+        for _ in range(50):
+            mean = expit(off + sd * u) if family == "binomial" else np.exp(off + sd * u)
+            weight = mean * (1 - mean) if family == "binomial" else mean
+            bend = sd**2 * weight.sum() + 1
+            u += np.clip((sd * (y - mean).sum() - u) / bend, -1, 1)
+        top = joint(np.array([u]))[0]
+        inside = weights * np.exp(0.5 * nodes**2 + joint(u + nodes / np.sqrt(bend)) - top)
+        total += np.log(inside.sum()) + top - 0.5 * np.log(bend)
+    return -total
+
+
+def hessian(df: pd.DataFrame, family: str, at: np.ndarray, h: float = 1e-3) -> np.ndarray:
+    eye = h * np.eye(len(at))
+    return np.array(
+        [
+            [
+                sum(s * t * quadrature(at + s * a + t * b, df, family) for s in (1, -1) for t in (1, -1)) / (4 * h * h)
+                for b in eye
+            ]
+            for a in eye
+        ]
+    )
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_the_fit_is_that_of_adaptive_quadrature(family: str) -> None:
+    """Fixed effects, sigma, marginal likelihood and standard errors; the Monte-Carlo error over seeds is a tenth."""
+    df = counts(family)
+    best = minimize(quadrature, [0, 0.5, -0.3], args=(df, family), method="BFGS", options={"gtol": 1e-7})
+    wanted = np.sqrt(np.diag(np.linalg.inv(hessian(df, family, best.x))))
+    fed, design = from_formula(df, "y ~ 1 + x + (1 | site)", family=family)
+    found, runs = [], []
+    for seed in range(3):
+        method = MixedEffects(design, draws=100 if seed == 0 else 0)
+        run = fit(method, fed, 60, chunk=fed.clients, dtype=torch.float64, progress=False, seed=seed, evaluate_every=60)
+        found.append(np.r_[run.shared["effects.beta"].numpy(), run.shared["effects.log_sd"].numpy()])
+        runs.append(run)
+    off = np.array(found) - best.x
+    assert (np.abs(off[:, :2]) < 0.05 * wanted[:2]).all()
+    assert (np.abs(np.expm1(off[:, 2])) < 0.02).all()
+    monte_carlo = np.std(found, axis=0, ddof=1)
+    assert (monte_carlo[:2] < 0.05 / 3 * wanted[:2]).all()
+    assert monte_carlo[2] < 0.02 / 3
+    assert abs(marginal_log_likelihood(runs[0]) + best.fun) < 0.01
+    table, numbers = effects(runs[0].fitted)
+    np.testing.assert_allclose(table.standard_error, wanted * [1, 1, table.estimate[2]], rtol=0.02)
+    true_distance = np.sqrt(off[0] @ hessian(df, family, best.x) @ off[0])
+    assert numbers["off_maximum"] == pytest.approx(true_distance, abs=0.005)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_the_random_effects_are_those_of_nuts(family: str) -> None:
+    import pyro
+    from pyro.infer import MCMC, NUTS
+
+    df = counts(family, places=5, seed=4)
+    fed, design = from_formula(df, "y ~ 1 + x + (1 | site)", family=family)
+    method = MixedEffects(design, prior="fixed", sd_0=0.8, chains=10, draws=400)
+    run = fit(method, fed, 30, dtype=torch.float64, progress=False, evaluate_every=30)
+    beta = run.shared["effects.beta"]
+    where = torch.tensor([fed.ids.index(s) for s in df.site])
+    x, y = torch.tensor(df.x.values), torch.tensor(df.y.values)
+
+    def plain() -> None:
+        with pyro.plate("places", 5):
+            b = pyro.sample("b", pyro.distributions.Normal(torch.zeros(()).double(), 0.8))
+        eta = beta[0] + beta[1] * x + b[where]
+        d = pyro.distributions
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", d.Bernoulli(logits=eta) if family == "binomial" else d.Poisson(eta.exp()), obs=y)
+
+    with torch.random.fork_rng(), pyro.get_param_store().scope():
+        torch.manual_seed(0)
+        chain = MCMC(NUTS(plain), num_samples=1500, warmup_steps=200, disable_progbar=True)
+        chain.run()
+        theirs = chain.get_samples()["b"].numpy()
+    ours = run.personal["b_draws"][..., 0].flatten(1).T.numpy()
+    spread = theirs.std(0)
+    # 1,500 correlated draws against 4,000: means to about a twentieth of a standard deviation
+    assert np.abs((ours.mean(0) - theirs.mean(0)) / spread).max() < 0.13
+    assert np.abs(ours.std(0) / spread - 1).max() < 0.1
+
+
+def test_random_slopes_of_counts() -> None:
+    """Two random effects: the likelihood is at its maximum in every direction, by a quadrature in two dimensions."""
+    rng = np.random.default_rng(3)
+    who = np.repeat(np.arange(40), rng.integers(5, 40, 40))
+    x = rng.normal(size=len(who))
+    b = rng.multivariate_normal([0, 0], [[0.5, 0.2], [0.2, 0.3]], 40)
+    y = rng.poisson(np.exp(0.2 + 0.4 * x + b[who, 0] + b[who, 1] * x))
+    df = pd.DataFrame({"y": y, "x": x, "site": who})
+    fed, design = from_formula(df, "y ~ x + (x | site)", family="poisson")
+    run = fit(MixedEffects(design, draws=50), fed, 60, chunk=40, dtype=torch.float64, progress=False, evaluate_every=60)
+    table, numbers = effects(run.fitted)
+    assert list(table.effect) == ["Intercept", "x", "sd(Intercept)", "sd(x)", "corr(Intercept, x)"]
+    assert numbers["off_maximum"] < 0.03
+    truth = np.array([0.2, 0.4, 0.5**0.5, 0.3**0.5, 0.2 / 0.15**0.5])
+    assert (np.abs(table.estimate - truth) < 4 * table.standard_error).all()
+
+
+def mixedlm(formula: str, df: pd.DataFrame, groups: str):
+    import statsmodels.formula.api as smf
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return smf.mixedlm(formula, df, groups=df[groups]).fit(reml=False, method=["powell", "lbfgs"])
+
+
+def test_a_real_table_and_its_standard_errors() -> None:
+    """Grunfeld's (1958) investments of eleven firms over twenty years, which ship with statsmodels."""
+    from statsmodels.datasets import grunfeld
+
+    df = grunfeld.load_pandas().data
+    theirs = mixedlm("invest ~ value + capital", df, "firm")
+    fed, design = from_formula(df, "invest ~ 1 + value + capital + (1 | firm)")
+    run = fit(MixedEffects(design, draws=0), fed, 40, dtype=torch.float64, progress=False, evaluate_every=40)
+    table, numbers = effects(run.fitted)
+    assert (np.abs(table.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
+    np.testing.assert_allclose(table.standard_error[:3], theirs.bse_fe.values, rtol=0.02)
+    np.testing.assert_allclose(table.estimate[3] ** 2, theirs.cov_re.values[0, 0], rtol=0.02)
+    np.testing.assert_allclose(table.estimate[4] ** 2, theirs.scale, rtol=0.02)
+    assert abs(numbers["marginal_log_likelihood"] - theirs.llf) < 0.01
+    assert numbers["off_maximum"] < 1e-6
+    for j, firm in enumerate(run.fitted.federation.ids):
+        spread = float(run.personal["b_root"][j, 0, 0])
+        assert abs(float(run.personal["b_mean"][j, 0]) - theirs.random_effects[firm].iloc[0]) < 0.05 * spread
+
+
+def frozen(random: str = "1 + x", draws: int = 400) -> Run:
+    rng = np.random.default_rng(5)
+    who = np.repeat(np.arange(30), rng.integers(2, 61, 30))
+    x = rng.normal(2, 1.5, len(who))
+    b = rng.multivariate_normal([0, 0], [[1, 0.3], [0.3, 0.5]], 30)
+    y = 3 + 0.7 * x + b[who, 0] + b[who, 1] * x + 0.8 * rng.normal(size=len(who))
+    df = pd.DataFrame({"y": y, "x": x, "site": who})
+    fed, design = from_formula(df, f"y ~ 1 + x + ({random} | site)")
+    return fit(MixedEffects(design, draws=draws), fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60)
+
+
+def test_chains_draw_from_the_analytic_posterior() -> None:
+    """Step sizes frozen after burn-in: z-scores of all means and variances within a family-wise 1 % bound."""
+    import arviz as az
+
+    run = frozen()
+    data = run.posterior()
+    assert dict(data.posterior.sizes) == {"chain": 10, "draw": 400, "client": 30, "b_dim_0": 2}
+    assert float(az.rhat(data)["b"].max()) < 1.02
+    assert float(az.ess(data)["b"].min()) > 1600
+    mean_error, square = az.mcse(data, method="mean")["b"].values, []
+    draws = data.posterior["b"].values  # (chain, draw, client, 2)
+    means, roots = run.personal["b_mean"].numpy(), run.personal["b_root"].numpy()
+    variance = np.einsum("jab,jab->ja", roots, roots)
+    z = (draws.mean((0, 1)) - means) / mean_error
+    gaps = az.convert_to_dataset({"v": (draws - means) ** 2})
+    square = (gaps["v"].mean(("chain", "draw")).values - variance) / az.mcse(gaps, method="mean")["v"].values
+    scores = np.abs(np.concatenate([z.ravel(), square.ravel()]))
+    assert scores.max() < norm.isf(0.01 / 2 / len(scores))
+    # and as a family they are standard normal: neither too large nor, by errors overstated, too small
+    assert chi2.ppf(0.005, len(scores)) < (scores**2).sum() < chi2.ppf(0.995, len(scores))
+
+
+# -- the command line ---------------------------------------------------------------------------------------------------
+
+
+def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
+    code, out, _ = hierfl("run", "mixed-effects", "--out", "radon")
+    assert code == 0
+    assert "log_uranium" in out
+    assert "R-hat at most 1.0" in out
+    summary = json.loads((tmp_path / "radon" / "summary.json").read_text())
+    assert summary["rhat"] < 1.02
+    assert summary["ess_bulk"] > 1600
+    assert summary["off_maximum"] < 1e-6
+    clients = pd.read_csv(tmp_path / "radon" / "clients.csv")
+    assert (clients.rhat < 1.02).all()
+    assert (clients.ess_bulk > 1600).all()
+    theirs = mixedlm("log_radon ~ floor + log_uranium", TABLES["radon-like"].frame(), "county")
+    effects = pd.read_csv(tmp_path / "radon" / "effects.csv")
+    assert (np.abs(effects.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
+    assert (tmp_path / "radon" / "figures" / "effects-Intercept.png").is_file()
+
+
+def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
+    df = counts("binomial", 8)
+    df.to_csv(tmp_path / "mine.csv", index=False)
+    how = ("run", "mixed-effects", "--data", "mine.csv", "--client", "site", "--set", "draws=20", "--quiet")
+    model = ("--formula", "y ~ 1 + x + (1 | site)", "--family", "binomial")
+    assert hierfl(*how, *model, "--rounds", "5", "--out", "whole", "--test", "0.3")[0] == 0
+    summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
+    assert summary["pm_rmse"] is not None
+    assert summary["marginal_log_likelihood"] < 0
+    kept = (tmp_path / "whole" / "effects.csv").read_bytes()
+    assert hierfl("run", "--resume", "whole", "--quiet")[0] == 0
+    assert kept == (tmp_path / "whole" / "effects.csv").read_bytes()
+    df.assign(y=df.y + 1).to_csv(tmp_path / "mine.csv", index=False)
+    for arguments, words in (
+        ((*how, *model), "a binomial response is 0 or 1"),
+        (how, "say what to fit to mine.csv: --formula"),
+        ((*how, "--formula", "y ~ nope + (1 | site)"), "unknown column 'nope'"),
+        ((*how, *model, "--clients", "3"), "--clients is a data set's"),
+        (("run", "mixed-effects", "--data", "digits"), "mixed-effects needs a table: FILE.csv, eight-schools"),
+        (("run", "mixed-effects", "--data", "none.csv", "--formula", "y ~ 1 + (1|s)"), "no file"),
+        (("run", "pfedvem", "--data", "mine.csv"), "pfedvem needs a data set or FILE.npz"),
+        (("run", "pfedvem", "--formula", "y ~ x"), "--formula is a table's"),
+        (("run", "mixed-effects", "--family", "gamma"), "unknown family 'gamma'"),
+    ):
+        code, _, err = hierfl(*arguments)
+        assert code == 2, arguments
+        assert words in err, err
+        assert err.count("\n") == 1
