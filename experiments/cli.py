@@ -58,6 +58,7 @@ def run(
     chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
     quorum: Annotated[int | None, typer.Option(help="Fewest messages that change anything. [default: 1]")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
+    ood: Annotated[str | None, typer.Option(metavar="NAME", help="A data set of strange inputs to notice.")] = None,
     idle: Annotated[str | None, typer.Option(help="Clients that do not report: train (default) or rest.")] = None,
     draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new one in ./runs]")] = None,
@@ -73,7 +74,7 @@ def run(
         "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
         "validation": validation, "network": network, "noise": noise, "formula": formula, "client": client,
         "family": family, "error": error, "test": test, "seed": seed, "device": device, "chunk": chunk,
-        "quorum": quorum, "evaluate_every": evaluate_every, "idle": idle,
+        "quorum": quorum, "evaluate_every": evaluate_every, "idle": idle, "ood": ood,
         "draws": draws,
     }  # fmt: skip
     if resume is not None:
@@ -140,7 +141,9 @@ def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> No
         import pandas as pd
 
         table = _table("effect", "estimate", "standard error")
-        for row in pd.read_csv(folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]}).itertuples():
+        for row in pd.read_csv(
+            folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]}
+        ).itertuples():
             known = row.standard_error == row.standard_error
             table.add_row(row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if known else row.note)
         console.print(table)
@@ -148,6 +151,12 @@ def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> No
         console.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
     if (summary.get("off_maximum") or 0) > 0.05:
         console.print(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
+    if summary["ood_auroc"] is not None:
+        of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
+        averaged = (
+            "" if summary["ood_draws_auroc"] is None else f", {summary['ood_draws_auroc']:.3f} averaged over draws"
+        )
+        console.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {of}{averaged}")
     if summary["rhat"] is not None:
         console.print(f"chains: R-hat at most {summary['rhat']:.3f}, bulk ESS at least {summary['ess_bulk']:,.0f}")
 

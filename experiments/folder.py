@@ -21,6 +21,7 @@ import numpy as np
 import tomli_w
 
 from hierfl.errors import UserError
+from hierfl.metrics import ood_auroc
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ FOLDERS = ("checkpoint", "figures")
 OF_TABLES = ("formula", "client", "family", "error", "test")
 #: what a run's configuration must hold
 TYPES: dict[str, Any] = {
-    **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle"), str),
+    **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle", "ood"), str),
     **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), int),
     **dict.fromkeys(("validation", "noise", "participation"), (int, float)),
 }
@@ -133,6 +134,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     run = config.get("run")
     if not isinstance(run, dict) or not isinstance(config.get("settings"), dict):
         raise UserError(f"{path} is not the configuration of a run")
+    run.setdefault("ood", "")
     run.setdefault("idle", "train")  # (runs begun before there was a choice)
     for name, kind in TYPES.items():
         value = run.get(name)
@@ -189,7 +191,7 @@ def summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[st
         run: what was fitted.
         name: of the method.
         report: numbers of the method's own.
-        chains: how well they mixed, worst first.
+        chains: how well they mixed, worst first; and how surely strange inputs are noticed.
     """
     last, best, options = run.last(), run.best(), run.options
     federation = run.fitted.federation
@@ -227,7 +229,9 @@ def mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
     if "posterior" not in data.groups():
         return {"rhat": None, "ess_bulk": None}
     posterior = data.posterior
-    numbers = sum(v.size for v in posterior.data_vars.values()) / max(1, posterior.sizes["chain"] * posterior.sizes["draw"])
+    numbers = sum(v.size for v in posterior.data_vars.values()) / max(
+        1, posterior.sizes["chain"] * posterior.sizes["draw"]
+    )
     if posterior.sizes["chain"] < 2 or posterior.sizes["draw"] < 4 or numbers > ASKED:
         return {"rhat": None, "ess_bulk": None}
     az = import_arviz()
@@ -238,14 +242,51 @@ def mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
     return {"rhat": float(clients["rhat"].max()), "ess_bulk": float(clients["ess_bulk"].min())}
 
 
-def write_results(folder: Path, run: Run, name: str) -> dict[str, Any]:
-    """Everything a finished run leaves; returns the summary."""
+def strangeness(run: Run, strange: np.ndarray, clients: pd.DataFrame) -> tuple[dict[str, float | None], list[Any]]:
+    """How surely strange inputs are told from a client's own, by predictive entropy.
+
+    Columns entropy, ood_entropy and ood_auroc of ``clients`` are at the posterior mean; with ``draws`` in the name they
+    are averaged over draws.
+
+    Returns:
+        Means over clients for the summary, and the entropies to draw: (own, strange) for each client.
+    """
+    numbers: dict[str, float | None] = {"ood_auroc": None, "ood_draws_auroc": None}
+    pairs: list[Any] = []
+    for kind, draws in (("", 0), ("draws_", run.options.draws)):
+        if draws and not run.random:
+            continue
+        own, other = run.entropies(None, draws), run.entropies(strange, draws)
+        pairs = list(zip(own, other, strict=True))
+        clients[f"{kind}entropy"] = [a.mean() if len(a) else np.nan for a in own]
+        clients[f"ood_{kind}entropy"] = [a.mean() for a in other]
+        clients[f"ood_{kind}auroc"] = [ood_auroc(a, b) if len(a) else np.nan for a, b in pairs]
+        numbers[f"ood_{kind}auroc"] = float(clients[f"ood_{kind}auroc"].mean())
+    return numbers, pairs
+
+
+def write_results(
+    folder: Path, run: Run, name: str, ood: str = "", strange: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Everything a finished run leaves; returns the summary.
+
+    Args:
+        folder: the run's.
+        run: what was fitted.
+        name: of the method.
+        ood, strange: name and raw inputs of a data set that the models have not been made for.
+    """
     from hierfl.plots import panels, save_all
     from hierfl.posterior import write
 
     clients, federation = run.clients, run.fitted.federation
     posterior = run.posterior()
-    chains = mixing(posterior, clients)
+    chains: dict[str, Any] = mixing(posterior, clients)
+    chains |= {"ood": ood or None, "ood_auroc": None, "ood_draws_auroc": None}
+    pairs: list[Any] = []
+    if strange is not None:
+        numbers, pairs = strangeness(run, strange, clients)
+        chains |= numbers
     write_metrics(folder, run.rows)
     write_frame(folder / "clients.csv", clients)
     write(posterior, folder / "posterior.nc")
@@ -254,7 +295,7 @@ def write_results(folder: Path, run: Run, name: str) -> dict[str, Any]:
         write_frame(folder / "effects.csv", effects)
     bins = run.reliability() if federation.task == "classification" and run.rows else None
     title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
-    save_all(folder / "figures", panels(run.metrics, clients, bins), title)
+    save_all(folder / "figures", panels(run.metrics, clients, bins, pairs), title)
     result = summary(run, name, numbers, chains)
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result

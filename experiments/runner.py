@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hierfl import datasets, tables
@@ -25,9 +26,7 @@ from . import methods
 OPTIONS = ("rounds", "seed", "participation", "quorum", "evaluate_every", "idle", "draws", "chunk", "device")
 
 
-def configure(
-    method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]
-) -> dict[str, Any]:
+def configure(method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """A complete configuration from what was said and, where nothing was, the data set's and method's own choices.
 
     Args:
@@ -61,6 +60,7 @@ def configure(
         "evaluate_every": said.get("evaluate_every", default.evaluate_every),
         "quorum": said.get("quorum", default.quorum),
         "idle": said.get("idle", "train"),
+        "ood": said.get("ood", ""),
         "draws": said.get("draws", 20),
         "seed": said.get("seed", 0),
         "device": said.get("device", "cpu"),
@@ -86,6 +86,8 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
     run = config["run"]
     loaded = methods.load(run["method"])
     federation, network = (_from_table if tables.is_table(run["data"]) else _from_pool)(run)
+    if run["ood"]:
+        strange_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
     try:
         return Fit(loaded.cls(network, **config["settings"]), federation, _options(config)), loaded.name
     except UserError:
@@ -108,9 +110,36 @@ def _from_pool(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
     return federation, network
 
 
+#: strange inputs that every client's model is shown
+STRANGE = 1000
+
+
+def strange_inputs(run: Mapping[str, Any], federation: Federation) -> np.ndarray | None:
+    """Test inputs of the data set ``ood``, raw, at most :data:`STRANGE` of them, the same each time; None without one.
+
+    They are standardised as the federation's own are: a model is shown them as if they were its data.
+
+    Raises:
+        UserError: where they cannot be the inputs of this federation's models.
+    """
+    if not run["ood"]:
+        return None
+    if federation.task != "classification":
+        raise UserError("--ood asks for predictive entropies, which are a classification's")
+    pool = datasets.load(run["ood"], Path(run["data_root"]))
+    if pool.x_test.shape[1:] != federation.event_shape or (pool.x_test.dtype == np.uint8) != (
+        federation.x.dtype == torch.uint8
+    ):
+        raise UserError(
+            f"inputs of {pool.name} have shape {pool.x_test.shape[1:]}, not {tuple(federation.event_shape)}"
+        )
+    order = np.random.default_rng(0).permutation(len(pool.x_test))[:STRANGE]
+    return pool.x_test[np.sort(order)]
+
+
 # -- tables -------------------------------------------------------------------------------------------------------------
 
-OF_POOLS = ("clients", "split", "validation", "network", "noise")
+OF_POOLS = ("clients", "split", "validation", "network", "noise", "ood")
 
 
 def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
@@ -163,7 +192,7 @@ def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: b
     config["run"]["redraws"] = int(about["redraws"])
     folder = folders.make(out, overwrite, f"{name}-{about['data']}")
     folders.write_config(folder, config)
-    return folder, _run(ready, folder, name, progress, resume=False)
+    return folder, _run(ready, folder, name, progress, config["run"], resume=False)
 
 
 def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -191,7 +220,7 @@ def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None)
         folders.write_config(folder, config)
     # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
-    return _run(ready, folder, name, progress, resume=begun)
+    return _run(ready, folder, name, progress, config["run"], resume=begun)
 
 
 def _options(config: Mapping[str, Any]) -> Options:
@@ -202,7 +231,9 @@ def _options(config: Mapping[str, Any]) -> Options:
     return Options(**given)
 
 
-def _run(ready: Fit, folder: Path, name: str, progress: bool, *, resume: bool) -> dict[str, Any]:
+def _run(
+    ready: Fit, folder: Path, name: str, progress: bool, config: Mapping[str, Any], *, resume: bool
+) -> dict[str, Any]:
     def say(text: str) -> None:
         if progress:
             print(text, file=sys.stderr, flush=True)
@@ -218,7 +249,7 @@ def _run(ready: Fit, folder: Path, name: str, progress: bool, *, resume: bool) -
                 observe=lambda rows: folders.write_metrics(folder, rows),
             )
             with working("drawing from the posterior, writing results", progress):
-                return folders.write_results(folder, run, name)
+                return folders.write_results(folder, run, name, config["ood"], strange_inputs(config, ready.federation))
     except KeyboardInterrupt:
         say(f"stopped; go on with: hierfl run --resume {folder}")
         raise

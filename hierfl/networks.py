@@ -271,21 +271,25 @@ def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn
 
 @dataclass(frozen=True)
 class LinearHead:
-    """The last layer as a function of one flat vector of d = outputs (features + 1) numbers, weight before bias."""
+    """The last layer as a function of one flat vector of d = outputs (features + 1) numbers, weight before bias.
+
+    Without a bias they are d = outputs features.
+    """
 
     features: int
     outputs: int
+    bias: bool = True
 
     @property
     def d(self) -> int:
         """The number of the head's parameters."""
-        return self.outputs * (self.features + 1)
+        return self.outputs * (self.features + self.bias)
 
     def __call__(self, w: Tensor, z: Tensor) -> Tensor:
         """Outputs (..., S, n, outputs) for w (..., d) and features z (S, n, features)."""
         cut = self.outputs * self.features
         weight = w[..., :cut].unflatten(-1, (self.outputs, self.features))
-        return client_linear(z, weight, w[..., cut:])
+        return client_linear(z, weight, w[..., cut:] if self.bias else None)
 
 
 @dataclass(frozen=True)
@@ -312,6 +316,7 @@ class Architecture:
 NETWORKS = {
     "linear": "no base network: the inputs are the features",
     "mlp:H,H,...": "hidden layers of these widths, ReLU",
+    "projection:D": "a matrix to D numbers, and a head without bias: y = z^T phi^T x (FedPop's synthetic data)",
     "cnn:C,C,...:H,H,...": "5x5 convolutions with C channels, each with ReLU and 2x2 max-pool; then hidden layers H",
     "convnet:C,C,...": "3x3 convolutions, ReLU, each but the last with 2x2 max-pool (padding 1); global average pool",
 }
@@ -341,12 +346,13 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
             small = "size" in str(error)  # torch's word for a picture that a convolution does not fit into
             why = f"does not fit inputs {tuple(event)}" if small else "does not fit into memory"
             raise UserError(f"network {spec} {why}") from error
-    return Architecture(Network(module), LinearHead(features, outputs), None if federation.classes else noise, spec)
+    head = LinearHead(features, outputs, bias=not spec.startswith("projection"))
+    return Architecture(Network(module), head, None if federation.classes else noise, spec)
 
 
 def _module(spec: str, event: torch.Size) -> nn.Sequential:
     kind, *parts = spec.split(":")
-    expected = {"linear": 0, "mlp": 1, "cnn": 2, "convnet": 1}
+    expected = {"linear": 0, "projection": 1, "mlp": 1, "cnn": 2, "convnet": 1}
     if kind not in expected:
         raise unknown("network", spec, NETWORKS)
     try:
@@ -359,6 +365,10 @@ def _module(spec: str, event: torch.Size) -> nn.Sequential:
     if kind in ("cnn", "convnet") and len(event) != 3:
         raise UserError(f"network {kind} needs images (channels, height, width), and an input is {tuple(event)}")
     layers: list[nn.Module] = []
+    if kind == "projection":
+        if len(widths[0]) != 1:
+            raise UserError(f"network projection takes one width, as in projection:2; got {spec}")
+        return nn.Sequential(nn.Flatten(), nn.Linear(event.numel(), widths[0][0], bias=False))
     if kind == "convnet":
         channels = [event[0], *widths[0]]
         for k, (below, above) in enumerate(itertools.pairwise(channels), start=1):

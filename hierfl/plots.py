@@ -6,7 +6,7 @@ Two entities keep their colours everywhere: the personal models blue, the global
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,7 +177,59 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     return ax
 
 
-def panels(metrics: pd.DataFrame, clients: pd.DataFrame, bins: np.ndarray | None) -> dict[str, Callable[[Any], Any]]:
+def client_reliability(bins: np.ndarray, ax: Any = None) -> Any:
+    """Accuracy against confidence, a line for every client, and all of them together.
+
+    Args:
+        bins: (J, 15, 3), as for :func:`reliability`.
+        ax: where to draw.
+    """
+    ax = _axis(ax)
+    ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
+    for k, (count, confidence, right) in enumerate(np.moveaxis(np.asarray(bins), -1, 1)):
+        full = count >= 5  # (fewer say nothing)
+        label = "a client (bins of five and more)" if k == 0 else None
+        ax.plot(
+            confidence[full] / count[full], right[full] / count[full], color=PERSONAL, lw=0.7, alpha=0.3, label=label
+        )
+    count, confidence, right = np.asarray(bins).sum(0).T
+    full = count > 0
+    ax.plot(confidence[full] / count[full], right[full] / count[full], color=GLOBAL, lw=1.8, label="pooled")
+    ax.set(xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy", title="Reliability of each client")
+    _percent(ax, "accuracy")
+    _percent(ax, "accuracy", "x")
+    ax.legend(loc="upper left")
+    return ax
+
+
+def entropy_histograms(pairs: Sequence[tuple[np.ndarray, np.ndarray]], ax: Any = None) -> Any:
+    """Predictive entropy of every client's model on its own test data and on strange inputs (FedPop, Figure 4).
+
+    Args:
+        pairs: (own, strange) entropies in nats of each client.
+        ax: where to draw.
+    """
+    ax = _axis(ax)
+    pairs = [(own, other) for own, other in pairs if len(own)]
+    top = max(float(np.concatenate(pair).max()) for pair in pairs)
+    edges = np.linspace(0, max(top, 1e-3), 31)
+    for which, colour, name in ((0, PERSONAL, "own test data"), (1, GLOBAL, "strange inputs")):
+        heights = [np.histogram(pair[which], edges)[0] / len(pair[which]) for pair in pairs]
+        for height in heights[:100]:
+            ax.stairs(height, edges, color=colour, lw=0.5, alpha=0.15)
+        ax.stairs(np.mean(heights, 0), edges, color=colour, lw=2, label=name)
+    ax.set(xlabel="predictive entropy (nats)", ylabel="share of the inputs", title="What the models are unsure of")
+    _percent(ax, "accuracy")
+    ax.legend(loc="upper right", title="mean, and each client")
+    return ax
+
+
+def panels(
+    metrics: pd.DataFrame,
+    clients: pd.DataFrame,
+    bins: np.ndarray | None,
+    entropies: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+) -> dict[str, Callable[[Any], Any]]:
     """The pictures of a run by name, each a function of an axis; those that its data do not allow are left out."""
     drawn: dict[str, Callable[[Any], Any]] = {}
     if len(metrics) and (metrics["split"] == "test").any():
@@ -186,6 +238,9 @@ def panels(metrics: pd.DataFrame, clients: pd.DataFrame, bins: np.ndarray | None
         drawn["sizes"] = lambda ax: metric_by_size(clients, ax)
     if bins is not None and bins.sum() > 0:
         drawn["reliability"] = lambda ax: reliability(bins, ax)
+        drawn["reliability-clients"] = lambda ax: client_reliability(bins, ax)
+    if entropies:
+        drawn["entropy"] = lambda ax: entropy_histograms(entropies, ax)
     if "tau" in clients:
         drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
     for name in [c[2:-1] for c in clients if c.startswith("b[")]:
@@ -222,3 +277,29 @@ def _save(plt: Any, figure: Any, path: Path) -> Path:
     plt.close(figure)
     part.replace(path)
     return path
+
+
+def compared(frame: pd.DataFrame, metrics: Mapping[str, str], path: Path, title: str) -> Path:
+    """Methods side by side, a panel for each metric, a point for each seed, their mean as a line; written to ``path``.
+
+    Args:
+        frame: columns method, seed and the metrics.
+        metrics: label of each.
+        path: of the png.
+        title: above all.
+    """
+    names = list(dict.fromkeys(frame["method"]))
+    with _styled() as plt:
+        figure, axes = plt.subplots(1, len(metrics), figsize=(4.6 * len(metrics), 0.9 + 0.45 * len(names)), sharey=True,
+                                    layout="constrained", squeeze=False)  # fmt: skip
+        for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
+            for place, name in enumerate(names):
+                values = frame.loc[frame["method"] == name, metric]
+                ax.scatter(values, [place] * len(values), s=18, color=PERSONAL, alpha=0.5, edgecolor="none")
+                ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color=INK, lw=1.6)
+            ax.set_yticks(range(len(names)), names)
+            ax.set(xlabel=label, xlim=(0, None))
+            ax.grid(visible=False, axis="y")
+        axes[0, 0].invert_yaxis()
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+        return _save(plt, figure, path)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .method import Exchange, Local, State
-from .svi import MakeOptimizer, curvature, elbo_gradient
+from .svi import MakeOptimizer, controlled_scores, curvature, elbo_gradient
 
 #: rho is kept above this, tau below its inverse square: jointly in (w, rho) the ELBO has degenerate maxima with w at
 #: some mu_j and rho_j -> 0
@@ -127,16 +127,21 @@ class Gradient:
         particles: K, draws per client.
         schedule: of the step size over rounds; None for a constant one.
         project: puts new values back where they must lie, {name: (*shape)} to the same; None for anywhere.
+        controls: a latent of few numbers whose draws give control variates; see
+            :func:`~hierfl.inference.svi.curvature`.
     """
 
     optimizer: MakeOptimizer
     particles: int = 1
     schedule: MakeSchedule | None = None
     project: Callable[[State], State] | None = None
+    controls: str | None = None
     differentiates: ClassVar[bool] = True
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient at the broadcast values, at its own new posterior."""
+        if self.controls is not None:
+            return controlled_scores(local, names, self.controls, self.particles)
         return elbo_gradient(local, names, self.particles, ("gradient", *names))
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:

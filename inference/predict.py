@@ -19,7 +19,13 @@ from torch.distributions import Normal
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch, Federation
-from hierfl.metrics import calibration_error, classification_rows, over_clients, regression_rows
+from hierfl.metrics import (
+    calibration_error,
+    classification_rows,
+    over_clients,
+    predictive_entropy,
+    regression_rows,
+)
 from hierfl.noise import ClientNoise, key
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
@@ -214,6 +220,34 @@ def evaluate_personal(
                     result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
                 result[name][index] = value
     return [{name: value.cpu().double().numpy() for name, value in result.items()} for result in results]
+
+
+def entropies(fitted: Fitted, x: Tensor | None = None, draws: int = 0, size: int = 500) -> list[np.ndarray]:
+    """Every client's predictive entropy in nats, (n,) each: of its own model on its own test data, or on other inputs.
+
+    Args:
+        fitted: the state.
+        x: raw inputs (n, *event), the same for everybody; None for everyone's own test data.
+        draws: 0 predicts at the posterior mean, else averaged over so many draws.
+        size: examples at a time.
+    """
+    federation, found = fitted.federation, []
+    for j in range(federation.clients):
+        own = x is None
+        pieces = federation.test[j].split(size) if own else x.split(size)  # type: ignore[union-attr]
+        parts = [np.empty(0)]
+        for piece in pieces:
+            if not len(piece):
+                continue
+            inputs = (
+                federation.examples(piece[None])[0] if own else federation.inputs(piece.to(federation.device))[None]
+            )
+            y = federation.targets(torch.zeros(inputs.shape[:2], dtype=federation.y.dtype, device=federation.device))
+            batch = Batch(inputs, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
+            _, sites = fitted.personal_sites([j], batch, draws, "entropy")
+            parts.append(predictive_entropy(log_probs(response(sites).fn))[0].cpu().double().numpy())
+        found.append(np.concatenate(parts))
+    return found
 
 
 def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:

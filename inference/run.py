@@ -22,7 +22,7 @@ from . import checkpoint as checkpoints
 from .draws import has_random_guide, inference_data
 from .engine import PlateEngine
 from .method import Method, Start, State
-from .predict import Fitted, evaluate_global, evaluate_personal, log_probs, over_draws, response
+from .predict import Fitted, entropies, evaluate_global, evaluate_personal, log_probs, over_draws, response
 from .progress import Bar
 from .server import Server, participants
 from .svi import check_rows, check_shapes
@@ -450,6 +450,21 @@ class Run:
         (rows,) = evaluate_personal(self.fitted, "test", self.chunk)
         return rows["bins"]
 
+    def entropies(self, x: Tensor | np.ndarray | None = None, draws: int = 0) -> list[np.ndarray]:
+        """Every client's predictive entropy in nats: on its own test data, or on inputs (n, *event) from elsewhere.
+
+        Args:
+            x: raw inputs, as in the pool; None for everyone's own test data.
+            draws: 0 predicts at the posterior mean, else averaged over so many draws.
+
+        Raises:
+            UserError: for a regression, or inputs of another shape.
+        """
+        check_draws(draws, 0)
+        if self.fitted.federation.task != "classification":
+            raise UserError("predictive entropy is a classification's")
+        return entropies(self.fitted, None if x is None else self._raw(x), draws)
+
     def last(self, split: str = "test") -> Row:
         """The last evaluation; an empty dict if there was none on that split."""
         return next((row for row in reversed(self.rows) if row["split"] == split), {})
@@ -509,6 +524,17 @@ class Run:
         raise UserError(f"no client {client!r}; there are {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
 
     def _unlabelled(self, x: Tensor | np.ndarray | pd.DataFrame) -> Batch:
+        federation, raw = self.fitted.federation, self._raw(x)
+        y = federation.targets(torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device))
+        return Batch(
+            federation.inputs(raw)[None],
+            y,
+            None,
+            torch.ones(1, dtype=federation.dtype, device=federation.device),
+        )
+
+    def _raw(self, x: Tensor | np.ndarray | pd.DataFrame) -> Tensor:
+        """Inputs as the pool has them, (n, *event), checked."""
         federation = self.fitted.federation
         columns = federation.about.get("columns")
         if columns and not isinstance(x, Tensor | np.ndarray):
@@ -527,13 +553,7 @@ class Run:
             raise UserError(
                 f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})"
             )
-        y = federation.targets(torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device))
-        return Batch(
-            federation.inputs(raw)[None],
-            y,
-            None,
-            torch.ones(1, dtype=federation.dtype, device=federation.device),
-        )
+        return raw
 
     def _said(self, fn: Any) -> Tensor:
         if self.fitted.federation.task == "classification":

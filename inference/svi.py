@@ -299,9 +299,9 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOpti
     return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
 
-def adam(lr: float, weight_decay: float = 0.0) -> MakeOptimizer:
-    """Adam with its usual constants; ``weight_decay`` times the value is added to the gradient."""
-    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay)
+def adam(lr: float, weight_decay: float = 0.0, memory: float = 0.999) -> MakeOptimizer:
+    """Adam; ``weight_decay`` times the value is added to the gradient, ``memory`` is its beta_2."""
+    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, memory))
 
 
 @dataclass(frozen=True)
@@ -459,7 +459,14 @@ class Curvature:
     observed: Tensor
 
 
-def curvature(local: Local, names: Sequence[str], latent: str, particles: int, degree: int = 2) -> Curvature:
+def controlled_scores(local: Local, names: Sequence[str], latent: str, particles: int) -> State:
+    """The scores of :func:`curvature` alone, {name: (S, *shape)}."""
+    return curvature(local, names, latent, particles, information=False).scores
+
+
+def curvature(
+    local: Local, names: Sequence[str], latent: str, particles: int, degree: int = 2, *, information: bool = True
+) -> Curvature:
     """Scores by Fisher's identity, and information, from draws of one latent.
 
     The scores have control variates: E[u] = 0, and E[(z_a - m_a) u_b + (z_b - m_b) u_a + 2 1(a = b)] = 0, and the
@@ -473,6 +480,7 @@ def curvature(local: Local, names: Sequence[str], latent: str, particles: int, d
         latent: a latent of the client plate, on the real line.
         particles: K, draws of the guide.
         degree: of the control variates, 1 or 2.
+        information: False leaves the second derivatives out, and the information empty.
 
     Raises:
         UserError: for too few draws to regress on.
@@ -482,7 +490,7 @@ def curvature(local: Local, names: Sequence[str], latent: str, particles: int, d
         for first, last in buckets(local.sizes):
             part = local.part(first, last)
             noise = part.noise(("curvature", *names), particles, part.sizes)
-            found.append(_curvature(part, names, latent, particles, degree, noise))
+            found.append(_curvature(part, names, latent, degree, information, noise))
     return Curvature(
         {name: torch.cat([rows.scores[name] for rows in found]) for name in names},
         torch.cat([rows.profile for rows in found]),
@@ -491,9 +499,9 @@ def curvature(local: Local, names: Sequence[str], latent: str, particles: int, d
 
 
 def _curvature(
-    local: Local, names: Sequence[str], latent: str, particles: int, degree: int, noise: ClientNoise
+    local: Local, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: ClientNoise
 ) -> Curvature:
-    batch, rows = local.batch(), len(local.clients)
+    batch, rows, particles = local.batch(), len(local.clients), noise.particles
     drawn = {k: site.value.detach() for k, site in guide_latents(local.method, batch, local.values, noise).items()}
     z = drawn[latent].clone().requires_grad_()
     leaves = {
@@ -501,21 +509,22 @@ def _curvature(
     }
     inputs = [*leaves.values(), z]
     height = log_joint(local.method, batch, {**local.values, **leaves}, {**drawn, latent: z})
-    slopes = _along(height.sum(), inputs, create_graph=True)  # (K, S, k + e)
+    slopes = _along(height.sum(), inputs, create_graph=wanted)  # (K, S, k + e)
+    k = slopes.shape[-1] - z.flatten(2).shape[-1]
+    s, u = slopes.detach()[..., :k], slopes.detach()[..., k:]
+    at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
+    parts = at_zero.split([local.shared[name].numel() for name in names], 1)
+    scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
+    if not wanted:
+        return Curvature(scores, s.new_empty((rows, 0, 0)), s.new_empty((rows, 0, 0)))
     lines = [_along(slopes[..., a].sum(), inputs, retain_graph=True).mean(0) for a in range(slopes.shape[-1])]
     information = -torch.stack(lines, 1).detach()
-    e = z.flatten(2).shape[-1]
-    k = slopes.shape[-1] - e
-    s, u = slopes.detach().split([k, e], -1)
     c_tz, c_zz = information[:, :k, k:], information[:, k:, k:]
     explains = torch.linalg.solve(c_zz, c_tz.mT).mT  # C_tz C_zz^-1
     profile = information[:, :k, :k] - explains @ c_tz.mT
     rest = s - torch.einsum("sij,csj->csi", explains, u)
     rest = rest - rest.mean(0)
     left = torch.einsum("csi,csj->sij", rest, rest) / max(1, particles - 1)
-    at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
-    parts = at_zero.split([local.shared[name].numel() for name in names], 1)
-    scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
     return Curvature(scores, profile, profile - left)
 
 

@@ -330,8 +330,12 @@ def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
     errors = torch.where(held, torch.nan, variance.clamp_min(0).sqrt())
     rest = slope.detach()[index]
     off = float((rest @ inverse[index][:, index] @ rest).sqrt()) if definite else float("nan")
-    notes = ["at its lower bound" if a else "held" if h else "" for a, h in zip(
-        (jacobian[:, ~free].abs().sum(1) > 0).tolist(), (jacobian.abs().sum(1) == 0).tolist(), strict=True)]
+    notes = [
+        "at its lower bound" if a else "held" if h else ""
+        for a, h in zip(
+            (jacobian[:, ~free].abs().sum(1) > 0).tolist(), (jacobian.abs().sum(1) == 0).tolist(), strict=True
+        )
+    ]
     table = pd.DataFrame(
         {
             "effect": labels,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import Call, slopes
@@ -187,3 +188,34 @@ def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: 
 def test_settings_that_cannot_be(settings: dict, words: str, net: Architecture) -> None:
     with pytest.raises(UserError, match=words):
         FedPop(net, **settings)
+
+
+def places(sizes: list[int], seed: int = 7) -> Federation:
+    """y_ij ~ N(z_j, 1), z_j ~ N(1.5, 0.7^2): x is one, and the head is z."""
+    rng = np.random.default_rng(seed)
+    who = np.repeat(np.arange(len(sizes)), sizes)
+    y = (1.5 + 0.7 * rng.normal(size=len(sizes)))[who] + rng.normal(size=len(who))
+    return Federation.from_arrays(np.ones((len(who), 1)), y, who, test=0.0, task="regression").to(dtype=torch.float64)
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_an_energy_with_a_second_chain_recovers_a_gaussian_population(hidden: int) -> None:
+    """mu and sigma against the exact maximum; with a network in E, mean and spread of what the second chain draws."""
+    fed = places([8] * 100)
+    net = Architecture(Network(nn.Identity()), LinearHead(1, 1, bias=False), noise=1.0)
+    means = torch.stack([fed.examples(index)[1].mean() for index in fed.train])
+    mu, variance = means.mean(), means.var(unbiased=False) - 1 / 8  # equal sizes: the maximum of the marginal
+    method = FedPop(
+        net, population="energy", energy_hidden=hidden, kernel="metropolis", step_size=0.1, steps=12, burn=2, chains=4,
+        lr=0.1, lr_decay=0.97, memory=0.97, sigma_0=1.5, final_steps=400, final_keep=100,
+    )  # fmt: skip
+    run = fit(method, fed, 120, chunk=100, dtype=torch.float64, progress=False, evaluate_every=120)
+    if not hidden:
+        assert float(run.shared["mu"] - mu) == pytest.approx(0, abs=0.03)
+        assert float(run.shared["log_sigma"].exp()) == pytest.approx(float(variance.sqrt()), rel=0.04)
+    new = run.personal["z_new_draws"].flatten()
+    assert float(new.mean() - mu) == pytest.approx(0, abs=0.05)
+    assert float(new.std()) == pytest.approx(float(variance.sqrt()), rel=0.07)
+    said = run.predict_new_client(np.ones((1, 1)), draws=2000)[0]
+    assert float(said[0] - mu) == pytest.approx(0, abs=0.08)
+    assert float(said[1]) == pytest.approx(float((1 + variance).sqrt()), rel=0.05)

@@ -187,7 +187,9 @@ def frozen(random: str = "1 + x", draws: int = 400) -> Run:
     y = 3 + 0.7 * x + b[who, 0] + b[who, 1] * x + 0.8 * rng.normal(size=len(who))
     df = pd.DataFrame({"y": y, "x": x, "site": who})
     fed, design = from_formula(df, f"y ~ 1 + x + ({random} | site)")
-    return fit(MixedEffects(design, draws=draws), fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60)
+    return fit(
+        MixedEffects(design, draws=draws), fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60
+    )
 
 
 def test_chains_draw_from_the_analytic_posterior() -> None:

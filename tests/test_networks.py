@@ -174,7 +174,7 @@ def test_networks_by_name(spec: str, event: tuple[int, ...], features: int, para
         ("convnet:8,0", (3, 32, 32), "got convnet:8,0"),
         ("convnet:8", (12,), "needs images (channels, height, width), and an input is (12,)"),
         ("cnn:8,8:10", (3, 8, 8), "network cnn:8,8:10 does not fit inputs (3, 8, 8)"),
-        ("lstm:8", (3, 8, 8), "unknown network 'lstm:8'; known: linear, mlp:H,H,..., cnn:C,C"),
+        ("lstm:8", (3, 8, 8), "unknown network 'lstm:8'; known: linear, mlp:H,H,..., projection:D, cnn:C,C"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused(spec: str, event: tuple[int, ...], words: str) -> None:
