@@ -137,7 +137,7 @@ def strange_inputs(run: Mapping[str, Any], federation: Federation) -> np.ndarray
     return pool.x_test[np.sort(order)]
 
 
-# -- tables -------------------------------------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 OF_POOLS = ("clients", "split", "validation", "network", "noise", "ood")
 

@@ -16,7 +16,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,9 @@ CONTESTANTS: dict[str, tuple[type[Method], dict[str, Any], dict[str, list[Any]]]
         FedPop, {**LANGEVIN, "steps": 10, "burn": 5, "start": "stateless"},
         {"base_lr": [0.01, 0.03], "step_size": [1e-3, 3e-3]},
     ),
-    "FedRep": (FedRep, {"batch": 10, "momentum": 0.0, "epochs": 1, "head_epochs": 10}, {"lr": [0.003, 0.01, 0.03, 0.1]}),
+    "FedRep": (
+        FedRep, {"batch": 10, "momentum": 0.0, "epochs": 1, "head_epochs": 10}, {"lr": [0.003, 0.01, 0.03, 0.1]},
+    ),
     "FedAvg": (FedAvg, {"batch": 10, "momentum": 0.0, "epochs": 10}, {"lr": [0.003, 0.01, 0.03, 0.1]}),
 }  # fmt: skip
 

@@ -44,9 +44,9 @@ def eight_schools() -> pd.DataFrame:
 def radon_like() -> pd.DataFrame:
     """Simulated: 919 houses in 85 counties, as unbalanced as Minnesota's radon survey (Gelman and Hill, 2007, ch. 12).
 
-    log_radon = 1.45 - 0.7 floor + 0.7 log_uranium + county (standard deviation 0.3) + N(0, 0.75^2); floor is 1 where the
-    measurement was taken on the first floor, not in the basement, and uranium belongs to the county. Four counties
-    have one house, the largest has 116.
+    log_radon = 1.45 - 0.7 floor + 0.7 log_uranium + county (standard deviation 0.3) + N(0, 0.75^2). floor is 1 where it
+    was measured on the first floor, not in the basement; uranium belongs to the county. Four counties have one house,
+    the largest has 116.
     """
     import numpy as np
     import pandas as pd

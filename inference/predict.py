@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from hierfl.metrics import (
 from hierfl.noise import ClientNoise, key
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
-from .method import Method, State
+from .method import Local, Method, State
 from .svi import guide_latents, model_sites
 
 #: numbers (draws x examples x classes) that a prediction holds at a time
@@ -125,6 +125,39 @@ class Fitted:
         with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
             self.method.model(batch)
         return seen.sites
+
+
+def adapted(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
+    """A client that was never seen, with its own posterior from a few examples; nothing shared moves, nothing is sent.
+
+    It does what every client does after the last round (chains), or else those of a round's steps that train personal
+    values alone.
+
+    Args:
+        fitted: what the federation has learned.
+        x, y: its examples: raw inputs (n, *event) and targets (n,).
+        rounds: how often it does so.
+
+    Raises:
+        UserError: for a method with nothing personal to learn.
+    """
+    method, old = fitted.method, fitted.federation
+    steps = list(method.posterior()) or [s for s in method.local() if set(s.trains) <= set(fitted.initial)]
+    if not (fitted.initial and steps):
+        raise UserError(f"{method.name or type(method).__name__} has nothing that a new client could learn for itself")
+    nothing = torch.empty(0, dtype=torch.long, device=old.device)
+    federation = replace(
+        old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
+        everyone=nothing, ids=["newcomer"],
+    )  # fmt: skip
+    rows = {k: v[None, None].clone() for k, v in method.newcomer(fitted.personal, fitted.initial).items()}
+    local = Local(method, federation, [0], 0, fitted.seed, fitted.shared, rows)
+    with torch.no_grad():
+        for again in range(rounds):
+            for phase, step in enumerate(steps):
+                local = step.run(local, ("newcomer", again, phase))
+    personal = {k: local.rows[k].squeeze(1) for k in rows}
+    return replace(fitted, federation=federation, personal=personal, copies={})
 
 
 def sample_keyed(fn: Any, draws: int, device: torch.device, *parts: object) -> Tensor:

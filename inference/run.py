@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +22,7 @@ from . import checkpoint as checkpoints
 from .draws import has_random_guide, inference_data
 from .engine import PlateEngine
 from .method import Method, Start, State
-from .predict import Fitted, entropies, evaluate_global, evaluate_personal, log_probs, over_draws, response
+from .predict import Fitted, adapted, entropies, evaluate_global, evaluate_personal, log_probs, over_draws, response
 from .progress import Bar
 from .server import Server, participants
 from .svi import check_rows, check_shapes
@@ -470,7 +470,13 @@ class Run:
         return next((row for row in reversed(self.rows) if row["split"] == split), {})
 
     def best(self) -> Row:
-        """The test metrics of the round that was best on validation data; empty without validation data."""
+        """The test metrics of the round that was best on validation data.
+
+        Empty without validation data, and for a method that samples its posterior after the last round alone: its
+        rounds stand on few draws, the last one on many, and they cannot be compared.
+        """
+        if self.fitted.method.posterior():
+            return {}
         name, sign = ("pm_accuracy", -1) if self.fitted.federation.task == "classification" else ("pm_rmse", 1)
         seen = [row for row in self.rows if row["split"] == "validation" and row[name] is not None]
         if not seen:
@@ -501,18 +507,50 @@ class Run:
         _, sites = self.fitted.personal_sites([row], batch, draws)
         return self._said(response(sites).fn)
 
-    def predict_new_client(self, x: Tensor | np.ndarray | pd.DataFrame, draws: int = 100) -> Tensor:
-        """What the population says to a client that was never seen: predictions averaged over draws of its prior.
+    def predict_new_client(
+        self,
+        x: Tensor | np.ndarray | pd.DataFrame,
+        draws: int = 100,
+        given: tuple[Tensor | np.ndarray | pd.DataFrame, Tensor | np.ndarray | Sequence[float]] | None = None,
+        rounds: int = 1,
+    ) -> Tensor:
+        """What the federation says to a client that was never seen.
+
+        Without examples of its own that is what the population says: predictions averaged over draws of the prior. With
+        a few, it finds its own posterior first, by the chains (or the personal part of the local steps) that the
+        method has; the shared values stay, and nothing is sent.
 
         Args:
             x: raw inputs, (n, *event).
-            draws: of the personal latents from their prior; 0 puts them at the prior mean.
+            draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
+            given: examples of the client, inputs (m, *event) and targets (m,).
+            rounds: how often it goes through those steps.
 
         Returns:
             As :meth:`predict`.
+
+        Raises:
+            UserError: for examples that do not fit, or a method in which a client learns nothing of its own.
         """
         check_draws(draws, 0)
+        if given is not None:
+            new = adapted(self.fitted, *self._examples(*given), rounds)
+            return self._said(response(new.personal_sites([0], self._unlabelled(x), draws)[1]).fn)
         return self._said(response(self.fitted.global_sites(self._unlabelled(x), draws)).fn)
+
+    def _examples(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        """Examples of a new client as the pool has them, checked."""
+        federation, inputs = self.fitted.federation, self._raw(x)
+        targets = torch.as_tensor(np.asarray(y), device=federation.device)
+        if targets.shape != (len(inputs),):
+            raise UserError(f"{len(inputs)} inputs need as many targets, not {tuple(targets.shape)}")
+        if federation.task == "classification" and (
+            targets.is_floating_point() or not bool(((targets >= 0) & (targets < federation.classes)).all())
+        ):
+            raise UserError(f"labels of a new client are whole numbers from 0 to {federation.classes - 1}")
+        if not bool(targets.isfinite().all()):
+            raise UserError("targets hold values that are NaN or infinite")
+        return inputs, targets.to(federation.y.dtype)
 
     def _row(self, client: int | str) -> int:
         """A client by its name; by its place only where no name is a number."""

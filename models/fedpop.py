@@ -33,7 +33,7 @@ from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.compression import Compressed, Compressor, Quantise, Sparsify
 from hierfl.inference.exchange import Gradient, SampleWeighted
-from hierfl.inference.langevin import Langevin, Preconditioning
+from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, adam, sgd
 from hierfl.plates import clients, data, flat, param, sample
@@ -67,7 +67,9 @@ class FedPop(Method):
         steps: int = setting(10, "M, Langevin steps a round", at_least=1)
         burn: int = setting(5, "of which so many, the first, are not used", at_least=0)
         step_size: float = setting(1e-3, "gamma", above=0)
-        precondition: Preconditioning = setting("none", "of the steps, learned in burn-in: full for few numbers only")
+        precondition: Literal["none", "rms", "fisher", "full"] = setting(
+            "none", "of the steps, learned in burn-in; full is for few numbers"
+        )
         step_batch: int = setting(0, "examples per Langevin step (SGLD); 0 for all", at_least=0)
         chains: int = setting(1, "chains per client", at_least=1)
         controls: bool = setting(False, "control variates: gradients with less noise, where z has few numbers")
@@ -220,7 +222,8 @@ class FedPop(Method):
         return [
             Langevin(
                 self.moved(), half + thin * s.final_keep, s.step_size, metropolis=s.kernel == "metropolis",
-                precondition=s.precondition, batch=s.step_batch or None, burn=half, thin=thin, target=0.574 if s.kernel == "metropolis" else None,
+                precondition=s.precondition, batch=s.step_batch or None, burn=half, thin=thin,
+                target=0.574 if s.kernel == "metropolis" else None,
             )
         ]  # fmt: skip
 

@@ -192,7 +192,7 @@ class MixedEffects(Method):
         return columns
 
     def report(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
-        """Estimates with standard errors; the marginal log likelihood; how far off its maximum is, in standard errors."""
+        """See :func:`effects`."""
         return effects(fitted)
 
 
@@ -293,8 +293,8 @@ def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
 
     Returns:
         A row for each fixed effect, standard deviation and correlation: name, estimate, standard error (NaN, with a
-        note, for what is held or stands at its bound); marginal_log_likelihood, and off_maximum: the length of the Newton step that
-        is still to go, in standard errors.
+        note, for what is held or stands at its bound). And two numbers: marginal_log_likelihood, and off_maximum, the
+        length in standard errors of the Newton step that is still to go.
     """
     import pandas as pd
 

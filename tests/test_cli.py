@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import Call
 
@@ -439,3 +440,44 @@ def test_runs_are_gathered_over_seeds(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("run", "fedavg", *SHORT, "--set", "lr=0.2", "--seed", 2, "--out", "other")[0] == 0
     with pytest.raises(UserError, match="differ in more than their seed"):
         collect.gather([tmp_path / "r0", tmp_path / "other"])
+
+
+def strange_sets(folder: Path) -> None:
+    """Two sets of 4x4 bytes with three classes, bright in one place each; and dark noise of the same shape."""
+    rng = np.random.default_rng(0)
+
+    def images(n: int, strange: bool) -> tuple[np.ndarray, np.ndarray]:
+        y = np.arange(n) % 3
+        x = rng.integers(0, 60, (n, 4, 4)).astype(np.uint8)
+        if not strange:
+            x[np.arange(n), y, y] = 255
+        return x, y
+
+    for name, strange in (("ours", False), ("theirs", True)):
+        x, y = images(300, strange)
+        np.savez(folder / f"{name}.npz", x_train=x[:200], y_train=y[:200], x_test=x[200:], y_test=y[200:])
+
+
+def test_strange_inputs_are_noticed(hierfl: Call, tmp_path: Path) -> None:
+    strange_sets(tmp_path)
+    how = ("run", "fedpop", "--data", "ours", "--data-root", ".", "-J", "4", "--split", "iid", "--network", "mlp:8")
+    settings = ("final_steps=100", "base_lr=0.02", "step_size=0.01")
+    short = ("--rounds", "15", "--evaluate-every", "15", *(part for s in settings for part in ("--set", s)))
+    code, out, _ = hierfl(*how, *short, "--ood", "theirs", "--out", "o")
+    assert code == 0
+    assert "inputs of theirs among its own, by predictive entropy: AUROC" in " ".join(out.split())
+    summary = json.loads((tmp_path / "o/summary.json").read_text())
+    assert summary["ood"] == "theirs"
+    assert summary["ood_auroc"] > 0.9
+    clients = pd.read_csv(tmp_path / "o/clients.csv")
+    assert summary["ood_draws_auroc"] == pytest.approx(clients["ood_draws_auroc"].mean())
+    assert (clients["ood_entropy"] > clients["entropy"]).all()
+    assert {"entropy.png", "reliability-clients.png"} <= {p.name for p in (tmp_path / "o/figures").iterdir()}
+    for arguments, words in (
+        ((*how, "--ood", "none"), "unknown data set 'none'"),
+        (("run", "fedpop", "--ood", "ours", "--data-root", "."), "inputs of ours have shape (1, 4, 4), not (1, 8, 8)"),
+        (("run", "mixed-effects", "--ood", "ours"), "--ood is a data set's"),
+    ):
+        code, _, err = hierfl(*arguments)
+        assert code == 2
+        assert words in err, err

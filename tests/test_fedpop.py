@@ -16,9 +16,17 @@ from hierfl.inference import fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
 from hierfl.inference.svi import elbo_gradient
-from hierfl.models import FedPop
+from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import generator
+from hierfl.synthetic import (
+    effect_error,
+    identified,
+    log_likelihood,
+    maximise,
+    principal_angle_distance,
+    synthetic,
+)
 
 
 def test_messages_are_fishers_identity(small: Federation, net: Architecture) -> None:
@@ -122,6 +130,11 @@ VARIANTS = [
     {"base_decay": 0.5},
     {"mu_scale": 0.05},
     {"chains": 3},
+    {"population": "energy"},
+    {"population": "energy", "energy_hidden": 4},
+    {"precondition": "rms"},
+    {"memory": 0.5},
+    {"inner_phi_steps": 2, "inner_batch": 4, "inner_momentum": 0.9},
 ]
 
 
@@ -137,6 +150,47 @@ def test_every_option_changes_the_fit_and_none_depends_on_the_chunk(
     assert any(not torch.equal(one.shared[k], v) for k, v in plain.shared.items() if v.shape == one.shared[k].shape)
     for name, value in {**one.shared, **one.personal}.items():
         assert torch.allclose(value, {**seven.shared, **seven.personal}[name], rtol=1e-6, atol=1e-9), name
+
+
+def test_too_many_numbers_for_control_variates(small: Federation, net: Architecture) -> None:
+    with pytest.raises(UserError, match="5 draws are too few for 189 control variates"):
+        fit(FedPop(net, controls=True), small, rounds=1, dtype=torch.float64, progress=False)
+
+
+def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
+    """FedPop's synthetic data: in everything that is identified below 1e-3 relative, the scores having no noise."""
+    fed, made = synthetic(0, clients=40, k=8)
+    net = architecture("projection:2", fed, made.noise)
+    method = FedPop(
+        net, controls=True, kernel="metropolis", precondition="full", step_size=0.5, chains=8, sigma_0=1.0, lr=0.05,
+        base_lr=0.03, lr_decay=0.985, memory=0.97, final_steps=0,
+    )  # fmt: skip
+    run = fit(method, fed, 400, chunk=40, dtype=torch.float64, progress=False, evaluate_every=400)
+    here = run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp()
+    best = maximise(fed, made.phi, here[1], here[2], made.noise)
+    ours, theirs = identified(*here), identified(*best)
+    for name in ours:
+        assert float((ours[name] - theirs[name]).norm() / theirs[name].norm()) < 1e-3, name
+    heights = [float(log_likelihood(fed, *v, made.noise)) for v in (here, best)]
+    assert abs(heights[0] / heights[1] - 1) < 1e-6
+    assert principal_angle_distance(made.phi, here[0]) < 0.1
+    rotate = torch.linalg.qr(torch.randn((2, 2), generator=generator("rotate"), dtype=torch.float64))[0]
+    assert principal_angle_distance(here[0] @ rotate * 3, here[0]) < 1e-7
+    assert effect_error(made.phi @ rotate, made.z @ rotate, made) < 1e-12
+
+
+def test_readings_of_the_synthetic_data() -> None:
+    fed, made = synthetic(1)
+    assert sorted(fed.sizes())[0] == 5
+    assert fed.sizes().count(10) == 10
+    rest = torch.cat([y - x @ made.phi @ z for (x, y), z in zip(map(fed.examples, fed.train), made.z, strict=True)])
+    assert float(rest.var()) == pytest.approx(0.1, rel=0.2)
+    fed, made = synthetic(1, reading="notebook")
+    assert fed.sizes().count(2) == 90
+    assert torch.allclose(made.z.norm(dim=1), torch.ones(100).double())
+    assert made.noise == 0.1
+    with pytest.raises(UserError, match="paper or notebook"):
+        synthetic(1, reading="mine")  # type: ignore[arg-type]
 
 
 def test_a_matrix_as_fixed_effect_is_found_up_to_rotation() -> None:
@@ -183,6 +237,10 @@ def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: 
         ({"lr_decay": 1.5}, "at most 1"),
         ({"base_decay": 0.5, "inner_phi_steps": 2}, "sends none of the base"),
         ({"mu_scale": 1.0, "prior": "fixed"}, "not learned"),
+        ({"population": "energy", "prior": "fixed"}, "population=energy is learned"),
+        ({"energy_hidden": 3}, "only population=energy has"),
+        ({"controls": True, "inner_phi_steps": 1}, "messages that are gradients"),
+        ({"precondition": "full", "burn": 0}, "learned in burn-in"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict, words: str, net: Architecture) -> None:
@@ -219,3 +277,48 @@ def test_an_energy_with_a_second_chain_recovers_a_gaussian_population(hidden: in
     said = run.predict_new_client(np.ones((1, 1)), draws=2000)[0]
     assert float(said[0] - mu) == pytest.approx(0, abs=0.08)
     assert float(said[1]) == pytest.approx(float((1 + variance).sqrt()), rel=0.05)
+
+
+def test_a_new_client_learns_from_a_few_examples() -> None:
+    """After a chain on its own examples the analytic posterior at the fitted population; before it the population's."""
+    fed, net = regression([15] * 30)
+    method = FedPop(
+        net, kernel="metropolis", precondition="full", step_size=0.5, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
+        final_steps=2000, final_keep=500,
+    )  # fmt: skip
+    run = fit(method, fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60)
+    mu, sigma = run.shared["mu"], run.shared["log_sigma"].exp()
+    few = torch.randn((3, 2), generator=generator("few"), dtype=torch.float64)
+    y = few @ torch.tensor([2.0, -1.0]).double() + 0.3
+    x = torch.cat([few, torch.ones(3, 1).double()], 1)
+    cov = torch.linalg.inv(x.T @ x / 0.25 + torch.eye(3).double() / sigma**2)
+    mean = cov @ (x.T @ y / 0.25 + mu / sigma**2)
+    at = torch.tensor([[1.0, 0.5, 1.0]]).double()
+    said = run.predict_new_client(at[:, :2], draws=4000, given=(few, y))[0]
+    wanted = float((at @ cov @ at.T + 0.25).sqrt())
+    assert float(said[0]) == pytest.approx(float(at @ mean), abs=0.05 * wanted)
+    assert float(said[1]) == pytest.approx(wanted, rel=0.05)
+    before = run.predict_new_client(at[:, :2], draws=4000)[0]
+    assert float(before[1]) > 1.5 * wanted
+    assert torch.equal(run.shared["mu"], mu)
+    for given, words in (
+        ((few, y[:2]), "as many targets"),
+        ((few[:, :1], y), "inputs have shape"),
+        ((few, y / 0), "NaN or infinite"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run.predict_new_client(at[:, :2], given=given)
+
+
+def test_newcomers_of_other_methods(small: Federation, net: Architecture) -> None:
+    x, y = small.examples(small.train[0])
+    for method, own in ((PFedVEM(net), True), (FedRep(net), True), (FedAvg(net), False)):
+        run = fit(method, small, 15, dtype=torch.float64, progress=False, evaluate_every=15)
+        if not own:
+            with pytest.raises(UserError, match="nothing that a new client could learn"):
+                run.predict_new_client(x, given=(x, y))
+            continue
+        little, much = (run.predict_new_client(x, draws=0, given=(x, y), rounds=k) for k in (1, 20))
+        assert much.gather(1, y[:, None]).log().mean() > little.gather(1, y[:, None]).log().mean() + 0.01
+    with pytest.raises(UserError, match="whole numbers from 0 to 2"):
+        run.predict_new_client(x, given=(x, y + 3))

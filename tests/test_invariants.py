@@ -29,6 +29,7 @@ from hierfl.plates import Restrict, draw_with
 PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls
 POPULATIONS = [(FedPop, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
+POPULATIONS.append((FedPop, {"population": "energy"}))
 METHODS = [*PRIORS, *POPULATIONS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
 
 
@@ -319,6 +320,35 @@ def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_l
     run = fit(method, small, rounds=1, dtype=torch.float64, progress=False)
     for name, value in start.items():
         assert torch.allclose(run.shared[name], value - lr * gradients[name], rtol=1e-10, atol=1e-12), name
+
+
+def test_fedpop_without_a_spread_has_the_pooled_objective(small: Federation, net: Architecture) -> None:
+    """sigma -> 0: every z_j is mu, and the summed messages are the gradient of the pooled log likelihood at mu."""
+    method = FedPop(net, sigma_0=1e-7, start="stateless", steps=3, burn=1, step_size=1e-16)
+    shared = {k: v.double() for k, v in method.shared(Start.of(net, 0)).items()}
+    rows = {k: v.double().expand(7, 1, *v.shape) for k, v in method.personal(Start.of(net, 0)).items()}
+    order = sorted(range(7), key=lambda j: -len(small.train[j]))
+    local = method.local()[0].run(Rows(method, small, order, 1, 0, shared, rows), 0)
+    names = [k for k in shared if k.startswith("base")]
+    messages = method.exchange()["base"].message(names, local)
+    x, y = small.examples(torch.cat(list(small.train)))
+    leaves = {k: shared[k].clone().requires_grad_() for k in names}
+    features = net.base.apply(net.base.parameters_from(leaves), x[None])
+    pooled = -cross_entropy(net.head(shared["mu"], features)[0], y, reduction="sum")
+    for name, gradient in zip(names, torch.autograd.grad(pooled, list(leaves.values())), strict=True):
+        assert torch.allclose(messages[name].sum(0), gradient, rtol=1e-4, atol=1e-4), name
+
+
+def test_fedpop_without_a_prior_takes_fedreps_step() -> None:
+    """sigma -> inf, point heads, one full-batch step of the base, everyone there: base and heads are FedRep's."""
+    n, lr, fed = 9, 0.1, blobs([9] * 5)
+    net = architecture("mlp:5", fed)
+    pop = FedPop(net, prior="flat", steps=20, step_size=lr / n, inner_phi_steps=1, inner_lr=lr)
+    rep = FedRep(net, head_epochs=20, epochs=1, lr=lr, batch=n, momentum=0.0)
+    one, other = (fit(method, fed, rounds=3, dtype=torch.float64, progress=False) for method in (pop, rep))
+    for name, value in other.shared.items():
+        assert torch.allclose(one.shared[name], value, rtol=1e-9, atol=1e-12), name
+    assert torch.allclose(one.personal["z_point"], other.personal["mu"], rtol=1e-9, atol=1e-12)
 
 
 def test_flat_prior_with_a_point_guide_is_fedreps_alternation(small: Federation, net: Architecture) -> None:

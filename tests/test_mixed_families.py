@@ -1,4 +1,4 @@
-"""Mixed models by chains: logistic and Poisson against quadrature and NUTS, the gaussian's chains against its posterior."""
+"""Mixed models by chains: logistic and Poisson beside quadrature and NUTS, the gaussian's beside its posterior."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_chains_draw_from_the_analytic_posterior() -> None:
     assert chi2.ppf(0.005, len(scores)) < (scores**2).sum() < chi2.ppf(0.995, len(scores))
 
 
-# -- the command line ---------------------------------------------------------------------------------------------------
+# -- the command line --------------------------------------------------------------------------------------------------
 
 
 def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
