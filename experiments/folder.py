@@ -285,8 +285,8 @@ def write_results(
     chains |= {"ood": ood or None, "ood_auroc": None, "ood_draws_auroc": None}
     pairs: list[Any] = []
     if strange is not None:
-        numbers, pairs = strangeness(run, strange, clients)
-        chains |= numbers
+        noticed, pairs = strangeness(run, strange, clients)
+        chains |= noticed
     write_metrics(folder, run.rows)
     write_frame(folder / "clients.csv", clients)
     write(posterior, folder / "posterior.nc")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,9 +245,8 @@ def panels(
     if "tau" in clients:
         drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
     for name in [c[2:-1] for c in clients if c.startswith("b[")]:
-        drawn[f"effects-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-')}"] = lambda ax, name=name: caterpillar(
-            clients, name, ax
-        )
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+        drawn[f"effects-{slug}"] = partial(caterpillar, clients, name)
     if "tau" not in clients:
         drawn["histogram"] = lambda ax: size_histogram(clients, ax)
     return drawn
@@ -302,4 +302,33 @@ def compared(frame: pd.DataFrame, metrics: Mapping[str, str], path: Path, title:
             ax.grid(visible=False, axis="y")
         axes[0, 0].invert_yaxis()
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+        return _save(plt, figure, path)
+
+
+def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
+    """Personal test accuracy against seconds in rounds, a panel for each split, a line for each method and seed.
+
+    Args:
+        frame: columns method, split, seed, seconds, pm_accuracy.
+        path: of the png.
+    """
+    splits, methods = (list(dict.fromkeys(frame[column])) for column in ("split", "method"))
+    colours = [PERSONAL, GLOBAL, INK, "#5a8f3c", "#8a5fbf", QUIET]
+    lines = -(-len(splits) // 2)
+    with _styled() as plt:
+        figure, axes = plt.subplots(
+            lines, min(2, len(splits)), figsize=(4.4 * min(2, len(splits)), 3.1 * lines), layout="constrained",
+            squeeze=False,
+        )  # fmt: skip
+        for ax, split in zip(axes.flat, splits, strict=False):
+            here = frame[frame["split"] == split]
+            for (method, _), run in here.groupby(["method", "seed"], sort=False):
+                colour = colours[methods.index(method) % len(colours)]
+                ax.plot(run["seconds"], run["pm_accuracy"], color=colour, lw=1.6, marker="o", ms=4, label=method)
+            handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+            ax.legend(handles.values(), handles.keys(), loc="lower right")
+            ax.set(xlabel="seconds in rounds", ylabel="personal test accuracy", title=split)
+            _percent(ax, "accuracy")
+        for ax in axes.flat[len(splits) :]:
+            ax.set_axis_off()
         return _save(plt, figure, path)

@@ -509,7 +509,7 @@ def _curvature(
     }
     inputs = [*leaves.values(), z]
     height = log_joint(local.method, batch, {**local.values, **leaves}, {**drawn, latent: z})
-    slopes = _along(height.sum(), inputs, create_graph=wanted)  # (K, S, k + e)
+    slopes = _along(height.sum(), inputs, again=wanted)  # (K, S, k + e)
     k = slopes.shape[-1] - z.flatten(2).shape[-1]
     s, u = slopes.detach()[..., :k], slopes.detach()[..., k:]
     at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
@@ -517,7 +517,7 @@ def _curvature(
     scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
     if not wanted:
         return Curvature(scores, s.new_empty((rows, 0, 0)), s.new_empty((rows, 0, 0)))
-    lines = [_along(slopes[..., a].sum(), inputs, retain_graph=True).mean(0) for a in range(slopes.shape[-1])]
+    lines = [_along(slopes[..., a].sum(), inputs, again=False).mean(0) for a in range(slopes.shape[-1])]
     information = -torch.stack(lines, 1).detach()
     c_tz, c_zz = information[:, :k, k:], information[:, k:, k:]
     explains = torch.linalg.solve(c_zz, c_tz.mT).mT  # C_tz C_zz^-1
@@ -528,11 +528,11 @@ def _curvature(
     return Curvature(scores, profile, profile - left)
 
 
-def _along(value: Tensor, inputs: Sequence[Tensor], **how: bool) -> Tensor:
+def _along(value: Tensor, inputs: Sequence[Tensor], *, again: bool) -> Tensor:
     """The gradient in all inputs (K, S, 1, *shape), one after the other: (K, S, numbers); zero where there is none."""
     found: Sequence[Tensor | None] = [None] * len(inputs)
     if value.requires_grad:
-        found = torch.autograd.grad(value, inputs, allow_unused=True, **how)
+        found = torch.autograd.grad(value, inputs, allow_unused=True, create_graph=again, retain_graph=True)
     parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
     return torch.cat([part.flatten(2) for part in parts], -1)
 

@@ -1,0 +1,68 @@
+"""Accuracy against what it cost, for several run folders.
+
+    python -m hierfl.experiments.cost RUN RUN ... --out results/cost
+
+One csv with every evaluation (seconds in rounds, evaluations left out), and one picture; runs of one method that differ
+in their split get a panel each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+
+from .folder import read_config, write_frame, write_text
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Every evaluation on test data of a finished run.
+
+    Raises:
+        UserError: if the folder holds none.
+    """
+    config = read_config(folder)["run"]
+    try:
+        with open(folder / "metrics.csv") as file:
+            seen = [row for row in csv.DictReader(file) if row["split"] == "test"]
+        summary = json.loads((folder / "summary.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError) as error:
+        raise UserError(f"{folder} is not the folder of a finished run") from error
+    about = {"method": summary["method"], "data": summary["data"], "split": config["split"], "seed": config["seed"]}
+    names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy", "bytes")
+    return [
+        {**about, "round": int(row["round"]), "seconds": float(row["seconds"]), **{k: row.get(k) for k in names}}
+        for row in seen
+    ]
+
+
+def main(arguments: list[str]) -> None:
+    """The command; see the module."""
+    import pandas as pd
+
+    from hierfl.plots import cost_curves
+
+    parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.cost", description="Accuracy against cost.")
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    said = parser.parse_args(arguments)
+    frame = pd.DataFrame([row for folder in said.runs for row in rows(folder)])
+    said.out.mkdir(parents=True, exist_ok=True)
+    write_frame(said.out / "cost.csv", frame)
+    commands = {str(folder.name): read_config(folder) for folder in said.runs}
+    write_text(said.out / "configs.json", json.dumps(commands, indent=1) + "\n")
+    frame = frame.astype({"pm_accuracy": float})
+    cost_curves(frame, said.out / "cost.png")
+    print(frame.groupby(["split", "method", "seed"]).last().to_string())
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")
