@@ -6,7 +6,7 @@ Formulas are read by formulae (Capretto, 2022), which knows random effects, cate
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -138,7 +138,55 @@ def from_formula(
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(columns), test=test, seed=seed, task="regression"
     )
-    return federation, design
+    reader = Reader(read, place, df[place].iloc[0], tuple(random), error, formula)
+    return replace(federation, about={**federation.about, "reader": reader}), design
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Makes the design's columns of other rows of such a table; they need no response, and no client.
+
+    Attributes:
+        read: formulae's design matrices of the table that was fitted.
+        place, known: the clients' column, and one of them.
+        random: names of the random columns.
+        error: column of standard errors; None without.
+        formula: as it was written.
+    """
+
+    read: Any
+    place: str
+    known: Any
+    random: tuple[str, ...]
+    error: str | None
+    formula: str
+
+    def __call__(self, df: pd.DataFrame) -> np.ndarray:
+        """(n, p + q [+ 1]).
+
+        Raises:
+            UserError: for a table that lacks a column or holds missing values or levels that are not known.
+        """
+        from formulae import model_description
+
+        terms = model_description(self.formula)
+        needed = set(terms.var_names) - {self.place} - set(terms.response.var_names)
+        for name in sorted(needed):
+            if name not in df.columns:
+                raise UserError(f"the table lacks column {name!r}")
+            if df[name].isna().any():
+                raise UserError(f"column {name!r} has missing values")
+        here = df.assign(**{self.place: self.known})
+        try:
+            fixed = self.read.common.evaluate_new_data(here).as_dataframe().astype(float)
+            random = _random_columns(self.read.group.evaluate_new_data(here))
+        except Exception as fault:  # a level that was not there, and whatever else formulae says
+            raise UserError(f"the formula {self.formula!r} does not fit the table: {fault!r}") from fault
+        columns = [fixed.to_numpy(), *(random[name][:, None] for name in self.random)]
+        if self.error:
+            errors = df[self.error] if self.error in df.columns else np.ones(len(df))
+            columns.append(np.asarray(errors, dtype=float)[:, None])
+        return np.concatenate(columns, 1)
 
 
 def _centre(y: np.ndarray, family: Family) -> float:

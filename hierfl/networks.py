@@ -27,25 +27,28 @@ if TYPE_CHECKING:
     from .federation import Federation
 
 
+#: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
+Drop = Callable[[str, Tensor], Tensor]
+
+
 class Network:
     """A torch module whose parameters are Pyro parameters, called ``NAME.layer.weight`` and so on.
 
     Called inside a model, it takes its weights from whoever runs the model. Weights are shared, (*shape), or one set
-    per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features).
+    per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a chain
+    of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
 
     Args:
         module: the network; it must have no buffers.
         name: the name of the whole group of parameters.
 
     Raises:
-        UserError: for a module with buffers (batch statistics would leak between clients) or dropout.
+        UserError: for a module with buffers (batch statistics would leak between clients) or dropout elsewhere.
     """
 
     def __init__(self, module: nn.Module, name: str = "base") -> None:
         if any(True for _ in module.buffers()):
             raise UserError(f"network {name!r} has buffers (batch norm?), which a pure function cannot keep")
-        if any(isinstance(part, _DropoutNd) for part in module.modules()):
-            raise UserError(f"network {name!r} has dropout, whose masks would not be keyed by client")
         self.module, self.name = copy.deepcopy(module).requires_grad_(False), name
         self.names = tuple(f"{name}.{key}" for key, _ in module.named_parameters())
         self._dims = {key: p.dim() for key, p in module.named_parameters()}
@@ -53,6 +56,10 @@ class Network:
         #: how many of the chain's layers are run client by client on a CPU: up to the last one that sees a picture
         pictures = [k for k, (_, layer) in enumerate(self._chain or [], 1) if isinstance(layer, (nn.Conv2d, *POOLING))]
         self._loop = max(pictures, default=0)
+        drops = [part for part in self.module.modules() if isinstance(part, _DropoutNd)]
+        flat = [layer for _, layer in (self._chain or [])[self._loop :]]
+        if any(not any(part is layer for layer in flat) for part in drops):
+            raise UserError(f"network {name!r} has dropout whose masks would not be keyed by client")
 
     def init(self, rng: torch.Generator) -> dict[str, Tensor]:
         """Fresh weights by torch's own initialisation, {name: (*shape)}; leaves the global generator alone."""
@@ -73,8 +80,14 @@ class Network:
         """The network's own weights out of all ``values``, by the module's names."""
         return {name.removeprefix(self.name + "."): values[name] for name in self.names}
 
-    def apply(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """The pure function: weights {key: (*shape) or (S, 1, *shape)}, x (S, n, *event) -> (S, n, features)."""
+    def apply(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None = None) -> Tensor:
+        """The pure function: weights {key: (*shape) or (S, 1, *shape)}, x (S, n, *event) -> (S, n, features).
+
+        Args:
+            weights: by the module's names.
+            x: inputs.
+            drop: standard normals for dropout; None for the network as it predicts.
+        """
         if self._chain is not None:
             looped = self._loop if x.device.type == "cpu" else 0
             if looped and any(w.dim() > self._dims[k] for k, w in weights.items()):
@@ -83,6 +96,9 @@ class Network:
             elif looped:
                 x = _by_example(lambda xs: self._pictures(weights, xs, looped), x)
             for prefix, layer in self._chain[looped:]:
+                if isinstance(layer, nn.Dropout):
+                    x = x if drop is None else _dropped(x, layer.p, drop(f"{self.name}/{prefix}drop", x))
+                    continue
                 x = _layer(layer, weights.get(f"{prefix}weight"), weights.get(f"{prefix}bias"), x)
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
@@ -151,7 +167,14 @@ def _known(layer: nn.Module) -> bool:
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
-    return type(layer) in (nn.Linear, *POINTWISE, *POOLING)
+    return type(layer) in (nn.Linear, nn.Dropout, *POINTWISE, *POOLING)
+
+
+def _dropped(x: Tensor, p: float, normals: Tensor) -> Tensor:
+    """Each number set to zero with probability p, the others divided by 1 - p."""
+    if not 0 < p < 1:
+        return x if p == 0 else torch.zeros_like(x)
+    return torch.where(torch.special.ndtr(normals) < p, 0.0, x / (1 - p))
 
 
 def _by_example(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -319,6 +342,7 @@ NETWORKS = {
     "projection:D": "a matrix to D numbers, and a head without bias: y = z^T phi^T x (FedPop's synthetic data)",
     "cnn:C,C,...:H,H,...": "5x5 convolutions with C channels, each with ReLU and 2x2 max-pool; then hidden layers H",
     "convnet:C,C,...": "3x3 convolutions, ReLU, each but the last with 2x2 max-pool (padding 1); global average pool",
+    "NETWORK,dropout=P": "mlp or cnn with dropout after each hidden layer, where the network is trained",
 }
 
 
@@ -327,7 +351,8 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
 
     Args:
         spec: one of :data:`NETWORKS`. pFedVEM's are mlp:100 (Fashion-MNIST), cnn:16,32:120,84 (CIFAR-10) and
-            convnet:32,64,128,256,100 (CIFAR-100, SUN397).
+            convnet:32,64,128,256,100 (CIFAR-100, SUN397); FedPop's mlp:512,256,64 (MNIST), cnn:64,64:120,64 (CIFAR-10)
+            and cnn:64,128:256,128,dropout=0.6 (CIFAR-100).
         federation: says what goes in and comes out.
         noise: standard deviation of a regression's response.
 
@@ -351,6 +376,8 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
 
 
 def _module(spec: str, event: torch.Size) -> nn.Sequential:
+    whole, (spec, _, rate) = spec, spec.partition(",dropout=")
+    drop = _rate(rate, whole) if rate or whole != spec else 0.0
     kind, *parts = spec.split(":")
     expected = {"linear": 0, "projection": 1, "mlp": 1, "cnn": 2, "convnet": 1}
     if kind not in expected:
@@ -381,5 +408,18 @@ def _module(spec: str, event: torch.Size) -> nn.Sequential:
     layers.append(nn.Flatten())
     features = nn.Sequential(*layers)(torch.zeros(1, *event)).shape[-1]
     for below, above in itertools.pairwise([features, *(widths[-1] if widths else [])]):
-        layers += [nn.Linear(below, above), nn.ReLU()]
+        layers += [nn.Linear(below, above), nn.ReLU(), *([nn.Dropout(drop)] if drop else [])]
     return nn.Sequential(*layers)
+
+
+def _rate(text: str, spec: str) -> float:
+    """A probability of dropout."""
+    if not spec.startswith(("mlp", "cnn")):
+        raise UserError(f"dropout is for mlp and cnn, not for {spec}")
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not 0 < rate < 1:
+        raise UserError(f"dropout is a probability between 0 and 1, as in mlp:100,dropout=0.5; got {spec}")
+    return rate

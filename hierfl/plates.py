@@ -25,7 +25,7 @@ from torch.distributions import constraints
 from .chains import Draws
 from .errors import UserError
 from .federation import Batch
-from .networks import Network
+from .networks import Drop, Network
 from .noise import Noise, reparametrise
 
 CLIENTS, DATA = "clients", "data"
@@ -116,6 +116,7 @@ class Restrict(Messenger):
         latents: values for the model's latent sites, as the guide left them.
         draw: name, distribution, whether the site is in the data plate -> value, for sites that have none.
         frozen: a cache for the output of networks none of whose parameters moves, or None.
+        drop: standard normals for the networks' dropout; None where they predict.
 
     Example:
         >>> import torch, pyro.distributions as dist
@@ -131,8 +132,10 @@ class Restrict(Messenger):
         latents: Mapping[str, Tensor] | None = None,
         draw: Draw | None = None,
         frozen: FrozenFeatures | None = None,
+        drop: Drop | None = None,
     ) -> None:
         super().__init__()
+        self.drop = drop
         self.values, self.latents, self.draw, self.frozen = values, latents or {}, draw, frozen
         self.sites: dict[str, Site] = {}
         #: parameters that were asked for
@@ -159,7 +162,7 @@ class Restrict(Messenger):
         if self.frozen is not None and self.frozen.serves(network, x):
             msg["value"] = self.frozen.features(network, self.values)
         else:
-            msg["value"] = network.apply(network.parameters_from(self.values), x)
+            msg["value"] = network.apply(network.parameters_from(self.values), x, self.drop)
         msg["done"] = True
 
     def _pyro_sample(self, msg: dict) -> None:

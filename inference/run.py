@@ -541,7 +541,9 @@ class Run:
     def _examples(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Examples of a new client as the pool has them, checked."""
         federation, inputs = self.fitted.federation, self._raw(x)
-        targets = torch.as_tensor(np.asarray(y), device=federation.device)
+        targets = (
+            y.to(federation.device) if isinstance(y, Tensor) else torch.tensor(np.asarray(y)).to(federation.device)
+        )
         if targets.shape != (len(inputs),):
             raise UserError(f"{len(inputs)} inputs need as many targets, not {tuple(targets.shape)}")
         if federation.task == "classification" and (
@@ -574,8 +576,10 @@ class Run:
     def _raw(self, x: Tensor | np.ndarray | pd.DataFrame) -> Tensor:
         """Inputs as the pool has them, (n, *event), checked."""
         federation = self.fitted.federation
-        columns = federation.about.get("columns")
-        if columns and not isinstance(x, Tensor | np.ndarray):
+        columns, reader = federation.about.get("columns"), federation.about.get("reader")
+        if reader is not None and not isinstance(x, Tensor | np.ndarray):
+            x = reader(x)  # the original table's columns, by the formula
+        elif columns and not isinstance(x, Tensor | np.ndarray):
             lacking = [c for c in columns if c not in x.columns]
             if lacking:
                 raise UserError(f"the table lacks column {lacking[0]!r}")

@@ -84,9 +84,16 @@ def model_sites(
     values: Mapping[str, Tensor],
     latents: Mapping[str, Site],
     frozen: FrozenFeatures | None = None,
+    noise: Noise | None = None,
 ) -> dict[str, Site]:
-    """Runs the model with the guide's draws."""
-    with Restrict(values, latents={name: site.value for name, site in latents.items()}, frozen=frozen) as seen:
+    """Runs the model with the guide's draws, and dropout where there is noise for it."""
+    drawn, drop = {name: site.value for name, site in latents.items()}, None
+    if isinstance(noise, ClientNoise):
+
+        def drop(name: str, x: Tensor) -> Tensor:
+            return noise.normal(name, x.shape[-2], x.shape[-1:])[0]  # one mask for all particles
+
+    with Restrict(values, latents=drawn, frozen=frozen, drop=drop) as seen:
         method.model(batch)
     unused = latents.keys() - seen.sites.keys()
     if unused:
@@ -119,7 +126,7 @@ def elbo(
     """
     latents = guide_latents(method, batch, values, noise) if latents is None else latents
     total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
-    for name, site in model_sites(method, batch, values, latents, frozen).items():
+    for name, site in model_sites(method, batch, values, latents, frozen, noise).items():
         if not site.per_client:
             continue  # log p(globals): the server's
         if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):

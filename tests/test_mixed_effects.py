@@ -160,6 +160,26 @@ def test_chunks_and_predictions() -> None:
     assert float(new[1]) == pytest.approx(spread**0.5, rel=0.05)
 
 
+def test_predictions_from_other_rows_of_the_table() -> None:
+    df = table(8).assign(g=lambda d: np.where(np.arange(len(d)) % 2, "u", "v"))
+    run = fitted(df, "y ~ scale(x) * g + (x | site)", rounds=5)
+    new = df.iloc[[3, 8, 20]].drop(columns=["y", "site"])
+    row = run.fitted.federation.about["reader"](new)
+    beta, b = run.shared["effects.beta"], run.personal["b_mean"][2]
+    wanted = row[:, :4] @ beta.numpy() + row[:, 4:] @ b.numpy()
+    np.testing.assert_allclose(run.predict(new, client="s02")[:, 0].numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(row[:, 1], (new.x - df.x.mean()) / df.x.std(ddof=0), rtol=1e-6)
+    np.testing.assert_allclose(row[:, 5], new.x)
+    assert run.predict_new_client(new, given=(df[df.site == "s02"], df.y[df.site == "s02"]), draws=0).shape == (3, 2)
+    for rows, words in (
+        (new.drop(columns="x"), "lacks column 'x'"),
+        (new.assign(g="w"), "does not fit the table"),
+        (new.assign(x=np.nan), "missing values"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run.predict(rows, client="s02")
+
+
 def test_designs_that_cannot_be() -> None:
     for make, words in (
         (lambda: Design.of([], ["1"]), "at least one fixed"),

@@ -35,7 +35,7 @@ from hierfl.inference.svi import (
 )
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import ClientNoise
+from hierfl.noise import ClientNoise, generator
 from hierfl.plates import clients, data, flat, param, sample
 
 
@@ -344,9 +344,46 @@ def test_a_prior_without_a_mean_is_said_so_before_the_fit(small: Federation, net
         fit(FlatGlobal(net), small, rounds=1, progress=False)
 
 
-def test_dropout_is_refused() -> None:
-    with pytest.raises(UserError, match="has dropout"):
-        Network(nn.Sequential(nn.Dropout(0.5)))
+def test_dropout_elsewhere_is_refused() -> None:
+    with torch.random.fork_rng():
+        modules = [
+            nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(0.5), nn.MaxPool2d(2), nn.Flatten()),
+            nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Dropout(0.5))),
+            nn.Sequential(nn.Linear(4, 4), nn.Dropout1d(0.5)),
+        ]
+    for module in modules:
+        with pytest.raises(UserError, match="has dropout whose masks"):
+            Network(module)
+
+
+def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(small: Federation) -> None:
+    net = architecture("mlp:40,dropout=0.3", small)
+    weights = {k.removeprefix("base."): v.double() for k, v in Start.of(net, 0).base.items()}
+    x = small.batch([0]).x
+    plain = net.base.apply(weights, x)
+    normals = torch.randn((4000, *plain.shape[1:]), generator=generator("drop"), dtype=torch.float64)
+    many = net.base.apply(weights, x.expand(4000, *x.shape[1:]), lambda name, at: normals)
+    assert float((many == 0)[:, plain[0] > 0].double().mean()) == pytest.approx(0.3, abs=0.005)
+    assert torch.allclose(many.mean(0), plain[0], atol=0.06 * float(plain.max()))
+    one, seven, undropped = (
+        fit(
+            PFedVEM(architecture(spec, small), base_batch=5, head_epochs=1),
+            small,
+            rounds=2,
+            chunk=chunk,
+            dtype=torch.float64,
+            progress=False,
+        )  # fmt: skip
+        for spec, chunk in (("mlp:40,dropout=0.3", 1), ("mlp:40,dropout=0.3", 7), ("mlp:40", 7))
+    )
+    for name, value in one.shared.items():
+        assert torch.allclose(value, seven.shared[name], rtol=1e-6, atol=1e-9), name
+    assert not torch.allclose(seven.shared["base.1.weight"], undropped.shared["base.1.weight"])
+    x = x[0, :3]
+    assert torch.equal(seven.predict(x, client="place-00"), seven.predict(x, client="place-00"))
+    for spec in ("mlp:4,dropout=1", "mlp:4,dropout=", "mlp:4,dropout=x", "linear,dropout=0.5"):
+        with pytest.raises(UserError, match="dropout is"):
+            architecture(spec, small)
 
 
 def test_a_network_of_ones_own(small: Federation) -> None:
