@@ -35,8 +35,8 @@ class Network:
     """A torch module whose parameters are Pyro parameters, called ``NAME.layer.weight`` and so on.
 
     Called inside a model, it takes its weights from whoever runs the model. Weights are shared, (*shape), or one set
-    per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a chain
-    of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
+    per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a
+    chain of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
 
     Args:
         module: the network; it must have no buffers.

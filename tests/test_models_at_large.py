@@ -373,7 +373,7 @@ def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(sm
             chunk=chunk,
             dtype=torch.float64,
             progress=False,
-        )  # fmt: skip
+        )
         for spec, chunk in (("mlp:40,dropout=0.3", 1), ("mlp:40,dropout=0.3", 7), ("mlp:40", 7))
     )
     for name, value in one.shared.items():
