@@ -61,9 +61,9 @@ CONTESTANTS: dict[str, tuple[type[Method], dict[str, Any], dict[str, list[Any]]]
         {"base_lr": [0.01, 0.03], "step_size": [1e-3, 3e-3]},
     ),
     "FedRep": (
-        FedRep, {"batch": 10, "momentum": 0.0, "epochs": 1, "head_epochs": 10}, {"lr": [0.003, 0.01, 0.03, 0.1]},
+        FedRep, {"batch": 10, "momentum": 0.0, "epochs": 1, "head_epochs": 10}, {"lr": [0.03, 0.1, 0.3, 1.0]},
     ),
-    "FedAvg": (FedAvg, {"batch": 10, "momentum": 0.0, "epochs": 10}, {"lr": [0.003, 0.01, 0.03, 0.1]}),
+    "FedAvg": (FedAvg, {"batch": 10, "momentum": 0.0, "epochs": 10}, {"lr": [0.03, 0.1, 0.3, 1.0]}),
 }  # fmt: skip
 
 
@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> None:
             bar.advance(None)
     frame = pd.DataFrame(rows)
     grouped = frame.groupby("method", sort=False)[["principal_angle", "z_error", "test_rmse", "seconds"]]
-    table = grouped.mean().join(grouped.sem(), rsuffix="_se")
+    table = pd.concat([grouped.mean(), grouped.sem().add_suffix("_se")], axis=1)
     report = {
         "command": f"python -m hierfl.experiments.synthetic {' '.join(arguments)}", "rounds": ROUNDS,
         "reading": said.reading, "chosen": chosen, "mean": table.to_dict("index"), "exact": agreement,

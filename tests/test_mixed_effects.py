@@ -12,8 +12,10 @@ import torch
 from hierfl import UserError
 from hierfl.formulas import Design, from_formula
 from hierfl.inference import fit
+from hierfl.inference.method import Local as Rows
 from hierfl.inference.run import Run
-from hierfl.models.mixed_effects import MixedEffects, marginal_log_likelihood
+from hierfl.inference.svi import curvature
+from hierfl.models.mixed_effects import MixedEffects, marginal_log_likelihood, marginals
 from hierfl.networks import architecture
 
 
@@ -237,3 +239,38 @@ def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
     df["level"] = df.site.str[1:].astype(float)
     with pytest.raises(UserError, match=words):
         from_formula(df, formula, **how)
+
+
+def test_what_draws_know_of_the_curvature() -> None:
+    """Away from the maximum: Louis' identity from draws of the exact posterior against the marginal's own derivatives."""
+    df = table(12)
+    run = fitted(df, "y ~ 1 + x + (1 + x | site)", rounds=3)
+    names = [k for k in run.shared if k.startswith("effects.")]
+    fed, method = run.fitted.federation, run.fitted.method
+    order = sorted(range(12), key=lambda j: -len(fed.train[j]))
+    rows = {k: v[order].unsqueeze(1) for k, v in run.personal.items()}
+    local = Rows(method, fed, order, 1, 0, run.shared, rows)
+    local = method.local()[0].run(local, 0)
+    known = curvature(local, names, "b", 10_000)
+    theta = torch.cat([run.shared[k].flatten() for k in names]).requires_grad_()
+    sizes = [run.shared[k].numel() for k in names]
+    for place in (0, 5, 11):
+        part = local.take([place])
+        with torch.enable_grad():
+            moved = dict(
+                zip(
+                    names,
+                    (p.view_as(run.shared[k]) for k, p in zip(names, theta.split(sizes), strict=True)),
+                    strict=True,
+                )
+            )
+            height = marginals(method, part.batch(), {**part.values, **moved}).sum()
+            (slope,) = torch.autograd.grad(height, theta, create_graph=True)
+            exact = -torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in slope])
+        scores = torch.cat([known.scores[k][place].flatten() for k in names])
+        assert torch.allclose(scores, slope.detach(), rtol=1e-6, atol=1e-6)
+        gap = (known.observed[place] - exact).abs()
+        assert gap[:2, :2].max() < 1e-12  # of the fixed effects nothing is left to the draws
+        scale = known.profile[place].diagonal().sqrt()
+        assert (gap < 0.06 * scale[:, None] * scale).all(), place
+        assert torch.linalg.eigvalsh(known.profile[place] - known.observed[place]).min() > -1e-9
