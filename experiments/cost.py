@@ -54,8 +54,10 @@ def main(arguments: list[str]) -> None:
     frame = pd.DataFrame([row for folder in said.runs for row in rows(folder)])
     said.out.mkdir(parents=True, exist_ok=True)
     write_frame(said.out / "cost.csv", frame)
-    commands = {str(folder.name): read_config(folder) for folder in said.runs}
-    write_text(said.out / "configs.json", json.dumps(commands, indent=1) + "\n")
+    configs = {folder.name: read_config(folder) for folder in said.runs}
+    for config in configs.values():
+        config["run"].pop("data_root")  # where data lie is nobody else's business
+    write_text(said.out / "configs.json", json.dumps(configs, indent=1) + "\n")
     frame = frame.astype({"pm_accuracy": float})
     cost_curves(frame, said.out / "cost.png")
     print(frame.groupby(["split", "method", "seed"]).last().to_string())
