@@ -149,7 +149,11 @@ def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> No
         console.print(table)
     if summary.get("marginal_log_likelihood") is not None:
         console.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
-    if (summary.get("off_maximum") or 0) > 0.05:
+    if "off_maximum" in summary and summary["off_maximum"] is None:
+        console.print(
+            "the likelihood is flat or bent upwards here: no standard errors; another model, or more --rounds"
+        )
+    elif (summary.get("off_maximum") or 0) > 0.05:
         console.print(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
     if summary["ood_auroc"] is not None:
         of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"

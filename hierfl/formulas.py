@@ -36,6 +36,7 @@ class Design(Architecture):
         known: whether the last column holds standard errors (gaussian only).
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
         units: root mean squares of the random columns, for the same.
+        separate: whether the formula has its random effects in terms of their own, which have no correlations.
     """
 
     fixed: tuple[str, ...] = ()
@@ -45,11 +46,12 @@ class Design(Architecture):
     centre: float = 0.0
     scale: float = 1.0
     units: tuple[float, ...] = ()
+    separate: bool = False
 
     @classmethod
     def of(
         cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", known: bool = False,
-        centre: float = 0.0, scale: float = 1.0, units: Sequence[float] = (),
+        centre: float = 0.0, scale: float = 1.0, units: Sequence[float] = (), separate: bool = False,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -76,6 +78,7 @@ class Design(Architecture):
             centre,
             scale,
             units,
+            separate,
         )
 
     def split(self, columns: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -120,7 +123,16 @@ def from_formula(
     fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
     who = df[place].astype(str).to_numpy()
     _check_slopes(random, who, place)
+    _check_fixed(fixed)
+    separate = formula.count("|") > 1  # (formulae cuts a term with several effects up, too)
+    if separate and len(random) > formula.count("|"):
+        raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
     y = _response(read.response, family)
+    if family == "gaussian" and not error and pd.Series(who).value_counts().max() <= len(random):
+        raise UserError(
+            f"no {place} has more rows than the {len(random)} random effect{'s' * (len(random) > 1)}, so that the "
+            "residual's spread cannot be told from theirs: give known standard errors"
+        )
     columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
     columns |= {f"{name} (random)": column for name, column in random.items()}
     if error:
@@ -132,7 +144,7 @@ def from_formula(
         list(fixed), list(random), family, bool(error),
         centre=_centre(y, family),
         scale=(float(np.std(y)) or 1.0) if gaussian else 1.0,
-        units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()],
+        units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()], separate=separate,
     )  # fmt: skip
     wide = pd.DataFrame({**columns, "response": y, "client": who})
     federation = Federation.from_frame(
@@ -184,8 +196,9 @@ class Reader:
             raise UserError(f"the formula {self.formula!r} does not fit the table: {fault!r}") from fault
         columns = [fixed.to_numpy(), *(random[name][:, None] for name in self.random)]
         if self.error:
-            errors = df[self.error] if self.error in df.columns else np.ones(len(df))
-            columns.append(np.asarray(errors, dtype=float)[:, None])
+            if self.error not in df.columns:
+                raise UserError(f"the table lacks column {self.error!r}")
+            columns.append(df[self.error].to_numpy(dtype=float)[:, None])
         return np.concatenate(columns, 1)
 
 
@@ -228,11 +241,34 @@ def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None)
     if len(places) > 1:
         raise UserError(f"random terms belong to one column, the client's, and here to {', '.join(sorted(places))}")
     (place,) = places
+    offsets = [name for name, term in read.common.terms.items() if term.kind == "offset"]
+    if offsets:
+        raise UserError(
+            f"{offsets[0]} has a coefficient of one, which is not there; subtract it from a gaussian response"
+        )
     if place not in df.columns:
         raise UserError(f"random terms belong to a column of the table, not to {place!r}")
     if client not in (None, place):
         raise UserError(f"random terms belong to {place!r}, and the clients are {client!r}")
+    named = df[place].astype(str)
+    if named.str.contains("|", regex=False).any():
+        raise UserError(f"names in column {place!r} must not hold a '|', which formulas read as theirs")
     return read, place
+
+
+def _check_fixed(fixed: pd.DataFrame) -> None:
+    """Refuses fixed effects of which one is a combination of others."""
+    values = fixed.to_numpy()
+    length = np.linalg.norm(values, axis=0)
+    for k, name in enumerate(fixed):
+        if not length[k]:
+            raise UserError(f"the fixed effect {name!r} is zero in every row")
+        others = values[:, :k] / length[:k]
+        rest = values[:, k] / length[k]
+        if k:
+            rest = rest - others @ np.linalg.lstsq(others, rest, rcond=None)[0]
+        if np.linalg.norm(rest) < 1e-9:
+            raise UserError(f"the fixed effect {name!r} is a combination of those before it: leave one out")
 
 
 def _check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) -> None:

@@ -214,7 +214,7 @@ class Scoring:
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient, its outer product, and what it knows of the curvature."""
-        known = curvature(local, names, self.latent, self.particles)
+        known = curvature(local, names, self.latent, self.particles, degree=0 if self.sigma_points else 2)
         gradient = known.scores
         if self.sigma_points:
             gradient = elbo_gradient(local, names, 0, ("gradient", *names), sigma_points=True)
@@ -240,7 +240,9 @@ class Scoring:
         known = {}
         for name in ("outer", "profile", "observed"):
             new = total[name] * up
-            known[name] = _kept(self.keep, exchange.memory.get(name, new), new)
+            old_one = exchange.memory.get(name, new)
+            # (a void round leaves nothing to remember)
+            known[name] = torch.where(old_one.abs().sum() > 0, _kept(self.keep, old_one, new), new)
             if self.keep:
                 exchange.memory[name] = known[name]
         free = ~((here <= least) & (g < 0))
@@ -267,18 +269,19 @@ def newton_step(g: Tensor, profile: Tensor, observed: Tensor, outer: Tensor, fre
         free: (k,), False for what is held.
         radius: in standard errors.
     """
-    both = free[:, None] & free
-    profile, observed, outer = (torch.where(both, h, 0.0) for h in (profile, observed, outer))
+    index = free.nonzero().flatten()
+    profile, observed, outer = (h[index][:, index] for h in (profile, observed, outer))
     # in units of the profile information: of its diagonal first, since the numbers have units of their own
     scale = profile.diagonal().abs().clamp_min(torch.finfo(g.dtype).tiny).sqrt()
     values, vectors = torch.linalg.eigh(profile / (scale[:, None] * scale))
     # (below zero only where the log joint is not concave: then its size is all that is believed)
-    root = vectors * torch.where(values.abs() > 1e-8, values.abs().clamp_min(1e-8).rsqrt(), 0.0) / scale[:, None]
+    none = 100 * torch.finfo(g.dtype).eps
+    root = vectors * torch.where(values.abs() > none, values.abs().clamp_min(none).rsqrt(), 0.0) / scale[:, None]
     share, turn = torch.linalg.eigh(root.mT @ observed @ root)
     root = root @ turn
     spread = ((root.mT @ outer) * root.mT).sum(-1)
     share = torch.where(share > CLEARLY, share, share.maximum(spread))
-    along = root.mT @ (g * free)
+    along = root.mT @ g[index]
     along = torch.where(share > 0, along / share.clamp_min(torch.finfo(g.dtype).tiny), 0.0)
     length = (along.square() * share).sum().sqrt()
-    return (root @ along) * (radius / length.clamp_min(radius))
+    return torch.zeros_like(g).index_copy(0, index, (root @ along) * (radius / length.clamp_min(radius)))

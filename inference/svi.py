@@ -486,7 +486,7 @@ def curvature(
         names: the shared values.
         latent: a latent of the client plate, on the real line.
         particles: K, draws of the guide.
-        degree: of the control variates, 1 or 2.
+        degree: of the control variates, 1 or 2; 0 for the draws' plain mean.
         information: False leaves the second derivatives out, and the information empty.
 
     Raises:
@@ -519,7 +519,10 @@ def _curvature(
     slopes = _along(height.sum(), inputs, again=wanted)  # (K, S, k + e)
     k = slopes.shape[-1] - z.flatten(2).shape[-1]
     s, u = slopes.detach()[..., :k], slopes.detach()[..., k:]
-    at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
+    if degree:
+        at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
+    else:
+        at_zero = s.mean(0)
     parts = at_zero.split([local.shared[name].numel() for name in names], 1)
     scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
     if not wanted:
@@ -553,7 +556,7 @@ def _controls(z: Tensor, u: Tensor, degree: int) -> Tensor:
         controls.append(gap[..., a] * u[..., b] + gap[..., b] * u[..., a] + 2.0 * (a == b))
     c = torch.cat(controls, -1).transpose(0, 1)
     if c.shape[1] < 5 * c.shape[2]:
-        raise UserError(f"{c.shape[1]} draws are too few for {c.shape[2]} control variates")
+        raise UserError(f"{c.shape[1]} draws are too few for {c.shape[2]} control variates: more chains or steps")
     return c
 
 

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 #: random effects' standard deviations stay above this share of where they began: a variance that wants to be zero would
 #: drift to minus infinity on the log scale
 LEAST = 1e-4
+#: a standard deviation is zero where the log likelihood there is lower by no more than this
+AS_LIKELY = 1e-3
+#: a correlation beyond this stands at its bound
+EDGE = 0.999
 #: rounds in which chains that begin at zero go to where the posterior's mass is, and nothing else moves
 SETTLING = 3
 #: burn-in of the last chains, and what their step sizes are adapted to accept
@@ -71,7 +75,7 @@ class MixedEffects(Method):
         noise_0: float = setting(1.0, "initial standard deviation of a gaussian response", above=0)
         chains: int = setting(10, "Metropolis-adjusted Langevin chains per place", at_least=1)
         steps: int = setting(20, "binomial, poisson: steps of each a round, half of them not used", at_least=2)
-        settle: int = setting(20, "binomial, poisson: rounds after which the server averages", at_least=1)
+        settle: int = setting(20, "rounds after which the server's steps shrink as 1/t, to average", at_least=1)
         draws: int = setting(400, "draws of each chain to keep after the last round; 0 for none", at_least=0)
         thin: int = setting(4, "of so many steps", at_least=1)
 
@@ -79,6 +83,8 @@ class MixedEffects(Method):
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
+        if network.separate and self.settings.covariance == "full":
+            raise UserError("random effects in terms of their own have no correlations: say covariance=diagonal")
 
     def shared(self, start: Start) -> State:
         s, d, q = self.settings, self.network, len(self.network.random)
@@ -116,6 +122,8 @@ class MixedEffects(Method):
         return self.value("log_noise").exp() if known is None else known
 
     def model(self, batch: Batch) -> None:
+        if batch.x.dtype != torch.float64:
+            raise UserError("mixed-effects models are fitted in double precision: dtype=torch.float64")
         x, z, known = self.network.split(batch.x)
         q = len(self.network.random)
         prior = MultivariateNormal(x.new_zeros(q), scale_tril=self.spread())
@@ -171,12 +179,12 @@ class MixedEffects(Method):
         how: dict[str, Any] = {"most": {"effects.log_sd": 0.5, "effects.corr": 0.5}}
         if s.prior == "hierarchical":
             how["least"] = {"effects.log_sd": (LEAST * self.first_sd()).log()}
-        if self.exact:
-            return {"effects": Scoring("b", 50, sigma_points=True, **how)}
 
         def rate(t: int) -> float:  # the chains find their places; Newton steps; then their average, in effect
-            return 0.0 if t <= SETTLING else 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
+            return 0.0 if t <= SETTLING and not self.exact else 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
 
+        if self.exact:
+            return {"effects": Scoring("b", 50, sigma_points=True, rate=rate, **how)}
         return {"effects": Scoring("b", s.chains * (s.steps - s.steps // 2), keep=0.8, rate=rate, **how)}
 
     def per_client(self, v: State) -> State:
@@ -314,28 +322,32 @@ def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         curvature = -torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in slope])
         labels, wanted = _reported(method, {**shared, **unflat(theta)})
         jacobian = torch.stack([_gradient(value, theta) for value in wanted])
-    free = torch.ones_like(here, dtype=torch.bool)
+    free, bound = torch.ones_like(here, dtype=torch.bool), (LEAST * method.first_sd()).log().to(here)
     if "effects.log_sd" in names:
         first = sum(shared[k].numel() for k in names[: names.index("effects.log_sd")])
-        at_bound = shared["effects.log_sd"] <= (LEAST * method.first_sd()).log().to(here) + 1e-6
-        free[first : first + len(at_bound)] = ~at_bound
+        for k in range(len(bound)):
+            lower = here.clone()
+            lower[first + k] = bound[k]
+            with torch.no_grad():  # near zero the slope of log sd says nothing: is zero as likely?
+                free[first + k] = bool(_total(fitted, unflat(lower)) < height.detach() - AS_LIKELY)
     index = free.nonzero().flatten()
     kept = curvature.detach()[index][:, index]
+    scale = kept.diagonal().clamp_min(torch.finfo(kept.dtype).tiny).sqrt()
     inverse = torch.zeros_like(curvature)
-    definite = bool((torch.linalg.eigvalsh(kept) > 0).all())
+    definite = bool((torch.linalg.eigvalsh(kept / (scale[:, None] * scale)) > 1e-10).all())
     if definite:
-        inverse[index[:, None], index] = torch.linalg.inv(kept)
+        inverse[index[:, None], index] = torch.linalg.inv(kept / (scale[:, None] * scale)) / (scale[:, None] * scale)
     variance = ((jacobian @ inverse) * jacobian).sum(1)
-    held = (not definite) | (jacobian[:, ~free].abs().sum(1) > 0) | (jacobian.abs().sum(1) == 0)
-    errors = torch.where(held, torch.nan, variance.clamp_min(0).sqrt())
+    bounded, still = jacobian[:, ~free].abs().sum(1) > 0, jacobian.abs().sum(1) == 0
+    notes = []
+    for name, value, at_bound, held in zip(labels, wanted, bounded.tolist(), still.tolist(), strict=True):
+        edge = name.startswith("corr(") and abs(float(value.detach())) > EDGE
+        note = "at its lower bound" if at_bound else "held" if held else "at its bound" if edge else ""
+        notes.append(note or ("" if definite else "not identified"))
+    known = torch.tensor([not note for note in notes], device=here.device)
+    errors = torch.where(known, variance.clamp_min(0).sqrt(), torch.nan)
     rest = slope.detach()[index]
     off = float((rest @ inverse[index][:, index] @ rest).sqrt()) if definite else float("nan")
-    notes = [
-        "at its lower bound" if a else "held" if h else ""
-        for a, h in zip(
-            (jacobian[:, ~free].abs().sum(1) > 0).tolist(), (jacobian.abs().sum(1) == 0).tolist(), strict=True
-        )
-    ]
     table = pd.DataFrame(
         {
             "effect": labels,

@@ -12,11 +12,13 @@ import torch
 from hierfl import UserError
 from hierfl.formulas import Design, from_formula
 from hierfl.inference import fit
+from hierfl.inference.exchange import newton_step
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.run import Run
 from hierfl.inference.svi import curvature
-from hierfl.models.mixed_effects import MixedEffects, marginal_log_likelihood, marginals
+from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
 from hierfl.networks import architecture
+from hierfl.noise import generator
 
 
 def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
@@ -136,6 +138,60 @@ def test_known_standard_errors_and_places_seen_once() -> None:
     assert np.isclose(float(learned.shared["effects.beta"]), (weight * df.y).sum() / weight.sum(), atol=0.01)
 
 
+def test_terms_of_their_own_have_no_correlations() -> None:
+    df = table(10)
+    run = fitted(df, "y ~ x + (1 | site) + (0 + x | site)", covariance="diagonal")
+    again = fitted(df, "y ~ x + (1 + x | site)", covariance="diagonal")
+    assert torch.allclose(run.shared["effects.log_sd"], again.shared["effects.log_sd"], rtol=1e-9)
+    with pytest.raises(UserError, match="say covariance=diagonal"):
+        fitted(df, "y ~ x + (1 | site) + (0 + x | site)")
+
+
+def test_single_precision_is_refused() -> None:
+    fed, design = from_formula(table(5), "y ~ x + (1 | site)")
+    with pytest.raises(UserError, match="double precision"):
+        fit(MixedEffects(design), fed, rounds=1, progress=False)
+
+
+def test_a_held_number_stays_and_the_others_move_as_if_it_were_not_there() -> None:
+    rng = generator("newton")
+    for _ in range(50):
+        a, g = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in ((5, 5), (5,)))
+        information, free = a @ a.T, torch.tensor([True, True, False, True, True])
+        step = newton_step(g, information, information, information, free, 1e9)
+        rest = torch.linalg.solve(information[free][:, free], g[free])
+        assert torch.allclose(step[free], rest, rtol=1e-6)
+        assert step[2] == 0
+
+
+def test_an_effect_without_which_the_data_are_as_likely_has_no_standard_error() -> None:
+    rng = np.random.default_rng(2)
+    who = np.repeat(np.arange(20), 20)
+    x = rng.normal(size=400)
+    y = np.tile(np.r_[np.zeros(10), np.ones(10)], 20)  # every site alike: less spread than chance
+    df = pd.DataFrame({"y": y, "x": x, "site": who})
+    fed, design = from_formula(df, "y ~ x + (1 | site)", family="binomial")
+    run = fit(MixedEffects(design, draws=0), fed, 30, chunk=20, dtype=torch.float64, progress=False, evaluate_every=30)
+    estimates, numbers = effects(run.fitted)
+    assert list(estimates.note) == ["", "", "at its lower bound"]
+    assert np.isnan(estimates.standard_error[2])
+    assert estimates.standard_error[:2].notna().all()
+    assert numbers["off_maximum"] < 0.05
+
+
+def test_a_covariate_far_from_zero() -> None:
+    df = table(12)
+    near, far = (fitted(df.assign(x=df.x + shift), "y ~ x + (1 | site)") for shift in (0, 1e5))
+    assert effects(far.fitted)[1]["off_maximum"] < 1e-3
+    assert float(far.shared["effects.beta"][1]) == pytest.approx(float(near.shared["effects.beta"][1]), rel=1e-5)
+
+
+def test_many_random_effects_of_a_gaussian() -> None:
+    df = table(15).assign(g=lambda d: np.array(list("abcd"))[np.arange(len(d)) % 4])
+    run = fitted(df, "y ~ 1 + (0 + g | site)", covariance="diagonal", rounds=10)
+    assert len(run.shared["effects.log_sd"]) == 4
+
+
 def test_units_do_not_matter() -> None:
     df = table()
     plain = fitted(df, "y ~ 1 + x + (1 + x | site)")
@@ -231,12 +287,18 @@ def test_a_formula_is_read_as_it_is_written() -> None:
         ("y ~ x + (1 | site)", {"error": "x"}, "not above zero"),
         ("y ~ x + (1 | site)", {"error": "se"}, "unknown column 'se'"),
         ("one ~ x + (1 | site)", {"family": "binomial", "error": "one"}, "belong to a gaussian"),
+        ("y ~ x + twice + (1 | site)", {}, "'twice' is a combination of those before it"),
+        ("y ~ x + offset(level) + (1 | site)", {}, "has a coefficient of one, which is not there"),
+        ("y ~ x + (1 + x | site) + (0 + twice | site)", {}, "each in one of its own"),
+        ("y ~ x + (1 | row)", {}, "no row has more rows than the 1 random effect, so"),
+        ("y ~ x + (1 | bar)", {}, "must not hold a '|'"),
     ],
 )
 def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
     df = table(6)
     df = df.assign(g=np.where(np.arange(len(df)) % 2, "u", "v"), hole=df.x.where(df.index != 3), one=1)
     df["level"] = df.site.str[1:].astype(float)
+    df = df.assign(twice=2 * df.x + 1, row=[f"r{k}" for k in range(len(df))], bar=df.site + "|1")
     with pytest.raises(UserError, match=words):
         from_formula(df, formula, **how)
 
