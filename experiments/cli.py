@@ -162,7 +162,9 @@ def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> No
         )
         console.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {of}{averaged}")
     if summary["rhat"] is not None:
-        console.print(f"chains: R-hat at most {summary['rhat']:.3f}, bulk ESS at least {summary['ess_bulk']:,.0f}")
+        mixed = "" if summary["rhat"] < 1.05 else ": they have not mixed; do not trust their draws"
+        ess = f"bulk ESS at least {summary['ess_bulk']:,.0f}"
+        console.print(f"chains: R-hat at most {summary['rhat']:.3f}, {ess}{mixed}")
 
 
 def _number(name: str, value: float | None) -> str:

@@ -150,7 +150,7 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
         raise UserError(f"{loaded.name} needs {wanted}; not {data}")
     for name in OF_POOLS if table else folders.OF_TABLES:
         if name in said:
-            kind = "a table's; this is a data set" if not table else "a data set's; a table says it with its formula"
+            kind = "a table's, and this is a data set" if not table else "a data set's, and this is a table"
             raise UserError(f"--{name} is {kind}")
 
 
@@ -167,7 +167,7 @@ def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
         "family": said.get("family", named.family if named else "gaussian"),
         "error": said.get("error", named.error if named else ""),
         "test": said.get("test", 0.0),
-        "rounds": said.get("rounds", named.rounds if named else 60),
+        "rounds": said.get("rounds", named.rounds if named else 80),
         "chunk": said.get("chunk", 200),  # rows are short: many of them at once
         "evaluate_every": said.get("evaluate_every", 10),
     }  # fmt: skip

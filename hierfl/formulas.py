@@ -128,6 +128,10 @@ def from_formula(
     if separate and len(random) > formula.count("|"):
         raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
     y = _response(read.response, family)
+    if len(set(who)) < 2:
+        raise UserError(f"all rows are of one {place}: random effects need several")
+    if family == "gaussian" and not np.ptp(y):
+        raise UserError(f"the response {read.response.name!r} does not vary")
     if family == "gaussian" and not error and pd.Series(who).value_counts().max() <= len(random):
         raise UserError(
             f"no {place} has more rows than the {len(random)} random effect{'s' * (len(random) > 1)}, so that the "
@@ -136,6 +140,8 @@ def from_formula(
     columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
     columns |= {f"{name} (random)": column for name, column in random.items()}
     if error:
+        if df[error].dtype.kind not in "iuf":
+            raise UserError(f"column {error!r} holds no numbers, so it cannot hold standard errors")
         columns["standard error"] = df[error].to_numpy(dtype=float)
         if not (np.isfinite(columns["standard error"]) & (columns["standard error"] > 0)).all():
             raise UserError(f"column {error!r} holds standard errors that are not above zero")
@@ -182,7 +188,7 @@ class Reader:
         from formulae import model_description
 
         terms = model_description(self.formula)
-        needed = set(terms.var_names) - {self.place} - set(terms.response.var_names)
+        needed = {name for name in terms.var_names if name} - {self.place} - set(terms.response.var_names)
         for name in sorted(needed):
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}")
@@ -218,9 +224,12 @@ def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None)
     from formulae import design_matrices, model_description
 
     try:
-        names = set(model_description(formula).var_names)
+        names = {name for name in model_description(formula).var_names if name}  # (numbers have none)
     except Exception as fault:  # its scanner, parser and resolver raise what they like
-        raise UserError(f"the formula {formula!r} cannot be read: {fault}") from fault
+        hint = "; for no correlations write one | and say covariance=diagonal" if "||" in formula else ""
+        raise UserError(f"the formula {formula!r} cannot be read: {fault}{hint}") from fault
+    if INTERCEPT[0] in names:
+        raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
     for name in [*sorted(names), *([error] if error else []), *([client] if client else [])]:
         if name not in df.columns:
             raise unknown("column", name, map(str, df.columns))

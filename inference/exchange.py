@@ -249,9 +249,10 @@ class Scoring:
         rate = self.rate(exchange.round) if callable(self.rate) else self.rate
         step = rate * newton_step(g, known["profile"], known["observed"], known["outer"], free, self.radius)
         longest = torch.cat(
-            [torch.full_like(v.flatten(), (self.most or {}).get(name, torch.inf)) for name, v in old.items()]
+            [torch.full_like(v, (self.most or {}).get(name, torch.inf)).flatten() for name, v in old.items()]
         )
-        step = step.clamp(-longest, longest)
+        # the whole step becomes shorter: a part of it alone may lead downhill
+        step = step / (step.abs() / longest).max().clamp_min(1)
         parts = (here + step).maximum(least).split([value.numel() for value in old.values()])
         return {name: part.view_as(value) for (name, value), part in zip(old.items(), parts, strict=True)}
 

@@ -319,7 +319,8 @@ class _Preconditioner:
             mean = self._mean[k] = old + weight * (new - old)
             if self.kind == "full":
                 # a few gradients do not span the space: until they do, F is held away from the boundary
-                level = mean.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * (1e-9 + 1 / (self.seen * len(g)))
+                share = 1e-9 + 1 / (self.seen * len(g))
+                level = mean.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * share
                 one = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
                 self._now[k] = torch.linalg.cholesky_ex(mean + (level + 1e-12) * one).L
             else:

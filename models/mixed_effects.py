@@ -71,11 +71,15 @@ class MixedEffects(Method):
             "hierarchical", "random effects' spread learned | held at sd_0"
         )
         covariance: Literal["full", "diagonal"] = setting("full", "of a place's random effects")
-        sd_0: float = setting(1.0, "initial standard deviation of every random effect", above=0)
-        noise_0: float = setting(1.0, "initial standard deviation of a gaussian response", above=0)
+        sd_0: float = setting(
+            1.0,
+            "initial sd of random effects: times a gaussian response's, over the column's root mean square",
+            above=0,
+        )
+        noise_0: float = setting(1.0, "initial sd of the residual, times the response's", above=0)
         chains: int = setting(10, "Metropolis-adjusted Langevin chains per place", at_least=1)
         steps: int = setting(20, "binomial, poisson: steps of each a round, half of them not used", at_least=2)
-        settle: int = setting(20, "rounds after which the server's steps shrink as 1/t, to average", at_least=1)
+        settle: int = setting(40, "rounds after which the server's steps shrink as 1/t, to average", at_least=1)
         draws: int = setting(400, "draws of each chain to keep after the last round; 0 for none", at_least=0)
         thin: int = setting(4, "of so many steps", at_least=1)
 
@@ -176,7 +180,7 @@ class MixedEffects(Method):
 
     def exchange(self) -> dict[str, Rule]:
         s = self.settings
-        how: dict[str, Any] = {"most": {"effects.log_sd": 0.5, "effects.corr": 0.5}}
+        how: dict[str, Any] = {"most": {"effects.log_sd": 0.5, "effects.corr": 0.5, "effects.log_noise": 0.5}}
         if s.prior == "hierarchical":
             how["least"] = {"effects.log_sd": (LEAST * self.first_sd()).log()}
 
@@ -271,7 +275,12 @@ def marginals(method: MixedEffects, batch: Batch, values: Mapping[str, Tensor]) 
     u, log_weight = u.to(batch.x.device), log_weight.to(batch.x.device)
     draws = values["b_draws"].flatten(2, 3).squeeze(1)  # (S, draws, q)
     mean, gap = draws.mean(1), draws - draws.mean(1, keepdim=True)
-    root = torch.linalg.cholesky(gap.mT @ gap / draws.shape[1])
+    with torch.no_grad(), Restrict(values):
+        prior = method.spread()
+    prior = prior @ prior.mT
+    spread = gap.mT @ gap / draws.shape[1]
+    stuck = (spread.diagonal(dim1=-2, dim2=-1) < 1e-6 * prior.diagonal(dim1=-2, dim2=-1)).any(-1)
+    root = torch.linalg.cholesky(torch.where(stuck[:, None, None], prior, spread))  # (chains that never moved)
     b = mean + torch.einsum("sij,kj->ksi", root, u)
     heights = log_joint(method, batch, values, {"b": b.unsqueeze(2)})
     heights = heights + (log_weight + 0.5 * u.square().sum(-1)).unsqueeze(1)

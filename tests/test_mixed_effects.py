@@ -263,6 +263,8 @@ def test_a_formula_is_read_as_it_is_written() -> None:
     np.testing.assert_allclose(x[0, :, 1].numpy(), rows.x, rtol=1e-6)
     np.testing.assert_allclose(x[0, :, 3].numpy(), rows.x * (rows.g == "v"), rtol=1e-6)
     np.testing.assert_allclose(z[0].numpy(), np.column_stack([np.ones(len(rows)), rows.x]), rtol=1e-6)
+    _, design = from_formula(df, "y ~ x + I(x**2) + (1 | site)")
+    assert design.fixed == ("Intercept", "x", "I(x ** 2)")
     _, design = from_formula(df, "y ~ 1 + (0 + g | site)")
     assert design.random == ("g[u]", "g[v]")
     _, design = from_formula(df.assign(k=df.x.round().abs()), "k ~ scale(x) + (1 | site)", family="poisson")
@@ -292,13 +294,20 @@ def test_a_formula_is_read_as_it_is_written() -> None:
         ("y ~ x + (1 + x | site) + (0 + twice | site)", {}, "each in one of its own"),
         ("y ~ x + (1 | row)", {}, "no row has more rows than the 1 random effect, so"),
         ("y ~ x + (1 | bar)", {}, "must not hold a '|'"),
+        ("y ~ x + (x || site)", {}, "say covariance=diagonal"),
+        ("y ~ Intercept + (1 | site)", {}, "taken for the intercept"),
+        ("y ~ x + (1 | same)", {}, "all rows are of one same"),
+        ("one ~ x + (1 | site)", {}, "'one' does not vary"),
+        ("y ~ x + (1 | site)", {"error": "g"}, "cannot hold standard errors"),
     ],
 )
 def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
     df = table(6)
     df = df.assign(g=np.where(np.arange(len(df)) % 2, "u", "v"), hole=df.x.where(df.index != 3), one=1)
     df["level"] = df.site.str[1:].astype(float)
-    df = df.assign(twice=2 * df.x + 1, row=[f"r{k}" for k in range(len(df))], bar=df.site + "|1")
+    df = df.assign(
+        twice=2 * df.x + 1, row=[f"r{k}" for k in range(len(df))], bar=df.site + "|1", same="a", Intercept=df.x
+    )
     with pytest.raises(UserError, match=words):
         from_formula(df, formula, **how)
 

@@ -101,6 +101,20 @@ def test_the_fit_is_that_of_adaptive_quadrature(family: str) -> None:
     assert numbers["off_maximum"] == pytest.approx(true_distance, abs=0.005)
 
 
+def test_a_fit_that_begins_far_off() -> None:
+    """Counts of up to hundreds and a category: full Newton steps from the start would overshoot and not come back."""
+    rng = np.random.default_rng(12)
+    who = np.repeat(np.arange(12), 20)
+    x, g = rng.normal(size=240), rng.integers(0, 3, 240)
+    eta = 0.5 + 0.8 * x + np.array([0, 0.5, -0.5])[g] + 0.7 * rng.normal(size=12)[who]
+    df = pd.DataFrame({"y": rng.poisson(np.exp(eta)), "x": x, "g": np.array(list("abc"))[g], "site": who})
+    fed, design = from_formula(df, "y ~ x + g + (1 | site)", family="poisson")
+    run = fit(MixedEffects(design, draws=0), fed, 60, chunk=12, dtype=torch.float64, progress=False, evaluate_every=60)
+    table, numbers = effects(run.fitted)
+    assert numbers["off_maximum"] < 0.05 / 3
+    assert (np.abs(table.estimate - [0.5, 0.8, 0.5, -0.5, 0.7]) < 4 * table.standard_error).all()
+
+
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
 def test_the_random_effects_are_those_of_nuts(family: str) -> None:
     import pyro
