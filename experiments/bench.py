@@ -28,7 +28,8 @@ from hierfl.datasets import CNN, make_pool
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Examples, Federation
 from hierfl.inference import svi
-from hierfl.inference.run import Fit, Options, check_device
+from hierfl.inference.options import Options, check_device
+from hierfl.inference.run import Fit
 from hierfl.likelihoods import Softmax
 from hierfl.models import PFedVEM
 from hierfl.networks import LinearHead, Network, architecture

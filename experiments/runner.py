@@ -16,8 +16,9 @@ from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.formulas import from_formula
 from hierfl.inference.method import make_settings
+from hierfl.inference.options import Options
 from hierfl.inference.progress import working
-from hierfl.inference.run import Fit, Options
+from hierfl.inference.run import Fit
 from hierfl.networks import Architecture, architecture
 
 from . import folder as folders
@@ -126,6 +127,8 @@ def strange_inputs(run: Mapping[str, Any], federation: Federation) -> np.ndarray
         return None
     if federation.task != "classification":
         raise UserError("--ood asks for predictive entropies, which are a classification's")
+    if run["ood"] == run["data"]:
+        raise UserError(f"--ood {run['ood']} is what the models are made for: say another data set")
     pool = datasets.load(run["ood"], Path(run["data_root"]))
     if pool.x_test.shape[1:] != federation.event_shape or (pool.x_test.dtype == np.uint8) != (
         federation.x.dtype == torch.uint8

@@ -150,6 +150,8 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
 
 def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
     """A random effect in every place, in order: posterior mean and central 90 %."""
+    from matplotlib.ticker import MaxNLocator
+
     ax = _axis(ax)
     order = clients.sort_values(f"b[{effect}]")
     mean, half = order[f"b[{effect}]"], 1.645 * order[f"sd b[{effect}]"]
@@ -163,6 +165,7 @@ def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
         ax.set_yticks([])
         ax.set_ylabel(f"{len(order)} places, in order")
     ax.grid(visible=False, axis="y")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set(xlabel="deviation from the fixed effect, with central 90 %", title=f"Random effect: {effect}")
     return ax
 
@@ -174,6 +177,7 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     edges = np.arange(low - 0.5, high + 1) if high - low < 12 else np.geomspace(low, high + 1, 12)
     ax.hist(clients["n"], bins=edges, color=PERSONAL, alpha=0.8, edgecolor="white")
     ax.set(ylabel="clients", title="How large the clients are")
+    ax.yaxis.get_major_locator().set_params(integer=True)
     _sizes(ax, clients["n"])
     return ax
 

@@ -20,7 +20,7 @@ class PlateEngine:
 
     Args:
         method, federation: whose.
-        chunk: rows in one plate; see :func:`hierfl.inference.run.suitable_chunk`.
+        chunk: rows in one plate; see :func:`hierfl.inference.options.suitable_chunk`.
         seed: of all the clients' randomness.
     """
 

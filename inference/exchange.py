@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from .method import Exchange, Local, State
-from .svi import MakeOptimizer, controlled_scores, curvature, elbo_gradient
+from .scores import controlled_scores, curvature
+from .svi import MakeOptimizer, elbo_gradient
 
 #: rho is kept above this, tau below its inverse square: jointly in (w, rho) the ELBO has degenerate maxima with w at
 #: some mu_j and rho_j -> 0
@@ -128,7 +129,7 @@ class Gradient:
         schedule: of the step size over rounds; None for a constant one.
         project: puts new values back where they must lie, {name: (*shape)} to the same; None for anywhere.
         controls: a latent of few numbers whose draws give control variates; see
-            :func:`~hierfl.inference.svi.curvature`.
+            :func:`~hierfl.inference.scores.curvature`.
     """
 
     optimizer: MakeOptimizer
@@ -179,7 +180,7 @@ class Scoring:
     """Newton's method on the marginal likelihood, for a few shared numbers, from what draws of one latent know of it.
 
     Clients send the gradient g_j of their marginal log likelihood (Fisher's identity), its outer product, and two
-    estimates of the curvature there (:class:`~hierfl.inference.svi.Curvature`): the observed information I, and the
+    estimates of the curvature there (:class:`~hierfl.inference.scores.Curvature`): the observed information I, and the
     profile information S, which is never smaller and never negative where the log joint is concave. The server's step
 
         theta <- theta + rate(t) H^-1 g,    g = sum_j g_j + prior's,

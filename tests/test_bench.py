@@ -13,7 +13,8 @@ from conftest import Call
 from hierfl import Federation
 from hierfl.experiments.bench import SETTINGS, choose, prepare, work_flops
 from hierfl.experiments.references import REFERENCES, Work
-from hierfl.inference.run import Fit, Options
+from hierfl.inference.options import Options
+from hierfl.inference.run import Fit
 from hierfl.models import PFedVEM
 from hierfl.networks import architecture
 

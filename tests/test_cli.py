@@ -475,6 +475,7 @@ def test_strange_inputs_are_noticed(hierfl: Call, tmp_path: Path) -> None:
     assert {"entropy.png", "reliability-clients.png"} <= {p.name for p in (tmp_path / "o/figures").iterdir()}
     for arguments, words in (
         ((*how, "--ood", "none"), "unknown data set 'none'"),
+        ((*how, "--ood", "ours"), "is what the models are made for"),
         (("run", "fedpop", "--ood", "ours", "--data-root", "."), "inputs of ours have shape (1, 4, 4), not (1, 8, 8)"),
         (("run", "mixed-effects", "--ood", "ours"), "--ood is a data set's"),
     ):

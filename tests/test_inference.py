@@ -18,7 +18,8 @@ from hierfl import Federation, UserError
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
-from hierfl.inference.run import Fit, Options
+from hierfl.inference.options import Options
+from hierfl.inference.run import Fit
 from hierfl.inference.server import Server, participants
 from hierfl.inference.svi import adam, elbo, elbo_gradient, global_log_prob, sgd, spans
 from hierfl.models import FedAvg, FedPer, PFedVEM

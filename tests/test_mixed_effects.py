@@ -12,10 +12,11 @@ import torch
 from hierfl import UserError
 from hierfl.formulas import Design, from_formula
 from hierfl.inference import fit
-from hierfl.inference.exchange import newton_step
+from hierfl.inference.exchange import Scoring, newton_step
+from hierfl.inference.method import Exchange
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.run import Run
-from hierfl.inference.svi import curvature
+from hierfl.inference.scores import curvature
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
 from hierfl.networks import architecture
 from hierfl.noise import generator
@@ -162,6 +163,22 @@ def test_a_held_number_stays_and_the_others_move_as_if_it_were_not_there() -> No
         rest = torch.linalg.solve(information[free][:, free], g[free])
         assert torch.allclose(step[free], rest, rtol=1e-6)
         assert step[2] == 0
+
+
+def test_the_server_holds_what_stands_at_its_bound_and_wants_below() -> None:
+    rng = generator("bound")
+    a = torch.randn((3, 3), generator=rng, dtype=torch.float64)
+    information = a @ a.T + torch.eye(3)
+    rule = Scoring("b", 1, radius=1e9, least={"sd": torch.tensor([-2.0]).double()})
+    old = {"beta": torch.zeros(2).double(), "sd": torch.tensor([-2.0]).double()}
+    nothing = {k: torch.zeros_like(v) for k, v in old.items()}
+    for slope, stays in ((-1.0, True), (5.0, False)):
+        g = {"beta": torch.tensor([1.0, 2.0]).double(), "sd": torch.tensor([slope]).double()}
+        total = {**g, **dict.fromkeys(("outer", "profile", "observed"), information)}
+        new = rule.update(old, total, Exchange(4, torch.tensor(4.0), 1, lambda names: nothing))
+        assert (float(new["sd"]) == -2.0) == stays
+        if stays:
+            assert torch.allclose(new["beta"], torch.linalg.solve(information[:2, :2], g["beta"]), rtol=1e-9)
 
 
 def test_an_effect_without_which_the_data_are_as_likely_has_no_standard_error() -> None:
