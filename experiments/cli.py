@@ -151,7 +151,8 @@ def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> No
         console.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
     if "off_maximum" in summary and summary["off_maximum"] is None:
         console.print(
-            "the likelihood is flat or bent upwards here: no standard errors; another model, or more --rounds"
+            "the likelihood is flat or bent upwards here: no standard errors; more --rounds, a smaller model, or a "
+            "column centred that is far from zero (a year with a random slope)"
         )
     elif (summary.get("off_maximum") or 0) > 0.05:
         console.print(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")

@@ -109,4 +109,6 @@ def read(data: str) -> pd.DataFrame:
         raise UserError(f"{data} cannot be read as csv: {error}") from error
     if df.empty:
         raise UserError(f"{data} has no rows")
+    if len(df.columns) == 1 and (";" in df.columns[0] or "\t" in df.columns[0]):
+        raise UserError(f"{data} has one column, {df.columns[0]!r}: a csv file's columns are separated by commas")
     return df

@@ -196,7 +196,10 @@ class Scoring:
             draws, they have control variates.
         keep: how much of the last round's matrices stays.
         rate: share of the step, or a function of the round, from 1.
-        radius: a step is shortened to so much in the metric of H (about so many standard errors).
+        radius: a step is shortened to so much in the metric of H (about so many standard errors) to begin with, and at
+            least. After a shortened step along which the gradient has kept more than half of its slope the radius is
+            doubled: standard errors are small beside the way from a far start. After one along which the slope has
+            changed its sign, and become steeper, it is a quarter.
         least: lower bounds of some values, {name: (*shape)}. What stands at its bound and wants to go below is held,
             and the others move as if it were not there.
         most: the longest step of some values' numbers, {name: number}: for logarithms and the like, which have units of
@@ -248,28 +251,44 @@ class Scoring:
                 exchange.memory[name] = known[name]
         free = ~((here <= least) & (g < 0))
         rate = self.rate(exchange.round) if callable(self.rate) else self.rate
-        step = rate * newton_step(g, known["profile"], known["observed"], known["outer"], free, self.radius)
+        radius = self._radius(g, exchange)
+        step, length = newton_step(g, known["profile"], known["observed"], known["outer"], free, radius)
+        step = rate * step
         longest = torch.cat(
             [torch.full_like(v, (self.most or {}).get(name, torch.inf)).flatten() for name, v in old.items()]
         )
         # the whole step becomes shorter: a part of it alone may lead downhill
         step = step / (step.abs() / longest).max().clamp_min(1)
+        exchange.memory.update(step=step, slope=g @ step, radius=radius, short=(length > radius).to(g))
         parts = (here + step).maximum(least).split([value.numel() for value in old.values()])
         return {name: part.view_as(value) for (name, value), part in zip(old.items(), parts, strict=True)}
+
+    def _radius(self, g: Tensor, exchange: Exchange) -> Tensor:
+        """How far the next step may go, from what the gradient is after the last one."""
+        last, least = exchange.memory, g.new_tensor(self.radius)
+        if "step" not in last:
+            return least
+        kept = g @ last["step"] / last["slope"]  # (of the slope; not a number after no step, which changes nothing)
+        grow = (last["short"] > 0) & (kept > 0.5)
+        return (last["radius"] * torch.where(grow, 2.0, torch.where(kept < -1, 0.25, 1.0))).maximum(least)
 
 
 #: below this share of the profile information the observed one may be the draws' noise
 CLEARLY = 0.1
 
 
-def newton_step(g: Tensor, profile: Tensor, observed: Tensor, outer: Tensor, free: Tensor, radius: float) -> Tensor:
-    """H^-1 g among the free numbers, no longer than ``radius`` in the metric of H; see :class:`Scoring`.
+def newton_step(
+    g: Tensor, profile: Tensor, observed: Tensor, outer: Tensor, free: Tensor, radius: Tensor
+) -> tuple[Tensor, Tensor]:
+    """H^-1 g among the free numbers, no longer than ``radius`` in the metric of H, and how long it would have been.
+
+    See :class:`Scoring`.
 
     Args:
         g: (k,).
         profile, observed, outer: (k, k).
         free: (k,), False for what is held.
-        radius: in standard errors.
+        radius: in standard errors, ().
     """
     index = free.nonzero().flatten()
     profile, observed, outer = (h[index][:, index] for h in (profile, observed, outer))
@@ -286,4 +305,5 @@ def newton_step(g: Tensor, profile: Tensor, observed: Tensor, outer: Tensor, fre
     along = root.mT @ g[index]
     along = torch.where(share > 0, along / share.clamp_min(torch.finfo(g.dtype).tiny), 0.0)
     length = (along.square() * share).sum().sqrt()
-    return torch.zeros_like(g).index_copy(0, index, (root @ along) * (radius / length.clamp_min(radius)))
+    step = (root @ along) * (radius / length.maximum(radius))
+    return torch.zeros_like(g).index_copy(0, index, step), length

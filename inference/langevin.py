@@ -4,7 +4,7 @@ The target of client j is its restricted log joint, up to a constant its log pos
 
     U_j(z) = log p(z | w) + sum_i log p(y_ij | x_ij, z, theta),
 
-and a step of size gamma with preconditioner P (diagonal; 1 without) is
+and a step of size gamma with preconditioner P (1 without) is
 
     z' = z + gamma P grad U_j(z) + sqrt(2 gamma P) xi,    xi ~ N(0, I).
 
@@ -59,6 +59,8 @@ class Langevin:
             term); "fisher", 1 / E g^2 (the diagonal of Titsias, NeurIPS 2023); "full", his (E g g^T)^-1, one matrix per
             latent, for few numbers that depend on each other. They are learned during burn-in from the gradients g of
             all of a row's chains, then held.
+        metric: a personal value R (e, e) of which P is R R^T, where it is known and need not be learned; for one latent
+            with e numbers.
         burn: steps at the beginning that are not kept.
         thin: every so many of the others are.
         target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
@@ -74,6 +76,7 @@ class Langevin:
     metropolis: bool = False
     batch: int | None = None
     precondition: Preconditioning = "none"
+    metric: str | None = None
     burn: int = 0
     thin: int = 1
     target: float | None = None
@@ -102,6 +105,8 @@ class Langevin:
             raise UserError("a minibatch knows no acceptance probability: metropolis needs batch=None")
         if self.precondition != "none" and not self.burn:
             raise UserError(f"the preconditioner {self.precondition!r} is learned during burn-in: burn must be above 0")
+        if self.metric and (self.precondition != "none" or len(self.names) > 1):
+            raise UserError("a metric is a preconditioner of its own, for one latent: precondition='none'")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
         if self.target is None and (self.sizes or (self.acceptance and not self.metropolis)):
@@ -171,6 +176,8 @@ class Langevin:
         chains, rows = noise.particles, len(local.clients)
         gamma = self._first_sizes(local, chains)
         scale = _Preconditioner(self.precondition)
+        if self.metric:
+            scale.set(self.names[0], local.rows[self.metric].squeeze(1))
         height, slope = density(z)
         accepted = torch.zeros_like(gamma)
         recent, kept = gamma.log(), []
@@ -293,15 +300,21 @@ FORGET = 0.02
 
 
 class _Preconditioner:
-    """P, one for each row and latent, learned from the gradients of the row's chains; 1 everywhere without one.
+    """P, one for each row and latent: given, learned from the gradients of the row's chains, or 1.
 
-    What is kept is F = E g^2 or E g g^T; everything takes and gives (C, S, 1, *event).
+    Everything takes and gives (C, S, 1, *event).
     """
 
     def __init__(self, kind: Preconditioning) -> None:
         self.kind, self.seen = kind, 0
-        self._mean: State = {}  # F: (1, S, 1, *event), or (S, e, e)
-        self._now: State = {}  # what P is made of: its diagonal, or the Cholesky factor of its inverse
+        self._mean: State = {}  # F = E g^2 or E g g^T: (1, S, 1, *event), or (S, e, e)
+        self._diagonal: State = {}  # P, (1, S, 1, *event)
+        self._root: dict[str, tuple[Tensor, Tensor]] = {}  # R with P = R R^T, and its inverse, (S, e, e)
+
+    def set(self, name: str, root: Tensor) -> None:
+        """P = R R^T from R, a lower triangle (S, e, e)."""
+        one = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
+        self._root[name] = root, torch.linalg.solve_triangular(root, one, upper=False)
 
     def learn(self, slopes: State) -> None:
         """Takes one more gradient of every chain."""
@@ -322,32 +335,29 @@ class _Preconditioner:
                 share = 1e-9 + 1 / (self.seen * len(g))
                 level = mean.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * share
                 one = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-                self._now[k] = torch.linalg.cholesky_ex(mean + (level + 1e-12) * one).L
+                inverse = torch.linalg.cholesky_ex(mean + (level + 1e-12) * one).L.mT
+                self._root[k] = torch.linalg.solve_triangular(inverse, one, upper=True), inverse
             else:
-                self._now[k] = 1 / (1e-5 + mean.pow(0.5 if self.kind == "rms" else 1.0))
+                self._diagonal[k] = 1 / (1e-5 + mean.pow(0.5 if self.kind == "rms" else 1.0))
 
     def apply(self, name: str, v: Tensor) -> Tensor:
         """P v."""
-        if self.kind == "none":
-            return v
-        p = self._now[name]
-        return torch.cholesky_solve(_columns(v), p).view_as(v) if self.kind == "full" else p * v
+        if name in self._root:
+            root, _ = self._root[name]
+            return (root @ (root.mT @ _columns(v))).view_as(v)
+        return self._diagonal[name] * v if name in self._diagonal else v
 
     def root(self, name: str, v: Tensor) -> Tensor:
         """A root of P times v: standard normals become N(0, P)."""
-        if self.kind == "none":
-            return v
-        p = self._now[name]
-        if self.kind == "full":
-            return torch.linalg.solve_triangular(p.mT, _columns(v), upper=True).view_as(v)
-        return p.sqrt() * v
+        if name in self._root:
+            return (self._root[name][0] @ _columns(v)).view_as(v)
+        return self._diagonal[name].sqrt() * v if name in self._diagonal else v
 
     def square(self, name: str, v: Tensor) -> Tensor:
         """v^T P^-1 v, (C, S)."""
-        if self.kind == "none":
-            return _over_event(v.square())
-        p = self._now[name]
-        return _over_event((p.mT @ _columns(v)).square() if self.kind == "full" else v.square() / p)
+        if name in self._root:
+            return _over_event((self._root[name][1] @ _columns(v)).square())
+        return _over_event(v.square() / self._diagonal[name] if name in self._diagonal else v.square())
 
 
 def _columns(v: Tensor) -> Tensor:

@@ -72,6 +72,9 @@ class Method:
     name: ClassVar[str] = ""
     #: shared values of which a client uses its own locally trained copy when it predicts
     copies: ClassVar[tuple[str, ...]] = ()
+    #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
+    #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
+    global_draws: ClassVar[int] = 0
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
 
@@ -115,7 +118,7 @@ class Method:
 
     @property
     def has_global_model(self) -> bool:
-        """Whether the shared state alone predicts (personal latents at their prior mean)."""
+        """Whether the shared state alone predicts (personal latents from their prior alone)."""
         return True
 
     def newcomer(self, personal: State, initial: State) -> State:

@@ -1,7 +1,8 @@
 """Predictions and evaluation of any method, from its model and guide alone.
 
 A *personal* prediction (PM) runs the model at a client's own values: at the posterior mean of its latents, or
-averaged over draws. The *global* one (GM) knows the shared values only: personal latents stand at their prior mean.
+averaged over draws. The *global* one (GM) knows the shared values only: personal latents stand at their prior mean, or
+are drawn from the prior (:attr:`~hierfl.inference.method.Method.global_draws`).
 """
 
 from __future__ import annotations
@@ -286,12 +287,13 @@ def entropies(fitted: Fitted, x: Tensor | None = None, draws: int = 0, size: int
 def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     """Metrics of the global model on the pool's examples ``index``, all as one client."""
     federation = fitted.federation
-    size = max(1, BUDGET // max(1, federation.classes) // 10)
+    draws = fitted.method.global_draws
+    size = max(1, BUDGET // max(1, federation.classes) // max(10, draws))
     parts = []
     for piece in index.split(size):
         x, y = federation.examples(piece[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
-        parts.append(site_rows(response(fitted.global_sites(batch)), batch, federation.task))
+        parts.append(site_rows(response(fitted.global_sites(batch, draws)), batch, federation.task))
     rows = {k: np.stack([p[k].cpu().double().numpy() for p in parts]) for k in parts[0]}
     n = rows["n"][:, 0]
     one = {k: (n @ v[:, 0] / n.sum())[None] for k, v in rows.items() if k not in ("n", "bins", "rmse")}

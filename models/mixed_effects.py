@@ -9,8 +9,9 @@
 
 Gaussian: the guide is the exact conditional p(b_j | D_j, beta, L, sigma), so that each place's ELBO *is* its marginal
 log likelihood, and the ELBO's gradient its score (Fisher's identity); expectations of quadratics are taken at sigma
-points, without Monte-Carlo error. Others: the guide is what Metropolis-adjusted chains have kept of it. Places send
-scores and their outer products. After the last round chains draw every place's posterior, whatever the family.
+points, without Monte-Carlo error. Others: the guide is what Metropolis-adjusted chains have kept of it, and when the
+shared values move, the chains are moved along with its mode and curvature. Places send scores and their outer products.
+After the last round chains draw every place's posterior, whatever the family.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ LEAST = 1e-4
 AS_LIKELY = 1e-3
 #: a correlation beyond this stands at its bound
 EDGE = 0.999
-#: rounds in which chains that begin at zero go to where the posterior's mass is, and nothing else moves
-SETTLING = 3
+#: Newton steps to a posterior's mode, at most, and the last one's length on the scale of eta
+CLIMB, ARRIVED = 100, 1e-8
 #: burn-in of the last chains, and what their step sizes are adapted to accept
 BURN, ACCEPTED = 300, 0.574
 
@@ -61,6 +62,7 @@ class MixedEffects(Method):
 
     name = "mixed-effects"
     tabular = True
+    global_draws = 200  # a new place differs from the others: the spread between them belongs to what is said of it
     network: Design
 
     @dataclass(frozen=True)
@@ -151,8 +153,8 @@ class MixedEffects(Method):
     def personal(self, start: Start) -> State:
         s, q = self.settings, len(self.network.random)
         kept = 0 if self.exact else s.steps - s.steps // 2
-        chains = {"b_draws": torch.zeros(s.chains, kept, q).double()}
-        return chains | ({"b_mean": torch.zeros(q).double(), "b_root": self.first_sd().diag()} if self.exact else {})
+        draws = torch.randn((s.chains, kept, q), generator=start.rng, dtype=torch.float64) * self.first_sd()
+        return {"b_mean": torch.zeros(q).double(), "b_root": self.first_sd().diag(), "b_draws": draws}
 
     def guide(self, batch: Batch) -> None:
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet, where the exact posterior is known
@@ -162,21 +164,20 @@ class MixedEffects(Method):
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        return [Conditional(self) if self.exact else self.chain(s.steps, s.steps // 2)]
+        return [Conditional(self), *([] if self.exact else [self.chain(s.steps, s.steps // 2)])]
 
     def chain(self, steps: int, burn: int, thin: int = 1, target: float | None = None) -> Langevin:
-        """In the metric of the posterior's own precision, where steps have no units."""
+        """In the metric of the posterior's own curvature, where steps have no units."""
         start: Literal["last", "prior"] = "prior" if self.exact else "last"
         return Langevin(
-            ["b"], steps, 0.5, metropolis=True, precondition="full", burn=burn, thin=thin, target=target, start=start
+            ["b"], steps, 0.5, metropolis=True, metric="b_root", burn=burn, thin=thin, target=target, start=start
         )
 
     def posterior(self) -> list[LocalStep]:
         s = self.settings
-        conditional: list[LocalStep] = [Conditional(self)] if self.exact else []
         if not s.draws:
-            return conditional
-        return [*conditional, self.chain(BURN + s.draws * s.thin, BURN, s.thin, ACCEPTED)]
+            return [Conditional(self)]
+        return [Conditional(self), self.chain(BURN + s.draws * s.thin, BURN, s.thin, ACCEPTED)]
 
     def exchange(self) -> dict[str, Rule]:
         s = self.settings
@@ -184,8 +185,8 @@ class MixedEffects(Method):
         if s.prior == "hierarchical":
             how["least"] = {"effects.log_sd": (LEAST * self.first_sd()).log()}
 
-        def rate(t: int) -> float:  # the chains find their places; Newton steps; then their average, in effect
-            return 0.0 if t <= SETTLING and not self.exact else 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
+        def rate(t: int) -> float:  # Newton steps; then their average, in effect
+            return 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
 
         if self.exact:
             return {"effects": Scoring("b", 50, sigma_points=True, rate=rate, **how)}
@@ -210,14 +211,21 @@ class MixedEffects(Method):
 
 @dataclass(frozen=True)
 class Conditional:
-    """The exact posterior of a gaussian response's random effects, N(m_j, V_j), by completing the square in b = L u."""
+    """Mode m_j of a place's posterior and the root of V_j, the inverse of its curvature there, in b = L u.
+
+    For a gaussian response that is the exact posterior, in one Newton step. Others' log likelihoods are generalised
+    self-concordant in eta (their third derivative is never above the second), for which steps damped by log(1 + r) / r,
+    r how far eta would go, climb from anywhere (Sun and Tran-Dinh, Math. Programming 2019). Their chains move along:
+    draws keep their place relative to mode and root, so that they are near the posterior's mass after however large a
+    step of the server, and where nothing shared moves they stay what they were.
+    """
 
     method: MixedEffects
 
     @property
     def trains(self) -> Sequence[str]:
-        """Mean, and a lower triangle whose square is the covariance."""
-        return ("b_mean", "b_root")
+        """Mode, a lower triangle whose square is V_j, and the chains."""
+        return ("b_mean", "b_root", "b_draws")
 
     def run(self, local: Local, phase: object) -> Local:
         """Solves all rows' systems at once."""
@@ -227,23 +235,46 @@ class Conditional:
             with Restrict(part.values):
                 parts.append(self.solve(part.batch()))
         mean, root = (torch.cat(found).unsqueeze(1) for found in zip(*parts, strict=True))
-        return local.put({"b_mean": mean, "b_root": root})
+        new = {"b_mean": mean, "b_root": root}
+        if not self.method.exact:
+            old = {k: local.rows[k].flatten(0, 1) for k in self.trains}  # (S, q), (S, q, q), (S, chains, kept, q)
+            gap = (old["b_draws"] - old["b_mean"][:, None, None]).flatten(1, 2)
+            gap = torch.linalg.solve_triangular(old["b_root"].mT, gap, upper=True, left=False) @ root.squeeze(1).mT
+            new["b_draws"] = gap.view_as(local.rows["b_draws"]) + mean[:, :, None, None]
+        return local.put(new)
 
     def solve(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """m_j (S, q) and R_j (S, q, q) with V_j = R_j R_j^T."""
         x, z, known = self.method.network.split(batch.x)
-        weight = self.method.noise(known).pow(-2).expand(batch.y.shape)
-        if batch.mask is not None:
-            weight = weight * batch.mask
-        root = self.method.spread()
+        root, fixed = self.method.spread(), (x * self.method.value("beta")).sum(-1)
         zl = z @ root  # (S, n, q)
         one = torch.eye(zl.shape[-1], dtype=zl.dtype, device=zl.device)
-        factor = torch.linalg.cholesky(one + (zl * weight[..., None]).mT @ zl)  # of the precision of u
-        gap = (batch.y - (x * self.method.value("beta")).sum(-1)) * weight
-        u = torch.cholesky_solve((zl * gap[..., None]).sum(-2)[..., None], factor)  # (S, q, 1)
+        u = zl.new_zeros(zl.shape[0], zl.shape[-1])
+        for _ in range(1 if self.method.exact else CLIMB):
+            slope, weight = self.slopes(fixed + (zl * u.unsqueeze(1)).sum(-1), batch, known)
+            factor = torch.linalg.cholesky(one + (zl * weight[..., None]).mT @ zl)  # of the precision of u
+            step = torch.cholesky_solve(((zl * slope[..., None]).sum(-2) - u)[..., None], factor).squeeze(-1)
+            if self.method.exact:
+                u = u + step
+                break
+            far = (zl @ step[..., None]).abs().amax((1, 2))
+            u = u + (torch.log1p(far) / far.clamp_min(ARRIVED))[:, None] * step
+            if far.max() < ARRIVED:
+                break
         # however small L is, L factor^-T is a root of V_j; its QR decomposition has the lower triangular one
         lower = torch.linalg.qr((root @ torch.linalg.inv(factor).mT).mT).R.mT
-        return (root @ u).squeeze(-1), lower * lower.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+        mode = (root @ u[..., None]).squeeze(-1)
+        return mode, lower * lower.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+
+    def slopes(self, eta: Tensor, batch: Batch, known: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of each row's log p(y | eta): its derivative and minus its second one, (S, n); 0 for padding."""
+        with torch.enable_grad():
+            eta = eta if eta.requires_grad else eta.detach().requires_grad_()
+            heights = self.method.response(eta, known).log_prob(batch.y)
+            heights = heights if batch.mask is None else torch.where(batch.mask, heights, 0.0)
+            (slope,) = torch.autograd.grad(heights.sum(), eta, create_graph=True)
+            (bend,) = torch.autograd.grad(slope.sum(), eta, create_graph=True)
+        return (slope, -bend) if torch.is_grad_enabled() else (slope.detach(), -bend.detach())
 
 
 # -- the marginal likelihood, at the places, and what its curvature says -----------------------------------------------
@@ -256,31 +287,23 @@ def marginals(method: MixedEffects, batch: Batch, values: Mapping[str, Tensor]) 
     """log integral p(D_j | b, beta, sigma) N(b | 0, L L^T) db of each row, differentiable in the shared values: (S,).
 
     Gaussian: the ELBO at the exact posterior, which is its bound with equality. Others: adaptive Gauss-Hermite
-    quadrature (Pinheiro and Bates, 1995) around mean and covariance of the draws.
+    quadrature (Pinheiro and Bates, 1995) around mode and curvature.
 
     Raises:
         UserError: where a quadrature would need too many nodes.
     """
+    q = len(method.network.random)
+    if not method.exact and q not in NODES:
+        raise UserError(f"the marginal likelihood of {q} random effects is out of a quadrature's reach")
+    with Restrict(values), torch.set_grad_enabled(method.exact and torch.is_grad_enabled()):
+        mean, root = Conditional(method).solve(batch)
     if method.exact:
-        with Restrict(values):
-            mean, root = Conditional(method).solve(batch)
         there = {"b_mean": mean.unsqueeze(1), "b_root": root.unsqueeze(1), "b_draws": values["b_draws"][..., :0, :]}
         return elbo(method, batch, {**values, **there}, SigmaPoints(batch.x.dtype))
-    q = len(method.network.random)
-    if q not in NODES:
-        raise UserError(f"the marginal likelihood of {q} random effects is out of a quadrature's reach")
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES[q])
     u = torch.as_tensor(list(itertools.product(nodes, repeat=q)), dtype=batch.x.dtype)  # (K, q)
     log_weight = torch.as_tensor(list(itertools.product(np.log(weights), repeat=q)), dtype=batch.x.dtype).sum(-1)
     u, log_weight = u.to(batch.x.device), log_weight.to(batch.x.device)
-    draws = values["b_draws"].flatten(2, 3).squeeze(1)  # (S, draws, q)
-    mean, gap = draws.mean(1), draws - draws.mean(1, keepdim=True)
-    with torch.no_grad(), Restrict(values):
-        prior = method.spread()
-    prior = prior @ prior.mT
-    spread = gap.mT @ gap / draws.shape[1]
-    stuck = (spread.diagonal(dim1=-2, dim2=-1) < 1e-6 * prior.diagonal(dim1=-2, dim2=-1)).any(-1)
-    root = torch.linalg.cholesky(torch.where(stuck[:, None, None], prior, spread))  # (chains that never moved)
     b = mean + torch.einsum("sij,kj->ksi", root, u)
     heights = log_joint(method, batch, values, {"b": b.unsqueeze(2)})
     heights = heights + (log_weight + 0.5 * u.square().sum(-1)).unsqueeze(1)

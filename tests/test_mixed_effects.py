@@ -159,7 +159,7 @@ def test_a_held_number_stays_and_the_others_move_as_if_it_were_not_there() -> No
     for _ in range(50):
         a, g = (torch.randn(shape, generator=rng, dtype=torch.float64) for shape in ((5, 5), (5,)))
         information, free = a @ a.T, torch.tensor([True, True, False, True, True])
-        step = newton_step(g, information, information, information, free, 1e9)
+        step, _ = newton_step(g, information, information, information, free, torch.tensor(1e9))
         rest = torch.linalg.solve(information[free][:, free], g[free])
         assert torch.allclose(step[free], rest, rtol=1e-6)
         assert step[2] == 0
@@ -233,6 +233,17 @@ def test_chunks_and_predictions() -> None:
     design = np.array([1.0, 2.0])
     spread = design @ covariance(whole) @ design + float((2 * whole.shared["effects.log_noise"]).exp())
     assert float(new[1]) == pytest.approx(spread**0.5, rel=0.05)
+
+
+def test_the_global_model_knows_how_much_places_differ() -> None:
+    """Its score is that of N(x beta, z^T Sigma z + sigma^2), of which 200 draws know a little less than all."""
+    fed, design = from_formula(table(30), "y ~ 1 + x + (1 + x | site)", test=0.3)
+    run = fit(MixedEffects(design, draws=0), fed, 20, chunk=30, dtype=torch.float64, progress=False)
+    x = fed.x[fed.everyone][:, :2]
+    spread = ((x @ covariance(run)) * x).sum(1) + (2 * run.shared["effects.log_noise"]).exp()
+    wanted = torch.distributions.Normal(x @ run.shared["effects.beta"], spread.sqrt()).log_prob(fed.y[fed.everyone])
+    assert run.last()["gm_nll"] == pytest.approx(-float(wanted.mean()), abs=0.03)
+    assert 0.8 < run.last()["gm_coverage90"] < 0.98
 
 
 def test_predictions_from_other_rows_of_the_table() -> None:

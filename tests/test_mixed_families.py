@@ -17,8 +17,10 @@ from scipy.stats import chi2, norm
 
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
+from hierfl.inference.method import Local, Start
 from hierfl.inference.run import Run
-from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood
+from hierfl.inference.svi import log_joint
+from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
 from hierfl.tables import TABLES
 
 
@@ -113,6 +115,48 @@ def test_a_fit_that_begins_far_off() -> None:
     table, numbers = effects(run.fitted)
     assert numbers["off_maximum"] < 0.05 / 3
     assert (np.abs(table.estimate - [0.5, 0.8, 0.5, -0.5, 0.7]) < 4 * table.standard_error).all()
+
+
+@pytest.mark.parametrize(("level", "spread", "rows"), [(5, 2.0, 50), (8, 1.0, 200)])
+def test_counts_of_thousands(level: float, spread: float, rows: int) -> None:
+    """Posteriors a thousandth as wide as the prior, thousands of standard errors from the start."""
+    rng = np.random.default_rng(12)
+    who = np.repeat(np.arange(15), rows)
+    x = rng.normal(size=len(who))
+    y = rng.poisson(np.exp(level + 0.5 * x + spread * rng.normal(size=15)[who]))
+    fed, design = from_formula(pd.DataFrame({"y": y, "x": x, "site": who}), "y ~ x + (1 | site)", family="poisson")
+    run = fit(MixedEffects(design, draws=100), fed, 30, chunk=15, dtype=torch.float64, progress=False)
+    table, numbers = effects(run.fitted)
+    assert numbers["off_maximum"] < 1e-3
+    assert abs(table.estimate[1] - 0.5) < 4 * table.standard_error[1]
+    import arviz as az
+
+    assert float(az.rhat(run.posterior().posterior)["b"].max()) < 1.03
+
+
+def test_a_mode_is_found_from_anywhere() -> None:
+    """And the chains keep their places beside it."""
+    df = counts("poisson", 8).assign(y=lambda d: d.y * 1000)
+    fed, design = from_formula(df, "y ~ x + (1 + x | site)", family="poisson")
+    method = MixedEffects(design)
+    for shift in (-8.0, 0.0, 8.0):
+        seeded = Start.of(method.network, 0)
+        start = {k: v.double() for k, v in method.shared(seeded).items()}
+        start["effects.beta"] = start["effects.beta"] + shift
+        rows = {k: v[None, None].expand(8, 1, *v.shape) for k, v in method.personal(seeded).items()}
+        local = Local(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
+        once = Conditional(method).run(local, 0)
+        again = Conditional(method).run(once, 0)
+        b = once.rows["b_mean"].transpose(0, 1).unsqueeze(2).clone().requires_grad_()  # (1, S, 1, q)
+        height = log_joint(method, local.batch(), local.values, {"b": b.reshape(1, 8, 1, 2)})
+        (slope,) = torch.autograd.grad(height.sum(), b)
+        root = once.rows["b_root"].squeeze(1)
+        assert (slope.reshape(8, 1, 2) @ root).abs().max() < 1e-6
+        for name in ("b_mean", "b_root", "b_draws"):
+            assert torch.allclose(once.rows[name], again.rows[name], rtol=1e-9, atol=1e-9)
+        gap = (once.rows["b_draws"] - once.rows["b_mean"][:, :, None, None]).flatten(1, 3)
+        started = (rows["b_draws"] / method.first_sd()).flatten(1, 3)
+        assert torch.allclose(torch.linalg.solve(root, gap.mT).mT, started, atol=1e-9)
 
 
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
@@ -262,6 +306,7 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("run", "--resume", "whole", "--quiet")[0] == 0
     assert kept == (tmp_path / "whole" / "effects.csv").read_bytes()
     df.assign(y=df.y + 1).to_csv(tmp_path / "mine.csv", index=False)
+    df.to_csv(tmp_path / "semi.csv", index=False, sep=";")
     for arguments, words in (
         ((*how, *model), "a binomial response is 0 or 1"),
         (how, "say what to fit to mine.csv: --formula"),
@@ -269,6 +314,7 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
         ((*how, *model, "--clients", "3"), "--clients is a data set's"),
         (("run", "mixed-effects", "--data", "digits"), "mixed-effects needs a table: FILE.csv, eight-schools"),
         (("run", "mixed-effects", "--data", "none.csv", "--formula", "y ~ 1 + (1|s)"), "no file"),
+        (("run", "mixed-effects", "--data", "semi.csv", "--formula", "y ~ 1 + (1|s)"), "separated by commas"),
         (("run", "pfedvem", "--data", "mine.csv"), "pfedvem needs a data set or FILE.npz"),
         (("run", "pfedvem", "--formula", "y ~ x"), "--formula is a table's"),
         (("run", "mixed-effects", "--family", "gamma"), "unknown family 'gamma'"),
