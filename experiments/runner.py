@@ -86,7 +86,8 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
     """The fit that a configuration describes, checked and ready, and the method's name."""
     run = config["run"]
     loaded = methods.load(run["method"])
-    federation, network = (_from_table if tables.is_table(run["data"]) else _from_pool)(run)
+    made = _from_table(run) if tables.is_table(run["data"]) else _from_pool(run, loaded.cls.latent)
+    federation, network = made
     if run["ood"]:
         strange_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
     try:
@@ -99,13 +100,13 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
         raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
 
 
-def _from_pool(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
+def _from_pool(run: Mapping[str, Any], latent: bool) -> tuple[Federation, Architecture]:
     pool = datasets.load(run["data"], Path(run["data_root"]))
     clients = run["clients"]
     if not clients and not run["split"].startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")
     federation = Federation.from_pool(pool, clients, run["split"], validation=run["validation"], seed=run["seed"])
-    network = architecture(run["network"], federation, run["noise"])
+    network = architecture(run["network"], federation, run["noise"], latent)
     if federation.task == "classification" and run["noise"] != 1.0:
         raise UserError("--noise is a regression's, and this is a classification")
     return federation, network

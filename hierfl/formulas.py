@@ -67,19 +67,9 @@ class Design(Architecture):
         head = LinearHead(len(fixed) + len(random), 1)
         units = tuple(units) or (1.0,) * len(random)
         return cls(
-            Network(nn.Identity()),
-            head,
-            None,
-            "design",
-            tuple(fixed),
-            tuple(random),
-            family,
-            known,
-            centre,
-            scale,
-            units,
-            separate,
-        )
+            Network(nn.Identity()), head, None, "design", fixed=tuple(fixed), random=tuple(random), family=family,
+            known=known, centre=centre, scale=scale, units=units, separate=separate,
+        )  # fmt: skip
 
     def split(self, columns: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """x (S, n, p), z (S, n, q) and standard errors (S, n) or None, from the inputs (S, n, p + q [+ 1])."""

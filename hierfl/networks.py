@@ -1,7 +1,8 @@
 """Networks as pure functions whose parameters may carry a client dimension.
 
-Any ``torch.nn.Module`` without buffers will do. With shared weights it is called as it is; with one set of weights
-per client, chains of linear layers are batched matrix products, and everything else goes through ``torch.func``.
+Any ``torch.nn.Module`` without buffers will do; batch norm, in a chain of known layers, too. With shared weights it is
+called as it is; with one set of weights per client, chains of linear layers are batched matrix products, and everything
+else goes through ``torch.func``.
 """
 
 from __future__ import annotations
@@ -9,15 +10,15 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyro
 import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import conv2d, linear
+from torch.nn.functional import batch_norm, conv2d, linear, pad
 from torch.nn.modules.dropout import _DropoutNd
 
 from .errors import UserError, unknown
@@ -30,6 +31,33 @@ if TYPE_CHECKING:
 #: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
 Drop = Callable[[str, Tensor], Tensor]
 
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+Norm = nn.BatchNorm1d | nn.BatchNorm2d
+#: what batch norm remembers of its batches; values like weights, but never trained
+STATISTICS = ("running_mean", "running_var")
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a value is a running statistic of batch norm, not a weight."""
+    return name.rpartition(".")[2] in STATISTICS
+
+
+@dataclass
+class Norms:
+    """How batch norm normalises while something is trained: by the batch, every client by its own.
+
+    Networks of which nothing is trained go on by their running statistics, unless they say otherwise.
+
+    Attributes:
+        mask: (S, n), False for padding, which stands on the right and never enters a statistic; None for none.
+        moving: names of what is trained.
+        running: new running statistics of what is trained, {name: (S, C)}; filled while networks run.
+    """
+
+    mask: Tensor | None
+    moving: frozenset[str]
+    running: dict[str, Tensor] = field(default_factory=dict)
+
 
 class Network:
     """A torch module whose parameters are Pyro parameters, called ``NAME.layer.weight`` and so on.
@@ -37,22 +65,38 @@ class Network:
     Called inside a model, it takes its weights from whoever runs the model. Weights are shared, (*shape), or one set
     per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a
     chain of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
+    Batch norm (in a chain of known layers) does, too: see :class:`Norms`; its running statistics are values beside the
+    weights, shared or each client's own.
 
     Args:
-        module: the network; it must have no buffers.
+        module: the network; it must have no buffers but batch norm's.
         name: the name of the whole group of parameters.
+        event: how many dimensions an input has, where draws of it may come (K, S, n, *event).
 
     Raises:
-        UserError: for a module with buffers (batch statistics would leak between clients) or dropout elsewhere.
+        UserError: for a module with other buffers, or batch norm or dropout elsewhere.
     """
 
-    def __init__(self, module: nn.Module, name: str = "base") -> None:
-        if any(True for _ in module.buffers()):
-            raise UserError(f"network {name!r} has buffers (batch norm?), which a pure function cannot keep")
-        self.module, self.name = copy.deepcopy(module).requires_grad_(False), name
-        self.names = tuple(f"{name}.{key}" for key, _ in module.named_parameters())
-        self._dims = {key: p.dim() for key, p in module.named_parameters()}
+    def __init__(self, module: nn.Module, name: str = "base", event: int | None = None) -> None:
+        self.module, self.name, self.event = copy.deepcopy(module).requires_grad_(False), name, event
         self._chain = _chain(self.module)
+        buffers = {key: b for key, b in module.named_buffers() if not key.endswith("num_batches_tracked")}
+        known = {f"{prefix}{s}" for prefix, layer in self._chain or [] if type(layer) in NORMS for s in STATISTICS}
+        if buffers.keys() - known:
+            raise UserError(
+                f"network {name!r} has buffers, which a pure function cannot keep; batch norm's it can, in an "
+                "nn.Sequential of known layers, with running statistics and a momentum"
+            )
+        values = {**dict(module.named_parameters()), **buffers}
+        self.names = tuple(f"{name}.{key}" for key in values)
+        self._dims = {key: p.dim() for key, p in values.items()}
+        #: which of its values belong to batch norm
+        self.norm_names = tuple(
+            f"{name}.{key}" for key in values
+            for prefix, layer in self._chain or [] if type(layer) in NORMS and key.startswith(prefix)
+        )  # fmt: skip
+        #: whether it normalises by its batches: where it is trained, or wherever anything is
+        self.norm: Literal["trained", "training"] = "trained"
         #: how many of the chain's layers are run client by client on a CPU: up to the last one that sees a picture
         pictures = [k for k, (_, layer) in enumerate(self._chain or [], 1) if isinstance(layer, (nn.Conv2d, *POOLING))]
         self._loop = max(pictures, default=0)
@@ -70,7 +114,19 @@ class Network:
                 reset = getattr(part, "reset_parameters", None)
                 if reset is not None:
                     reset()
-            return {f"{self.name}.{k}": p.detach().clone() for k, p in module.named_parameters()}
+            values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            return {f"{self.name}.{k}": values[k].detach().clone() for k in self._dims}
+
+    def broadcast(self, norm: Literal["batch", "running"] = "running") -> Network:
+        """The same network as the server sent it, whatever a client has made of its copy since.
+
+        Args:
+            norm: its batch norm goes by the batches that the client is trained on, or by its running statistics.
+        """
+        sent = copy.copy(self)
+        sent.name, sent.names = f"{BROADCAST}{self.name}", tuple(f"{BROADCAST}{k}" for k in self.names)
+        sent.norm = "training" if norm == "batch" else "trained"
+        return sent
 
     def __call__(self, x: Tensor) -> Tensor:
         """Features of ``x`` under the weights that the surrounding handler (or the param store) holds."""
@@ -80,26 +136,61 @@ class Network:
         """The network's own weights out of all ``values``, by the module's names."""
         return {name.removeprefix(self.name + "."): values[name] for name in self.names}
 
-    def apply(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None = None) -> Tensor:
+    def apply(
+        self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None = None, norms: Norms | None = None
+    ) -> Tensor:
         """The pure function: weights {key: (*shape) or (S, 1, *shape)}, x (S, n, *event) -> (S, n, features).
 
         Args:
             weights: by the module's names.
-            x: inputs.
+            x: inputs; draws of them, (K, S, n, *event), where the network knows how many dimensions an event has.
             drop: standard normals for dropout; None for the network as it predicts.
+            norms: how batch norm normalises; None for by its running statistics.
         """
+        mask, trained = None, norms is not None and not norms.moving.isdisjoint(self.names)
+        batchwise = bool(self.norm_names) and norms is not None and (trained or self.norm == "training")
+        if batchwise and norms is not None:
+            mask = norms.mask
+        if self.event is not None and x.dim() == self.event + 3:  # draws are more examples of the same client
+            draws = x.shape[0]
+            mask = None if mask is None else mask.repeat(1, draws)
+            y = self._apply(weights, x.movedim(0, 1).flatten(1, 2), drop, batchwise, mask, norms if trained else None)
+            return y.unflatten(1, (draws, -1)).movedim(1, 0)
+        return self._apply(weights, x, drop, batchwise, mask, norms if trained else None)
+
+    def _apply(
+        self,
+        weights: Mapping[str, Tensor],
+        x: Tensor,
+        drop: Drop | None,
+        batchwise: bool,
+        mask: Tensor | None,
+        learning: Norms | None,
+    ) -> Tensor:
         if self._chain is not None:
             looped = self._loop if x.device.type == "cpu" else 0
-            if looped and any(w.dim() > self._dims[k] for k, w in weights.items()):
-                own = ({k: self._own(k, w, j) for k, w in weights.items()} for j in range(x.shape[0]))
-                x = torch.stack([self._pictures(w, x[j], looped) for j, w in enumerate(own)])
+            seen: dict[str, list[Moments]] = {}
+            if looped and (batchwise or any(w.dim() > self._dims[k] for k, w in weights.items())):
+                done = []
+                for j in range(x.shape[0]):
+                    own = {k: self._own(k, w, j) for k, w in weights.items()}
+                    present = len(x[j]) if mask is None else int(mask[j].sum())
+                    done.append(self._pictures(own, x[j], looped, *((present, seen) if batchwise else ())))
+                x = torch.stack(done)
             elif looped:
                 x = _by_example(lambda xs: self._pictures(weights, xs, looped), x)
             for prefix, layer in self._chain[looped:]:
                 if isinstance(layer, nn.Dropout):
                     x = x if drop is None else _dropped(x, layer.p, drop(f"{self.name}/{prefix}drop", x))
                     continue
-                x = _layer(layer, weights.get(f"{prefix}weight"), weights.get(f"{prefix}bias"), x)
+                own = _values(prefix, weights)
+                if isinstance(layer, NORMS) and batchwise:
+                    x, moments = client_norm(x, own, layer, mask)
+                    seen[prefix] = [moments]
+                else:
+                    x = _layer(layer, own, x)
+            if learning is not None:
+                self._remember(weights, seen, learning)
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
             return _by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
@@ -117,28 +208,84 @@ class Network:
         """One client's weight."""
         return weight[row, 0] if weight.dim() > self._dims[key] else weight
 
-    def _pictures(self, weights: Mapping[str, Tensor], x: Tensor, layers: int) -> Tensor:
+    def _pictures(
+        self,
+        weights: Mapping[str, Tensor],
+        x: Tensor,
+        layers: int,
+        present: int | None = None,
+        seen: dict[str, list[Moments]] | None = None,
+    ) -> Tensor:
         """The first layers on a CPU, with one set of weights, (n, *event).
 
         Measured: all convolutions of one client before those of the next (they stay in cache), with channels last,
         take half as long as one grouped convolution after the other.
+
+        Args:
+            weights: of one client.
+            x: its examples.
+            layers: how many of the chain.
+            present, seen: batch norm goes by the batch, of which so many are no padding, and tells its moments; None
+                for by its running statistics.
         """
         assert self._chain is not None
-        done = []
-        for out in x.split(PICTURES):
-            out = out.contiguous(memory_format=torch.channels_last)
+        done, n = [], len(x)
+        for out in [x[:present]] if present is not None else x.split(PICTURES):
+            if out.dim() == 4:
+                out = out.contiguous(memory_format=torch.channels_last)
             for prefix, layer in self._chain[:layers]:
                 if isinstance(layer, nn.Conv2d):
                     weight, bias = weights[f"{prefix}weight"], weights.get(f"{prefix}bias")
                     out = _convolve(out, weight, bias, layer)
+                elif isinstance(layer, NORMS):
+                    own = _values(prefix, weights)
+                    if seen is None:
+                        out = _standing(out, own, layer)
+                    else:
+                        y, moments = client_norm(out[None], own, layer, None)
+                        out = y[0]
+                        seen.setdefault(prefix, []).append(moments)
                 else:
                     out = layer(out)
             done.append(out)
+        if present is not None and present < n:  # what comes of padding is masked further on
+            return pad(done[0], (0, 0) * (done[0].dim() - 1) + (0, n - present))
         return done[0] if len(done) == 1 else torch.cat(done)
+
+    def _remember(self, weights: Mapping[str, Tensor], seen: Mapping[str, list[Moments]], norms: Norms) -> None:
+        """Moves running statistics towards the batch's, as torch does; those of a client with one number stay."""
+        assert self._chain is not None
+        for prefix, layer in self._chain:
+            if prefix not in seen or not isinstance(layer, NORMS):
+                continue
+            mean, variance, known = (torch.cat(parts) for parts in zip(*seen[prefix], strict=True))
+            for what, new in zip(STATISTICS, (mean, variance), strict=True):
+                old = weights[f"{prefix}{what}"].detach()
+                old = old.squeeze(1) if old.dim() > 1 else old.expand_as(new)
+                moved = torch.lerp(old, new, layer.momentum or 0.0)
+                norms.running[f"{self.name}.{prefix}{what}"] = torch.where(known[:, None], moved, old)
 
 
 #: pictures that go through a chain's convolutions together on a CPU
 PICTURES = 128
+LAYER_VALUES = ("weight", "bias", *STATISTICS)
+#: before the names of values as they were broadcast
+BROADCAST = "broadcast."
+
+
+class Moments(NamedTuple):
+    """What batch norm saw of some clients' batches."""
+
+    mean: Tensor  # (S, C)
+    variance: Tensor  # (S, C), unbiased
+    known: Tensor  # (S,), whether there were two numbers to have one
+
+
+def _values(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A layer's own values out of a network's."""
+    return {k: weights[f"{prefix}{k}"] for k in LAYER_VALUES if f"{prefix}{k}" in weights}
+
+
 POINTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU, nn.Identity)
 POOLING = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 
@@ -149,7 +296,7 @@ def _chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     layers = parts if type(module) is nn.Sequential else [("", module)]
     with_weights = [layer for _, layer in layers if any(True for _ in layer.parameters())]
     used_twice = len(set(map(id, with_weights))) < len(with_weights)
-    pictures = [isinstance(layer, (nn.Conv2d, *POOLING)) for _, layer in layers]
+    pictures = [isinstance(layer, (nn.Conv2d, nn.BatchNorm2d, *POOLING)) for _, layer in layers]
     flat = [type(layer) in (nn.Linear, nn.Flatten) for _, layer in layers]
     back = any(flat[k] and any(pictures[k:]) for k in range(len(layers)))  # a picture again after it was flat
     if used_twice or back or not all(_known(layer) for _, layer in layers):
@@ -167,6 +314,10 @@ def _known(layer: nn.Module) -> bool:
         return layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
+    if type(layer) is nn.Unflatten:
+        return layer.dim == 1
+    if type(layer) in (nn.BatchNorm1d, nn.BatchNorm2d):
+        return bool(layer.track_running_stats) and layer.momentum is not None
     return type(layer) in (nn.Linear, nn.Dropout, *POINTWISE, *POOLING)
 
 
@@ -182,8 +333,66 @@ def _by_example(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-def _layer(layer: nn.Module, weight: Tensor | None, bias: Tensor | None, x: Tensor) -> Tensor:
-    """One layer of a chain, its parameters shared or one set per client; x (S, n, *event)."""
+def _standing(x: Tensor, own: Mapping[str, Tensor], layer: Norm) -> Tensor:
+    """Batch norm of one client's examples (n, C, ...) by its running statistics."""
+    return batch_norm(x, own["running_mean"], own["running_var"], own.get("weight"), own.get("bias"), eps=layer.eps)
+
+
+def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor | None) -> tuple[Tensor, Moments]:
+    """Batch norm of every client's examples by its own batch, padding left out.
+
+    A client with a single number per channel has no spread: it is normalised by its running statistics.
+
+    Args:
+        x: (S, n, C, ...).
+        own: weight, bias and running statistics, (C,) or (S, 1, C).
+        layer: torch's, whose eps is used.
+        mask: (S, n), False for padding.
+
+    Returns:
+        (S, n, C, ...), and the batch's moments.
+    """
+    rows, n, channels = x.shape[:3]
+    around = (*range(3, x.dim()),)
+    area = x[0, 0, 0].numel()
+    wide = {k: v.reshape(-1, channels).expand(rows, channels) for k, v in own.items()}
+    counts = torch.full((rows,), n, device=x.device) if mask is None else mask.sum(1)
+    known = counts * area > 1
+    if mask is None and n * area > 1:
+        mean, variance = x.new_zeros(rows * channels), x.new_ones(rows * channels)
+        weight, bias = (wide[k].flatten() if k in wide else None for k in ("weight", "bias"))
+        side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S C, ...): the clients' channels beside each other
+        y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=layer.eps)
+        seen = Moments(mean.view(rows, -1), variance.view(rows, -1), known)
+        return y.unflatten(1, (rows, channels)).transpose(0, 1), seen
+    here = torch.ones((rows, n), dtype=x.dtype, device=x.device) if mask is None else mask.to(x.dtype)
+    here = here.view(rows, n, *[1] * (x.dim() - 2))
+    total = (counts * area).clamp_min(1).to(x.dtype)[:, None]
+    mean = (x * here).sum((1, *around)) / total
+    centred = (x - _beside(mean, x)) * here
+    spread = centred.square().sum((1, *around))
+    # (what stands for the moments of a client without a variance has no gradient)
+    used_mean = torch.where(known[:, None], mean, wide["running_mean"])
+    used_variance = torch.where(known[:, None], spread / total, wide["running_var"])
+    y = (x - _beside(used_mean, x)) * _beside((used_variance + layer.eps).rsqrt(), x)
+    if "weight" in wide:
+        y = y * _beside(wide["weight"], x) + _beside(wide["bias"], x)
+    unbiased = spread.detach() / (total - 1).clamp_min(1)
+    return y, Moments(mean.detach(), unbiased, known)
+
+
+def _beside(value: Tensor, x: Tensor) -> Tensor:
+    """(S, C) beside (S, n, C, ...)."""
+    return value.view(value.shape[0], 1, value.shape[1], *[1] * (x.dim() - 3))
+
+
+def _layer(layer: nn.Module, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """One layer of a chain, its values shared or one set per client; x (S, n, *event)."""
+    weight, bias = own.get("weight"), own.get("bias")
+    if isinstance(layer, NORMS):
+        mean, variance = (_per_channel(own[k], x) for k in STATISTICS)
+        y = (x - mean) * (variance + layer.eps).rsqrt()
+        return y if weight is None or bias is None else y * _per_channel(weight, x) + _per_channel(bias, x)
     if isinstance(layer, nn.Linear):
         assert weight is not None
         return client_linear(x, weight, bias)
@@ -195,6 +404,11 @@ def _layer(layer: nn.Module, weight: Tensor | None, bias: Tensor | None, x: Tens
     if isinstance(layer, POINTWISE):
         return layer(x)
     return _by_example(layer, x)
+
+
+def _per_channel(value: Tensor, x: Tensor) -> Tensor:
+    """(C,) or (S, 1, C) beside (S, n, C, ...)."""
+    return value.view(*value.shape, *[1] * (x.dim() - 3))
 
 
 @effectful(type="network")
@@ -217,6 +431,9 @@ def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if weight.dim() == 2:
         return linear(x, weight, bias)
     weight = weight.squeeze(-3)
+    if weight.dim() == 3 and x.dim() > 3:  # draws of what this layer is given
+        y = x @ weight.mT
+        return y if bias is None else y + bias
     if weight.dim() == 3:
         x = x.expand(weight.shape[0], *x.shape[1:])
         return product(x, weight, bias) if bias is None or bias.dim() == 3 else product(x, weight) + bias
@@ -324,12 +541,22 @@ class Architecture:
         head: the part that differs between clients.
         noise: standard deviation of a regression's response; None for classification.
         spec: the name this was built from.
+        encoder: an input's mean and log variance of latent features, (S, n, 2 M), where the base network reads those;
+            None where it reads inputs.
+        latents: M, how many those are.
     """
 
     base: Network
     head: LinearHead
     noise: float | None = None
     spec: str = "custom"
+    encoder: Network | None = None
+    latents: int = 0
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """All that have weights."""
+        return (self.base,) if self.encoder is None else (self.encoder, self.base)
 
     def likelihood(self, output: Tensor) -> Any:
         """p(y | output): Softmax for classification, Normal for regression."""
@@ -342,19 +569,27 @@ NETWORKS = {
     "projection:D": "a matrix to D numbers, and a head without bias: y = z^T phi^T x (FedPop's synthetic data)",
     "cnn:C,C,...:H,H,...": "5x5 convolutions with C channels, each with ReLU and 2x2 max-pool; then hidden layers H",
     "convnet:C,C,...": "3x3 convolutions, ReLU, each but the last with 2x2 max-pool (padding 1); global average pool",
+    "bncnn:C,C,...:H,H,...": "5x5 convolutions (padding 2) with C channels, batch norm, ReLU, all but the last with "
+    "2x2 max-pool; then hidden layers H with batch norm",
     "NETWORK,dropout=P": "mlp or cnn with dropout after each hidden layer, where the network is trained",
+    "NETWORK,z-norm": "for latent features: batch norm of their mean and log variance",
 }
 
 
-def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Architecture:
+def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: bool = False) -> Architecture:
     """A network for this federation's inputs and responses.
+
+    With latent features the network is cut at its last convolution, or its last hidden layer where it has none. That
+    layer gives twice as many numbers, z's mean and log variance, without its batch norm; what follows it, its ReLU
+    first, becomes the base network. (The network without latent features is the limit of no variance.)
 
     Args:
         spec: one of :data:`NETWORKS`. pFedVEM's are mlp:100 (Fashion-MNIST), cnn:16,32:120,84 (CIFAR-10) and
             convnet:32,64,128,256,100 (CIFAR-100, SUN397); FedPop's mlp:512,256,64 (MNIST), cnn:64,64:120,64 (CIFAR-10)
-            and cnn:64,128:256,128,dropout=0.6 (CIFAR-100).
+            and cnn:64,128:256,128,dropout=0.6 (CIFAR-100); pFedV's bncnn:64,64,128:2048,512 (Digit-Five).
         federation: says what goes in and comes out.
         noise: standard deviation of a regression's response.
+        latent: with latent features.
 
     Raises:
         UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation.
@@ -362,24 +597,67 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0) -> Archi
     if not 0 < noise < float("inf"):
         raise UserError(f"noise must be a number above zero, not {noise}")
     outputs = federation.classes if federation.task == "classification" else 1
-    event = federation.event_shape
+    event, whole = federation.event_shape, spec
+    spec = spec.removesuffix(Z_NORM)
+    if spec != whole and not latent:
+        raise UserError(f"{Z_NORM[1:]} is for methods with latent features (pfedv, fedv); got {whole}")
+    encoder, latents = None, 0
     with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
         try:
             module = _module(spec, event)
-            features = module(torch.zeros(1, *event)).shape[-1]
+            features = module.eval()(torch.zeros(1, *event)).shape[-1]
+            if latent:
+                encoder, module = _cut(module, event, whole)
+                latents = encoder.eval()(torch.zeros(1, *event)).shape[-1] // 2
         except RuntimeError as error:
             small = "size" in str(error)  # torch's word for a picture that a convolution does not fit into
             why = f"does not fit inputs {tuple(event)}" if small else "does not fit into memory"
             raise UserError(f"network {spec} {why}") from error
     head = LinearHead(features, outputs, bias=not spec.startswith("projection"))
-    return Architecture(Network(module), head, None if federation.classes else noise, spec)
+    noise_or_none = None if federation.classes else noise
+    if encoder is None:
+        return Architecture(Network(module), head, noise_or_none, spec)
+    return Architecture(Network(module, event=1), head, noise_or_none, whole, Network(encoder, "encoder"), latents)
+
+
+#: the end of a network's name
+Z_NORM = ",z-norm"
+
+
+def _cut(module: nn.Sequential, event: torch.Size, spec: str) -> tuple[nn.Sequential, nn.Sequential]:
+    """Encoder and the rest of a network; see :func:`architecture`."""
+    layers = list(module)
+    if any(isinstance(layer, nn.Dropout) for layer in layers):
+        raise UserError(f"a network with latent features has noise of its own, and no dropout; got {spec}")
+    places = [k for k, layer in enumerate(layers) if isinstance(layer, nn.Conv2d)]
+    places = places or [k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
+    if not places:
+        raise UserError(f"network {spec} has no layer that could give latent features; as in mlp:100")
+    k = places[-1]
+    old, rest = layers[k], layers[k + 1 :]
+    normed = bool(rest) and isinstance(rest[0], NORMS)
+    rest = rest[1:] if normed else rest
+    before: list[nn.Module] = layers[:k]
+    last: list[nn.Module] = []
+    if isinstance(old, nn.Conv2d):
+        shape: tuple[Any, ...] = (old.kernel_size, old.stride, old.padding)
+        twice: nn.Module = nn.Conv2d(old.in_channels, 2 * old.out_channels, *shape)
+        last = [nn.BatchNorm2d(2 * old.out_channels)] if spec.endswith(Z_NORM) else []
+        picture = nn.Sequential(*before, twice).eval()(torch.zeros(1, *event)).shape[1:]
+        rest = [nn.Unflatten(1, (picture[0] // 2, *picture[1:])), *rest]
+        last += [nn.Flatten()]
+    else:
+        assert isinstance(old, nn.Linear)
+        twice = nn.Linear(old.in_features, 2 * old.out_features)
+        last = [nn.BatchNorm1d(2 * old.out_features)] if spec.endswith(Z_NORM) else []
+    return nn.Sequential(*before, twice, *last), nn.Sequential(*rest)
 
 
 def _module(spec: str, event: torch.Size) -> nn.Sequential:
     whole, (spec, _, rate) = spec, spec.partition(",dropout=")
     drop = _rate(rate, whole) if rate or whole != spec else 0.0
     kind, *parts = spec.split(":")
-    expected = {"linear": 0, "projection": 1, "mlp": 1, "cnn": 2, "convnet": 1}
+    expected = {"linear": 0, "projection": 1, "mlp": 1, "cnn": 2, "convnet": 1, "bncnn": 2}
     if kind not in expected:
         raise unknown("network", spec, NETWORKS)
     try:
@@ -389,7 +667,7 @@ def _module(spec: str, event: torch.Size) -> nn.Sequential:
     if len(widths) != expected[kind] or any(w < 1 for ws in widths for w in ws):
         wanted = next(name for name in NETWORKS if name.partition(":")[0] == kind)
         raise UserError(f"network {kind} needs widths above zero, as in {wanted}; got {spec}")
-    if kind in ("cnn", "convnet") and len(event) != 3:
+    if kind in ("cnn", "convnet", "bncnn") and len(event) != 3:
         raise UserError(f"network {kind} needs images (channels, height, width), and an input is {tuple(event)}")
     layers: list[nn.Module] = []
     if kind == "projection":
@@ -402,13 +680,19 @@ def _module(spec: str, event: torch.Size) -> nn.Sequential:
             layers += [nn.Conv2d(below, above, 3, padding=1), nn.ReLU()]
             layers += [nn.MaxPool2d(2, 2, padding=1)] if k < len(widths[0]) else []
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    if kind == "bncnn":
+        channels = [event[0], *widths[0]]
+        for k, (below, above) in enumerate(itertools.pairwise(channels), start=1):
+            layers += [nn.Conv2d(below, above, 5, padding=2), nn.BatchNorm2d(above), nn.ReLU()]
+            layers += [nn.MaxPool2d(2)] if k < len(widths[0]) else []
     if kind == "cnn":
         for below, above in itertools.pairwise([event[0], *widths[0]]):
             layers += [nn.Conv2d(below, above, 5), nn.ReLU(), nn.MaxPool2d(2)]
     layers.append(nn.Flatten())
-    features = nn.Sequential(*layers)(torch.zeros(1, *event)).shape[-1]
+    features = nn.Sequential(*layers).eval()(torch.zeros(1, *event)).shape[-1]
     for below, above in itertools.pairwise([features, *(widths[-1] if widths else [])]):
-        layers += [nn.Linear(below, above), nn.ReLU(), *([nn.Dropout(drop)] if drop else [])]
+        norm = [nn.BatchNorm1d(above)] if kind == "bncnn" else []
+        layers += [nn.Linear(below, above), *norm, nn.ReLU(), *([nn.Dropout(drop)] if drop else [])]
     return nn.Sequential(*layers)
 
 

@@ -25,13 +25,15 @@ from torch.distributions import constraints
 from .chains import Draws
 from .errors import UserError
 from .federation import Batch
-from .networks import Drop, Network
+from .networks import Drop, Network, Norms
 from .noise import Noise, reparametrise
 
 CLIENTS, DATA = "clients", "data"
 
 sample = pyro.sample
 param = pyro.param
+#: weighs the log densities inside: around a latent of the model, and around the same one of the guide
+scale = pyro.poutine.scale
 
 
 class _Whole(PlateMessenger):
@@ -117,6 +119,7 @@ class Restrict(Messenger):
         draw: name, distribution, whether the site is in the data plate -> value, for sites that have none.
         frozen: a cache for the output of networks none of whose parameters moves, or None.
         drop: standard normals for the networks' dropout; None where they predict.
+        norms: how networks' batch norm normalises; None where they predict.
 
     Example:
         >>> import torch, pyro.distributions as dist
@@ -133,9 +136,10 @@ class Restrict(Messenger):
         draw: Draw | None = None,
         frozen: FrozenFeatures | None = None,
         drop: Drop | None = None,
+        norms: Norms | None = None,
     ) -> None:
         super().__init__()
-        self.drop = drop
+        self.drop, self.norms = drop, norms
         self.values, self.latents, self.draw, self.frozen = values, latents or {}, draw, frozen
         self.sites: dict[str, Site] = {}
         #: parameters that were asked for
@@ -162,7 +166,7 @@ class Restrict(Messenger):
         if self.frozen is not None and self.frozen.serves(network, x):
             msg["value"] = self.frozen.features(network, self.values)
         else:
-            msg["value"] = network.apply(network.parameters_from(self.values), x, self.drop)
+            msg["value"] = network.apply(network.parameters_from(self.values), x, self.drop, self.norms)
         msg["done"] = True
 
     def _pyro_sample(self, msg: dict) -> None:
@@ -214,7 +218,7 @@ class FrozenFeatures:
 
     def serves(self, network: Network, x: Tensor) -> bool:
         """Whether the network's output on ``x`` is one that can be kept."""
-        return x is self._shown and self.moving.isdisjoint(network.names)
+        return x is self._shown and network.norm == "trained" and self.moving.isdisjoint(network.names)
 
     def features(self, network: Network, values: Mapping[str, Tensor]) -> Tensor:
         """The network's output on what was shown."""

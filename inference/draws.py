@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from pyro.distributions import Delta, ImproperUniform
 from torch import Tensor
 from torch.distributions import Independent
@@ -14,7 +15,7 @@ from torch.distributions import Independent
 from hierfl.chains import Draws
 from hierfl.posterior import to_inference_data
 
-from .method import State
+from .method import State, visible
 from .predict import Fitted, response, sample_keyed
 from .svi import guide_latents
 
@@ -64,7 +65,13 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     """
     federation = fitted.federation
     client = federation.ids[j]
-    latents, sites = fitted.personal_sites([j], federation.batch([j]), draws, "posterior")
+    noise, parts = fitted.noise([j], draws, "posterior"), []
+    for number, piece in enumerate(fitted.pieces(federation.batch([j]), draws)):
+        latents, sites = fitted.personal_sites([j], piece, draws, noise=noise)
+        y, place = response(sites), (number,) if number else ()
+        new = sample_keyed(y.fn, draws, federation.device, fitted.seed, "posterior_predictive", client, *place)
+        parts.append((y.fn.log_prob(y.value), new))
+    density, said = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
     chains, _ = chains_of(fitted)
 
@@ -81,16 +88,17 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
         prior = fitted.prior_sites(federation.batch([j]), fitted.values([j]), draws, "prior", client)
         for name in personal:
             groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(2)
-    y = response(sites)
-    said = drawn(sample_keyed(y.fn, draws, federation.device, fitted.seed, "posterior_predictive", client), 0)
-    groups["log_likelihood"] = {"y": drawn(y.fn.log_prob(y.value), 0)}
-    groups["posterior_predictive"] = {"y": said.astype(np.int16) if federation.task == "classification" else said}
+    predicted = drawn(said, 0)
+    groups["log_likelihood"] = {"y": drawn(density, 0)}
+    groups["posterior_predictive"] = {
+        "y": predicted.astype(np.int16) if federation.task == "classification" else predicted
+    }
     return groups
 
 
 def one_client(fitted: Fitted) -> State:
     """Values with which a model can be run on one row, whoever it is."""
-    return {**fitted.shared, **{k: v[:1].unsqueeze(1) for k, v in fitted.personal.items()}}
+    return visible(fitted.shared, {k: v[:1].unsqueeze(1) for k, v in fitted.personal.items()})
 
 
 def bytes_per_draw(fitted: Fitted) -> float:

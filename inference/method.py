@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Examples, Federation
-from hierfl.networks import Architecture
+from hierfl.networks import BROADCAST, Architecture
 from hierfl.noise import ClientNoise, generator
 
 if TYPE_CHECKING:
@@ -25,12 +25,25 @@ if TYPE_CHECKING:
 State = dict[str, Tensor]
 
 
+def visible(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:
+    """What clients see: rows hide shared values of the same name, which stay visible as they were broadcast.
+
+    Args:
+        shared: {name: (*shape)}.
+        rows: {name: (S, 1, *shape)}.
+
+    Returns:
+        All of them by name, and the shared ones once more under "broadcast.NAME".
+    """
+    return {**{f"{BROADCAST}{k}": v for k, v in shared.items()}, **shared, **rows}
+
+
 @dataclass(frozen=True)
 class Start:
     """Where every method starts from with this network and seed, so that comparisons are of the methods alone.
 
     Attributes:
-        base: fresh weights of the base network, {name: (*shape)}.
+        base: fresh weights of the base network (and of the encoder, where there is one), {name: (*shape)}.
         head: standard normals, one for each of the head's parameters, (d,); float64.
         rng: for anything else that a method starts with.
     """
@@ -43,7 +56,8 @@ class Start:
     def of(cls, network: Architecture, seed: int) -> Start:
         """The start that belongs to a seed."""
         head = torch.randn(network.head.d, generator=generator(seed, "initial head"), dtype=torch.float64)
-        return cls(network.base.init(generator(seed, "initial base")), head, generator(seed, "initial values"))
+        base = {k: v for net in network.networks for k, v in net.init(generator(seed, f"initial {net.name}")).items()}
+        return cls(base, head, generator(seed, "initial values"))
 
 
 def setting(
@@ -75,6 +89,8 @@ class Method:
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
+    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.networks.architecture`
+    latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
 
@@ -112,6 +128,14 @@ class Method:
         """
         return []
 
+    def adaptation(self) -> Sequence[LocalStep]:
+        """What a client that was never seen does with a few examples of its own; it sends nothing.
+
+        By default what all do after the last round, or else those of a round's steps that train personal values alone.
+        """
+        personal = self.personal(Start.of(self.network, 0))
+        return [*self.posterior()] or [s for s in self.local() if set(s.trains) <= set(personal)]
+
     def exchange(self) -> Mapping[str, Rule]:
         """How the server updates each shared value (or group of values) from the sum of the messages."""
         return {}
@@ -148,7 +172,7 @@ class Method:
         """
         known = list(known)
         found = tuple(k for k in known if k == name or k.startswith(name + "."))
-        if not found and name != self.network.base.name:
+        if not found and all(name != net.name for net in self.network.networks):
             raise unknown("value", name, known)
         return found
 
@@ -232,7 +256,7 @@ class Local:
     @property
     def values(self) -> State:
         """What the rows see: {name: (*shape) or (S, 1, *shape)}."""
-        return {**self.shared, **self.rows}
+        return visible(self.shared, self.rows)
 
     @property
     def sizes(self) -> list[int]:

@@ -8,7 +8,7 @@ are drawn from the prior (:attr:`~hierfl.inference.method.Method.global_draws`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,11 +30,14 @@ from hierfl.metrics import (
 from hierfl.noise import ClientNoise, key
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
-from .method import Local, Method, State
+from .method import Local, Method, State, visible
 from .svi import guide_latents, model_sites
 
 #: numbers (draws x examples x classes) that a prediction holds at a time
 BUDGET = 20_000_000
+#: latents of single examples (draws x examples x features) that a client's prediction holds at a time; part of what its
+#: draws are keyed by, so not an option
+LATENTS = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -62,12 +65,12 @@ class Fitted:
         """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
         index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
         own = {k: v[index].unsqueeze(1) for k, v in {**self.copies, **self.personal}.items()}
-        return {**self.shared, **own}
+        return visible(self.shared, own)
 
-    def noise(self, rows: Sequence[int], draws: int, purpose: str, counts: Sequence[int] | None = None) -> ClientNoise:
+    def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
         keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
-        return ClientNoise(keys, draws, counts=counts, device=self.federation.device, dtype=self.federation.dtype)
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype)
 
     def personal_sites(
         self,
@@ -76,6 +79,7 @@ class Fitted:
         draws: int,
         purpose: str = "predict",
         features: FrozenFeatures | None = None,
+        noise: ClientNoise | None = None,
     ) -> tuple[dict[str, Site], dict[str, Site]]:
         """The guide's and the model's sites for these clients.
 
@@ -85,20 +89,41 @@ class Fitted:
             draws: of the guide; 0 stands at the posterior mean.
             purpose: keys the draws.
             features: keeps what networks make of the batch for the next call.
+            noise: what the guide draws with, where a batch comes in pieces: the same for all of them.
         """
         values = self.values(rows)
-        counts = None if batch.mask is None else batch.mask.sum(1).tolist()
         with pyro.validation_enabled(False), torch.no_grad():
-            noise = self.noise(rows, draws, purpose, counts) if draws else None
+            if draws and noise is None:
+                noise = self.noise(rows, draws, purpose)
+            if noise is not None:
+                noise.counts = None if batch.mask is None else batch.mask.sum(1).tolist()
             latents = guide_latents(self.method, batch, values, noise)
             return latents, model_sites(self.method, batch, values, latents, features)
+
+    def pieces(self, batch: Batch, draws: int) -> Iterator[Batch]:
+        """A batch in pieces of so many examples that latents of single ones, if there are any, fit into memory.
+
+        Where the cuts are depends on the method and the number of draws alone.
+        """
+        template, own = self.federation.template(), {k: v[None, None] for k, v in self.initial.items()}
+        with pyro.validation_enabled(False), torch.no_grad():
+            latents = guide_latents(self.method, template, visible({**self.shared}, own), None)
+        held = sum(math.prod(site.fn.event_shape) for site in latents.values() if site.per_example)
+        size = max(1, LATENTS // (held * max(1, draws))) if held else max(1, batch.width)
+        for first in range(0, batch.width, size):
+            part = slice(first, first + size)
+            mask = None if batch.mask is None else batch.mask[:, part]
+            yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n)
 
     def global_sites(self, batch: Batch, draws: int = 0) -> dict[str, Site]:
         """The model's sites where only the shared values are known.
 
+        Latents of the clients come from their prior. Those of single examples come from the guide, which knows the
+        example (an encoder).
+
         Args:
             batch: data, any rows.
-            draws: 0 puts personal latents at their prior mean; more draws them from the prior.
+            draws: 0 puts latents at their mean; more draws them.
 
         Raises:
             UserError: if the method has no global model, or its prior no mean or draws.
@@ -107,10 +132,18 @@ class Fitted:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
         newcomer = self.method.newcomer(self.personal, self.initial)
         own = {k: v.expand(batch.rows, 1, *v.shape) for k, v in newcomer.items()}
-        return self.prior_sites(batch, {**own, **self.shared}, draws, "population")
+        values = {**own, **visible(self.shared, {})}
+        keys = [(self.seed, "population", row) for row in range(batch.rows)]
+        noise = ClientNoise(keys, draws, device=batch.x.device, dtype=batch.n.dtype) if draws else None
+        with pyro.validation_enabled(False), torch.no_grad():
+            latents = guide_latents(self.method, batch, values, noise)
+        encoded = {name: site.value for name, site in latents.items() if site.per_example}
+        return self.prior_sites(batch, values, draws, "population", latents=encoded)
 
-    def prior_sites(self, batch: Batch, values: State, draws: int, *purpose: object) -> dict[str, Site]:
-        """The model's sites with personal latents from their prior, one after the other as the model has them.
+    def prior_sites(
+        self, batch: Batch, values: State, draws: int, *purpose: object, latents: State | None = None
+    ) -> dict[str, Site]:
+        """The model's sites with latents from their prior, one after the other as the model has them, or as given.
 
         Raises:
             UserError: for a prior that has no mean (``draws`` 0), or cannot be drawn from.
@@ -123,16 +156,13 @@ class Fitted:
                 wanted = "be drawn from" if draws else "be put at its mean"
                 raise UserError(f"the prior of {name!r}, {type(fn).__name__}, cannot {wanted}") from error
 
-        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, latents, draw=from_prior) as seen:
             self.method.model(batch)
         return seen.sites
 
 
 def adapted(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
     """A client that was never seen, with its own posterior from a few examples; nothing shared moves, nothing is sent.
-
-    It does what every client does after the last round (chains), or else those of a round's steps that train personal
-    values alone.
 
     Args:
         fitted: what the federation has learned.
@@ -143,7 +173,7 @@ def adapted(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
         UserError: for a method with nothing personal to learn.
     """
     method, old = fitted.method, fitted.federation
-    steps = list(method.posterior()) or [s for s in method.local() if set(s.trains) <= set(fitted.initial)]
+    steps = method.adaptation()
     if not (fitted.initial and steps):
         raise UserError(f"{method.name or type(method).__name__} has nothing that a new client could learn for itself")
     nothing = torch.empty(0, dtype=torch.long, device=old.device)
@@ -200,19 +230,22 @@ def over_draws(values: Tensor) -> Tensor:
     return values.flatten(0, -3) if values.dim() > 2 else values.unsqueeze(0)
 
 
-def site_rows(site: Site, batch: Batch, task: str) -> dict[str, Tensor]:
-    """Metrics per row of what a response site predicts for the batch's targets."""
+def said(site: Site, y: Tensor, task: str) -> list[Tensor]:
+    """What a response site says of targets (S, n), examples in the last dimension but those of a class."""
     if task == "classification":
-        return classification_rows(log_probs(site.fn), batch.y, batch.mask)
+        return [log_probs(site.fn).mT]  # (S, C, n)
     fn = site.fn
-    gaussian = isinstance(fn, Normal)
-    return regression_rows(
-        over_draws(fn.mean),
-        over_draws(fn.stddev) if gaussian else None,
-        over_draws(fn.log_prob(batch.y)),
-        batch.y,
-        batch.mask,
-    )
+    spread = [over_draws(fn.stddev)] if isinstance(fn, Normal) else []
+    return [over_draws(fn.mean), over_draws(fn.log_prob(y)), *spread]  # (K, S, n)
+
+
+def site_rows(parts: Sequence[Sequence[Tensor]], batch: Batch, task: str) -> dict[str, Tensor]:
+    """Metrics per row of what was said of the pieces of a batch, one after the other."""
+    whole = [torch.cat(same, -1) for same in zip(*parts, strict=True)]
+    if task == "classification":
+        return classification_rows(whole[0].mT, batch.y, batch.mask)
+    mean, log_density, *spread = whole
+    return regression_rows(mean, spread[0] if spread else None, log_density, batch.y, batch.mask)
 
 
 def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
@@ -243,12 +276,17 @@ def evaluate_personal(
     results: list[dict[str, Tensor]] = [{} for _ in draws]
     for rows in pieces(federation.sizes(split), chunk, cost):
         batch = federation.batch(rows, split)
-        features = FrozenFeatures(frozenset(), lambda batch=batch: batch.x)  # type: ignore[misc]
-        features.show(batch.x)
         index = torch.tensor(rows, device=federation.device)
-        for k, result in zip(draws, results, strict=True):
-            _, sites = fitted.personal_sites(rows, batch, k, features=features)
-            for name, value in site_rows(response(sites), batch, federation.task).items():
+        noises = [fitted.noise(rows, k, "predict") if k else None for k in draws]
+        parts: list[list[list[Tensor]]] = [[] for _ in draws]
+        for piece in fitted.pieces(batch, max(draws)):
+            features = FrozenFeatures(frozenset(), lambda piece=piece: piece.x)  # type: ignore[misc]
+            features.show(piece.x)
+            for k, noise, found in zip(draws, noises, parts, strict=True):
+                _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
+                found.append(said(response(sites), piece.y, federation.task))
+        for result, found in zip(results, parts, strict=True):
+            for name, value in site_rows(found, batch, federation.task).items():
                 if name not in result:
                     empty = 0.0 if name in ("n", "bins") else float("nan")
                     result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
@@ -293,7 +331,10 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     for piece in index.split(size):
         x, y = federation.examples(piece[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
-        parts.append(site_rows(response(fitted.global_sites(batch, draws)), batch, federation.task))
+        found = [
+            said(response(fitted.global_sites(p, draws)), p.y, federation.task) for p in fitted.pieces(batch, draws)
+        ]
+        parts.append(site_rows(found, batch, federation.task))
     rows = {k: np.stack([p[k].cpu().double().numpy() for p in parts]) for k in parts[0]}
     n = rows["n"][:, 0]
     one = {k: (n @ v[:, 0] / n.sum())[None] for k, v in rows.items() if k not in ("n", "bins", "rmse")}

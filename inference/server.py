@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hierfl.errors import UserError
 from hierfl.federation import Federation
+from hierfl.networks import is_statistic
 from hierfl.noise import uniform
 
 from .compression import message_bytes
@@ -50,6 +51,11 @@ class Server(nn.Module):
             names = method.expand(group, shared)
             if names:
                 self.rules[group] = (rule, names)
+            if rule.differentiates and any(map(is_statistic, names)):
+                raise UserError(
+                    f"what is sent of {group!r} are gradients, and batch norm's running statistics have none: "
+                    "another network, or a method that sends weights"
+                )
         claimed = [name for _, names in self.rules.values() for name in names]
         twice = {name for name in claimed if claimed.count(name) > 1}
         if twice:

@@ -27,15 +27,18 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation, buckets, pad
+from hierfl.networks import Norms, is_statistic
 from hierfl.noise import ClientNoise, Noise, SigmaPoints, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 
-from .method import Local, Method, State
+from .method import Local, Method, State, visible
 
 
-def guide_latents(method: Method, batch: Batch, values: Mapping[str, Tensor], noise: Noise | None) -> dict[str, Site]:
-    """Runs the guide: each personal latent's distribution and value, (K, S, 1, *event), no K at its centre."""
-    with Restrict(values, draw=draw_with(noise)) as seen:
+def guide_latents(
+    method: Method, batch: Batch, values: Mapping[str, Tensor], noise: Noise | None, norms: Norms | None = None
+) -> dict[str, Site]:
+    """Runs the guide: each personal latent's distribution and value, (K, S, 1 or n, *event), no K at its centre."""
+    with Restrict(values, draw=draw_with(noise), norms=norms) as seen:
         method.guide(batch)
     for name, site in seen.sites.items():
         if site.kind == "latent" and not site.per_client:
@@ -85,6 +88,7 @@ def model_sites(
     latents: Mapping[str, Site],
     frozen: FrozenFeatures | None = None,
     noise: Noise | None = None,
+    norms: Norms | None = None,
 ) -> dict[str, Site]:
     """Runs the model with the guide's draws, and dropout where there is noise for it."""
     drawn, drop = {name: site.value for name, site in latents.items()}, None
@@ -93,7 +97,7 @@ def model_sites(
         def drop(name: str, x: Tensor) -> Tensor:
             return noise.normal(name, x.shape[-2], x.shape[-1:])[0]  # one mask for all particles
 
-    with Restrict(values, latents=drawn, frozen=frozen, drop=drop) as seen:
+    with Restrict(values, latents=drawn, frozen=frozen, drop=drop, norms=norms) as seen:
         method.model(batch)
     unused = latents.keys() - seen.sites.keys()
     if unused:
@@ -111,6 +115,7 @@ def elbo(
     analytic: bool = True,
     moving: bool = False,
     latents: Mapping[str, Site] | None = None,
+    norms: Norms | None = None,
 ) -> Tensor:
     """The rows' restricted ELBOs, averaged over the particles of ``noise``: (S,).
 
@@ -123,10 +128,11 @@ def elbo(
         analytic: False estimates every KL from the draws.
         moving: leaves out the terms that have no gradient in the leaves of ``values``.
         latents: the guide's, where they have been drawn already.
+        norms: how batch norm normalises; None for by its running statistics.
     """
-    latents = guide_latents(method, batch, values, noise) if latents is None else latents
+    latents = guide_latents(method, batch, values, noise, norms) if latents is None else latents
     total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
-    for name, site in model_sites(method, batch, values, latents, frozen, noise).items():
+    for name, site in model_sites(method, batch, values, latents, frozen, noise, norms).items():
         if not site.per_client:
             continue  # log p(globals): the server's
         if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):
@@ -214,7 +220,7 @@ def global_log_prob(
         shared: the globals.
         personal: one row of personal values (S, 1, *shape), which the sum does not depend on.
     """
-    values = {**shared, **personal}
+    values = visible(shared, personal)
     latents = guide_latents(method, batch, values, None)
     total = torch.zeros((), dtype=batch.n.dtype, device=batch.n.device)
     for site in model_sites(method, batch, values, latents).values():
@@ -243,7 +249,7 @@ def check_rows(method: Method, federation: Federation, shared: State, personal: 
             [("rows", j) for j in rows], 3, counts=[len(picked[j]) for j in rows],
             device=federation.device, dtype=federation.dtype,
         )  # fmt: skip
-        return elbo(method, batch, {**shared, **{k: v[rows] for k, v in own.items()}}, noise)
+        return elbo(method, batch, visible(shared, {k: v[rows] for k, v in own.items()}), noise)
 
     with torch.no_grad():
         together, alone = value([0, 1]), torch.cat([value([0]), value([1])])
@@ -277,7 +283,7 @@ def check_shapes(
     """
     clients, particles, width = 2, 3, 5
     own = {k: v.expand(clients, 1, *v.shape) for k, v in {**{k: shared[k] for k in rows}, **personal}.items()}
-    batch, values = federation.template(clients, width), {**shared, **own}
+    batch, values = federation.template(clients, width), visible(shared, own)
     noise = ClientNoise([("shapes", j) for j in range(clients)], particles, device=batch.x.device, dtype=batch.n.dtype)
     with torch.no_grad():
         latents = guide_latents(method, batch, values, noise)
@@ -403,13 +409,16 @@ class SVI:
         for group in optimizer.param_groups:  # (zero_grad costs more: it calls the profiler)
             for leaf in group["params"]:
                 leaf.grad = None
-        objective = elbo(method, batch, values, noise, frozen=frozen, moving=True, latents=latents)
+        norms = Norms(batch.mask, frozen.moving)
+        objective = elbo(method, batch, values, noise, frozen=frozen, moving=True, latents=latents, norms=norms)
         if not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
         if self.per == "example":
             objective = objective / batch.n
         (-objective.sum()).backward()
         optimizer.step()
+        for name, new in norms.running.items():
+            values[name].copy_(new.unsqueeze(1))
 
 
 def elbo_gradient(
@@ -438,8 +447,8 @@ def elbo_gradient(
             objective = elbo(local.method, batch, {**part.values, **leaves}, noise)
             if not objective.requires_grad:
                 continue  # a value that only log p(globals) knows: the server's own gradient moves it
-            found = torch.autograd.grad(objective.sum(), [leaves[name] for name in names], allow_unused=True)
-            for name, gradient in zip(names, found, strict=True):
+            found = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True)
+            for name, gradient in zip(leaves, found, strict=True):
                 if gradient is not None:
                     gradients[name][first:last] = gradient
     return {k: g.squeeze(1) for k, g in gradients.items()}
@@ -495,7 +504,7 @@ def spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 def _leaves(local: Local, names: Sequence[str]) -> State:
     """Autograd leaves that share the rows' memory, so that an optimiser's step is seen in them."""
-    return {k: local.rows[k].detach().requires_grad_() for k in names}
+    return {k: local.rows[k].detach().requires_grad_() for k in names if not is_statistic(k)}
 
 
 def shrunk(

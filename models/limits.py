@@ -6,21 +6,25 @@
     FedAvg   -> 0    w_j = w     theta       (w, theta) jointly       n_j w, n_j theta, n_j
     FedPer   -> inf  mu_j        theta       (mu_j, theta) jointly    n_j theta, n_j
     FedRep   -> inf  mu_j        theta       mu_j, then theta         n_j theta, n_j
+    FedBN    -> 0    w_j = w     theta but   (w, theta) jointly       n_j w, n_j theta less batch norm, n_j
+                                 its batch norm: theta_j
     Local    -> inf  mu_j        theta_j     (mu_j, theta_j) jointly  nothing
 
 Joint and block training are minibatch gradient descent on the mean log likelihood. (McMahan et al., AISTATS 2017;
-Arivazhagan et al., 2019; Collins et al., ICML 2021.)
+Arivazhagan et al., 2019; Collins et al., ICML 2021; Li et al., ICLR 2021.)
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
+from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
+from hierfl.networks import Architecture, is_statistic
 from hierfl.plates import clients, data, flat, param, sample
 
 
@@ -125,6 +129,40 @@ class FedAvg(SharedBase):
         return True
 
 
+class FedBN(FedAvg):
+    """rho -> 0, and a batch norm of its own for every client."""
+
+    name = "fedbn"
+
+    @dataclass(frozen=True)
+    class Settings(FedAvg.Settings):
+        """What of batch norm stays with the client."""
+
+        keeps: Literal["all", "statistics"] = setting(
+            "all", "of batch norm: weights and running statistics | the latter alone (SiloBN; Andreux et al., 2020)"
+        )
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        kept = [k for k in network.base.norm_names if is_statistic(k) or self.settings.keeps == "all"]
+        if not kept:
+            raise UserError("fedbn needs a network with batch norm, such as bncnn:16,32:64")
+        self.kept = frozenset(kept)
+
+    def shared(self, start: Start) -> State:
+        return {k: v for k, v in super().shared(start).items() if k not in self.kept}
+
+    def personal(self, start: Start) -> State:
+        return {k: v for k, v in start.base.items() if k in self.kept}
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        return {k: v.mean(0) for k, v in personal.items()}
+
+    @property
+    def has_global_model(self) -> bool:
+        return False
+
+
 class FedPer(SharedBase):
     """rho -> inf on the head: base and head trained jointly."""
 
@@ -132,6 +170,9 @@ class FedPer(SharedBase):
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
+
+    def adaptation(self) -> list[LocalStep]:
+        return [self.sgd("mu")]
 
 
 class FedRep(SharedBase):

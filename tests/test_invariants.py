@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import blobs, slopes
 from pyro import poutine
+from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
@@ -18,11 +19,11 @@ from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
 from hierfl.inference.exchange import closed_form_rho
-from hierfl.inference.method import Exchange, Start
+from hierfl.inference.method import Exchange, Start, visible
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.svi import elbo, global_log_prob, guide_latents, sgd
-from hierfl.models import FedAvg, FedPer, FedPop, FedRep, Local, PFedVEM
-from hierfl.networks import Architecture, architecture
+from hierfl.models import FedAvg, FedBN, FedPer, FedPop, FedRep, FedV, Local, PFedV, PFedVEM
+from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import ClientNoise, generator
 from hierfl.plates import Restrict, draw_with
 
@@ -30,11 +31,25 @@ PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls
 POPULATIONS = [(FedPop, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 POPULATIONS.append((FedPop, {"population": "energy"}))
-METHODS = [*PRIORS, *POPULATIONS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
+ENCODERS = [(PFedV, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
+ENCODERS += [(FedV, {"prior": "hierarchical", "prior_norm": "running"}), (FedV, {"kl": "mean"})]
+METHODS = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
+METHODS += [(FedBN, {}), (FedBN, {"keeps": "statistics"})]
 
 
 def names(case: tuple[type[Method], dict]) -> str:
     return "-".join([case[0].name or case[0].__name__, *case[1].values()])
+
+
+def network_for(cls: type[Method], fed: Federation) -> Architecture:
+    """One hidden layer of five: with batch norm for FedBN; with an encoder that has it for latent features."""
+    if cls is FedBN:
+        d, layers = fed.event_shape.numel(), (nn.BatchNorm1d(5), nn.ReLU())
+        with torch.random.fork_rng(devices=[]):
+            return Architecture(
+                Network(nn.Sequential(nn.Flatten(), nn.Linear(d, 5), *layers)), LinearHead(5, fed.classes)
+            )
+    return architecture("mlp:5,z-norm" if cls.latent else "mlp:5", fed, latent=cls.latent)
 
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
@@ -49,25 +64,26 @@ def states(method: Method, fed: Federation) -> tuple[dict, dict]:
     return shared, rows
 
 
-def noise_for(fed: Federation, clients: list[int], particles: int = 1) -> ClientNoise:
-    return ClientNoise([(0, fed.ids[j]) for j in clients], particles, dtype=torch.float64)
+def noise_for(fed: Federation, clients: list[int], particles: int = 1, counts: bool = False) -> ClientNoise:
+    sizes = [len(fed.train[j]) for j in clients] if counts else None
+    return ClientNoise([(0, fed.ids[j]) for j in clients], particles, counts=sizes, dtype=torch.float64)
 
 
 # -- 1. restriction -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", METHODS, ids=names)
-def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation, net: Architecture) -> None:
+def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation) -> None:
     """One row at a time and summed, plus log p(globals) once, against Pyro's own log densities of the whole plate."""
-    method = case[0](net, **case[1])
+    method = case[0](network_for(case[0], small), **case[1])
     shared, rows = states(method, small)
     everyone = list(range(small.clients))
     alone = [
         elbo(
             method,
             small.batch([j]),
-            {**shared, **{k: v[[j]] for k, v in rows.items()}},
-            noise_for(small, [j]),
+            visible(shared, {k: v[[j]] for k, v in rows.items()}),
+            noise_for(small, [j], counts=True),
             analytic=False,
         )
         for j in everyone
@@ -76,9 +92,10 @@ def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation, n
     ours = torch.cat(alone).sum() + global_log_prob(
         method, small.template(), shared, {k: v[:1] for k, v in rows.items()}
     )
-    with Restrict({**shared, **rows}, draw=draw_with(noise_for(small, everyone))):
+    values = visible(shared, rows)
+    with Restrict(values, draw=draw_with(noise_for(small, everyone, counts=True))):
         q = poutine.trace(method.guide).get_trace(batch)
-    with Restrict({**shared, **rows}):  # parameters only: the latents below are Pyro's to fix
+    with Restrict(values):  # parameters only: the latents below are Pyro's to fix
         p = poutine.trace(poutine.replay(poutine.condition(method.model, data=shared), trace=q)).get_trace(batch)
     assert torch.isclose(ours, p.log_prob_sum() - q.log_prob_sum(), rtol=1e-6)
 
@@ -115,7 +132,7 @@ def test_analytic_kl_is_torchs_and_agrees_with_its_monte_carlo_estimate(small: F
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
     """Chunks of 1, 7 and J = 9, and the clients in another order, after three rounds with minibatches: same to 1e-5."""
     fed = blobs([23, 7, 2, 14, 14, 5, 9, 31, 3])
-    method = case[0](architecture("mlp:5", fed), **case[1])
+    method = case[0](network_for(case[0], fed), **case[1])
     shuffled = fed.select([3, 8, 0, 6, 5, 1, 7, 4, 2])
     variants = [(fed, 1), (fed, 7), (fed, 9), (shuffled, 7)]
     runs = [

@@ -188,11 +188,6 @@ def image_federation(event: tuple[int, ...]) -> Federation:
     return Federation.from_arrays(x, np.arange(8) % 2, np.repeat(["a", "b"], 4), test=0)
 
 
-def test_buffers_are_refused() -> None:
-    with pytest.raises(UserError, match="buffers"):
-        Network(nn.BatchNorm1d(2))
-
-
 @given(draws=st.integers(1, 4), rows=st.integers(1, 4), n=st.integers(1, 4))
 @settings(max_examples=20, deadline=None)
 def test_head_weight_comes_before_bias_whatever_leads(draws: int, rows: int, n: int) -> None:

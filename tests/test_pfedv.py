@@ -1,0 +1,328 @@
+"""pFedV and FedV: the paper's objective, a round by hand, the prior that is broadcast, clients that were never seen."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Call
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from hierfl import Federation, UserError
+from hierfl.inference import fit
+from hierfl.inference import predict as predictions
+from hierfl.inference.method import Local, Method, Start, visible
+from hierfl.inference.svi import elbo, guide_latents, plan
+from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
+from hierfl.networks import Architecture, Norms, architecture, is_statistic
+from hierfl.noise import generator
+from hierfl.plates import Restrict
+
+SPEC = "bncnn:3,4:8,z-norm"
+
+
+def pictures(
+    sizes: tuple[int, ...] = (13, 8, 5), seed: int = 0, test: float = 0.0, contrast: bool = False
+) -> Federation:
+    """Three bars in noise, three classes; with contrast, every client has its own."""
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    y, who = rng.integers(0, 3, n), np.repeat(np.arange(len(sizes)), sizes)
+    y[:3] = [0, 1, 2]
+    x = 0.5 * rng.normal(size=(n, 1, 6, 6))
+    for k in range(3):
+        x[y == k, :, 2 * k : 2 * k + 2] += 1.5
+    if contrast:
+        x = x * np.array([1.0, -1.0, 3.0, -3.0])[who][:, None, None, None]
+    return Federation.from_arrays(x.astype(np.float32), y, np.array([f"c{j}" for j in who]), test=test)
+
+
+def method_of(cls: type[PFedV], fed: Federation, **settings: object) -> PFedV:
+    return cls(architecture(SPEC, fed, latent=True), **settings)
+
+
+def states(method: Method, fed: Federation) -> tuple[dict, dict]:
+    """Shared values; rows for all clients with copies of everything trained, all different from what was sent."""
+    start, rows = Start.of(method.network, 5), {}
+    shared = {k: v.double() for k, v in method.shared(start).items()}
+    for k, v in {**shared, **method.personal(start)}.items():
+        noise = 0.2 * torch.randn((fed.clients, 1, *v.shape), generator=generator(k), dtype=torch.float64)
+        rows[k] = (v + noise).abs() + 0.1 if k.endswith("running_var") else v + noise
+    return shared, rows
+
+
+class Torch(nn.Module):
+    """The network as anybody would write it, for one client."""
+
+    def __init__(self, network: Architecture, classes: int = 3) -> None:
+        super().__init__()
+        self.encoder, self.base = copy.deepcopy(network.encoder.module), copy.deepcopy(network.base.module)
+        with torch.random.fork_rng(devices=[]):
+            self.head = nn.Linear(network.head.features, classes)
+        self.double().requires_grad_(True)
+
+    def load(self, values: dict[str, Tensor], head: Tensor) -> Torch:
+        f = self.head.in_features
+        with torch.no_grad():
+            for name, value in [*self.named_parameters(), *self.named_buffers()]:
+                if name in values:
+                    value.copy_(values[name])
+            self.head.weight.copy_(head[: 3 * f].view(3, f))
+            self.head.bias.copy_(head[3 * f :])
+        return self
+
+    def flat_head(self) -> Tensor:
+        return torch.cat([self.head.weight.flatten(), self.head.bias])
+
+    def loss(self, x: Tensor, y: Tensor, xi: Tensor, alpha: float, sent: nn.Module | None, mean: bool) -> Tensor:
+        """Mean of CE + alpha KL, Eq. 7, the KL by the closed form for two Gaussians."""
+        mu, log_var = self.encoder(x).chunk(2, -1)
+        z = mu + (0.5 * log_var).exp() * xi
+        if sent is None:
+            mu_s, log_var_s = torch.zeros_like(mu), torch.zeros_like(mu)
+        else:
+            with torch.no_grad():
+                mu_s, log_var_s = sent(x).chunk(2, -1)
+        kl = 0.5 * (log_var_s - log_var + (log_var.exp() + (mu - mu_s) ** 2) / log_var_s.exp() - 1)
+        kl = kl.mean(-1) if mean else kl.sum(-1)
+        return (cross_entropy(self.head(self.base(z)), y, reduction="none") + alpha * kl).mean()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kl", ["sum", "mean"])
+@pytest.mark.parametrize("prior", ["hierarchical", "fixed"])
+@pytest.mark.parametrize("cls", [PFedV, FedV])
+def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str, training: bool) -> None:
+    """For the same noise, with batch norm by batches (prior and client alike) and by running statistics."""
+    fed = pictures()
+    method = method_of(cls, fed, prior=prior, kl=kl, alpha=0.7)
+    shared, rows = states(method, fed)
+    batch = fed.to(dtype=torch.float64).batch([0, 1, 2])
+    local = Local(method, fed.to(dtype=torch.float64), [0, 1, 2], 1, 0, shared, rows)
+    noise, again = (local.noise(0, 1, local.sizes) for _ in range(2))
+    norms = Norms(batch.mask, frozenset(rows)) if training else None
+    ours = elbo(method, batch, visible(shared, rows), noise, norms=norms) / batch.n
+    xi = again.normal("z", batch.width, torch.Size([method.network.latents]))[0]
+    sent = None
+    if prior == "hierarchical":
+        sent = (
+            Torch(method.network).load(shared, rows["w" if cls is FedV else "w_j_point"][0, 0]).train(training).encoder
+        )
+    for j, n in enumerate(fed.sizes()):
+        own = {k: v[j, 0] for k, v in rows.items()}
+        client = Torch(method.network).load(own, own["w" if cls is FedV else "w_j_point"]).train(training)
+        index = fed.train[j]
+        sent_j = copy.deepcopy(sent)  # (its statistics move)
+        loss = client.loss(fed.x[index].double(), fed.y[index], xi[j, :n], 0.7, sent_j, kl == "mean")
+        assert torch.isclose(ours[j], -loss.detach(), rtol=1e-8)
+
+
+@pytest.mark.parametrize(("cls", "prior"), [(PFedV, "hierarchical"), (FedV, "fixed")])
+def test_a_round_by_hand(cls: type[PFedV], prior: str) -> None:
+    """Two rounds, client after client in plain torch: minibatches with short ends, averages by n_j, statistics too."""
+    fed = pictures()
+    method = method_of(cls, fed, prior=prior, alpha=0.3, epochs=2, lr=0.05, batch=4)
+    run = fit(method, fed, rounds=2, chunk=3, dtype=torch.float64, progress=False, seed=3)
+    start = Start.of(method.network, 3)
+    shared = {k: v.double() for k, v in method.shared(start).items()}
+    heads = dict.fromkeys(range(3), 0.1 * start.head)
+    for t in (1, 2):
+        totals: dict[str, Tensor] = {}
+        for j, n in enumerate(fed.sizes()):
+            client = Torch(method.network).load(shared, shared.get("w", heads[j])).train()
+            sent = copy.deepcopy(client.encoder) if prior == "hierarchical" else None
+            optimizer = torch.optim.SGD(client.parameters(), lr=0.05)
+            local = Local(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
+            noise = local.noise(0, 1)
+            for number, step in enumerate(plan(local, 0, 0, 4, 2)):
+                index = fed.train[j][step[step >= 0]]
+                noise.counts = [len(index)]
+                xi = noise.at(number).normal("z", len(index), torch.Size([method.network.latents]))[0, 0]
+                for part in client.modules():
+                    if isinstance(part, nn.BatchNorm1d):  # torch refuses what has no spread
+                        part.train(len(index) > 1)
+                optimizer.zero_grad()
+                client.loss(fed.x[index].double(), fed.y[index], xi, 0.3, sent, False).backward()
+                optimizer.step()
+            heads[j] = client.flat_head().detach()
+            for name in shared:
+                value = heads[j] if name == "w" else client.state_dict()[name]
+                totals[name] = totals.get(name, 0) + n / sum(fed.sizes()) * value
+        shared = totals
+    for name, value in shared.items():
+        assert torch.allclose(run.shared[name], value, atol=1e-8), name
+    if cls is PFedV:
+        for j in range(3):
+            assert torch.allclose(run.personal["w_j_point"][j], heads[j], atol=1e-8)
+
+
+def divergence(prior_norm: str) -> float:
+    """KL from the hierarchical prior before a client's first step, in training."""
+    fed = pictures().to(dtype=torch.float64)
+    method = method_of(FedV, fed, prior_norm=prior_norm)
+    shared, _ = states(method, fed)
+    local = Local(method, fed, [0, 1, 2], 1, 0, shared, {}).own(shared)
+    batch, norms = local.batch(), Norms(local.batch().mask, frozenset(shared))
+    q = guide_latents(method, batch, local.values, None, norms)["z"].fn.base_dist
+    with Restrict(local.values, norms=norms):
+        p = method.prior(batch.x).base_dist
+    return float(torch.distributions.kl_divergence(q, p).sum())
+
+
+def test_the_prior_is_the_client_until_it_moves() -> None:
+    assert abs(divergence("batch")) < 1e-12
+    assert divergence("running") > 1.0
+
+
+def test_a_fixed_prior_never_moves_and_a_learned_one_does() -> None:
+    fed = pictures()
+    x = fed.to(dtype=torch.float64).batch([0]).x
+    for prior, moves in (("hierarchical", True), ("fixed", False)):
+        method = method_of(PFedV, fed, prior=prior, lr=0.1)
+        means = []
+        for rounds in (0, 2):
+            run = fit(method, fed, rounds=rounds, dtype=torch.float64, progress=False)
+            with Restrict(run.fitted.values([0])):
+                means.append(method.prior(x).mean)
+        assert (
+            (means[0] - means[1]).abs().max() > 1e-3 if moves else torch.equal(means[0].expand_as(means[1]), means[1])
+        )
+
+
+def test_a_flat_prior_is_the_plain_network() -> None:
+    """No KL and no variance: FedPer's model, but for the batch norm that the encoder's last layer has or has not."""
+    fed = pictures((20, 20))
+    plain = FedPer(
+        architecture("mlp:9,4", fed),
+        lr=0.1,
+        epochs=2,
+        momentum=0.0,
+        batch=32,
+    )
+    ours = PFedV(architecture("mlp:9,4", fed, latent=True), prior="flat", lr=0.1, epochs=2, batch=32)
+    shared = {k: v.double() for k, v in ours.shared(Start.of(ours.network, 0)).items()}
+    weight, bias = shared["encoder.3.weight"][:4], shared["encoder.3.bias"][:4]
+    theirs = {"base.1.weight": shared["encoder.1.weight"], "base.1.bias": shared["encoder.1.bias"]}
+    theirs |= {"base.3.weight": weight, "base.3.bias": bias}
+    mu = torch.randn((2, 1, ours.network.head.d), generator=generator("mu"), dtype=torch.float64)
+    fed = fed.to(dtype=torch.float64)
+    one = ours.local()[0].run(Local(ours, fed, [0, 1], 1, 0, shared, {"w_j_point": mu}), 0)
+    two = plain.local()[0].run(Local(plain, fed, [0, 1], 1, 0, theirs, {"mu": mu}), 0)
+    assert torch.allclose(one.rows["w_j_point"], two.rows["mu"], atol=1e-10)
+    assert torch.allclose(one.rows["encoder.3.weight"][:, :, :4], two.rows["base.3.weight"], atol=1e-10)
+    assert torch.equal(one.rows["encoder.3.weight"][:, :, 4:], shared["encoder.3.weight"][4:].expand(2, 1, 4, 9))
+
+
+# -- predictions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, object]:
+    fed = pictures((60, 60, 60), test=0.3, contrast=True)
+    how = {"lr": 0.1, "epochs": 5, "batch": 16, "kl": "mean", "alpha": 0.1}
+    return {cls.name: fit(method_of(cls, fed, **how), fed, rounds=20, progress=False, draws=8) for cls in (PFedV, FedV)}
+
+
+def test_they_learn(trained: dict) -> None:
+    for run in trained.values():
+        assert run.last()["pm_accuracy"] > 0.85
+        assert run.last()["pm_draws_accuracy"] > 0.85
+    assert trained["fedv"].last()["gm_accuracy"] > 0.85
+    assert trained["pfedv"].last()["gm_accuracy"] is None
+
+
+def test_pieces_change_nothing_but_the_draws(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained["fedv"]
+    whole = predictions.evaluate_personal(run.fitted, "test", 3, (0, 8))
+    monkeypatch.setattr(predictions, "LATENTS", 7 * 8 * run.fitted.method.network.latents)
+    for chunk in (1, 3):  # seven examples at a time, and draws that do not depend on who else is there
+        cut = predictions.evaluate_personal(run.fitted, "test", chunk, (0, 8))
+        np.testing.assert_allclose(cut[0]["nll"], whole[0]["nll"], rtol=1e-5)
+        if chunk == 1:
+            alone = cut[1]["nll"]
+        np.testing.assert_allclose(cut[1]["nll"], alone, rtol=1e-4)
+        assert not np.allclose(cut[1]["nll"], whole[1]["nll"], rtol=1e-6)
+    posterior = run.posterior(draws=4)
+    assert posterior.log_likelihood["y"].shape == (1, 4, sum(run.fitted.federation.sizes()))
+    assert "posterior" not in posterior.groups() or "z" not in posterior.posterior
+
+
+def test_a_client_that_was_never_seen(trained: dict) -> None:
+    """Another contrast: the global encoder and a last layer of its own, from a few examples."""
+    new = pictures((8, 8, 8, 120), seed=1, contrast=True)
+    index = new.train[3]
+    x, y = new.x[index], new.y[index]
+    for name, run in trained.items():
+        if name == "pfedv":
+            with pytest.raises(UserError, match="no global model"):
+                run.predict_new_client(x)
+            said = run.predict_new_client(x[30:], given=(x[:30], y[:30]), draws=0)
+            mean = run.personal["w_j_point"].mean(0)
+            assert torch.equal(run.fitted.method.newcomer(run.personal, {})["w_j_point"], mean)
+        else:
+            with pytest.raises(UserError, match="nothing that a new client"):
+                run.predict_new_client(x, given=(x, y))
+            said = run.predict_new_client(x[30:], draws=0)
+        assert torch.allclose(said.sum(1), torch.ones(len(said)), atol=1e-5)
+        accuracy = float((said.argmax(1) == y[30:]).float().mean())
+        assert accuracy > (0.6 if name == "pfedv" else 0.2)
+    averaged = trained["fedv"].predict_new_client(x[30:], draws=50)
+    assert not torch.allclose(averaged, said)
+
+
+def test_methods_that_cannot_be() -> None:
+    fed = pictures()
+    for make, words in (
+        (lambda: PFedV(architecture(SPEC.removesuffix(",z-norm"), fed)), "latent=True"),
+        (lambda: architecture("mlp:5,z-norm", fed), "latent features"),
+        (lambda: architecture("linear", fed, latent=True), "no layer"),
+        (lambda: architecture("mlp:5,dropout=0.5", fed, latent=True), "no dropout"),
+        (lambda: method_of(PFedV, fed, alpha=0), "alpha must be above 0"),
+        (lambda: FedBN(architecture("mlp:5", fed)), "fedbn needs a network with batch norm"),
+        (lambda: architecture("bncnn:3", fed), "needs widths"),
+    ):
+        with pytest.raises(UserError, match=words):
+            make()
+
+
+def test_networks_with_latent_features() -> None:
+    fed = pictures()
+    plain, latent = architecture("bncnn:3,4:8", fed), architecture("bncnn:3,4:8", fed, latent=True)
+    assert latent.latents == 4 * 3 * 3
+    assert (
+        latent.encoder.apply({k[8:]: v for k, v in latent.encoder.init(generator(0)).items()}, fed.batch([0]).x).shape[
+            -1
+        ]
+        == 72
+    )
+    assert len(plain.base.norm_names) == 12
+    assert len(latent.encoder.norm_names) == 4
+    assert len(architecture(SPEC, fed, latent=True).encoder.norm_names) == 8
+    assert plain.head == latent.head
+    assert not any(map(is_statistic, architecture("mlp:4", fed).base.names))
+
+
+def test_own_batch_norm_stays_with_the_client() -> None:
+    fed = pictures((20, 20, 20), contrast=True)
+    network = architecture("bncnn:3,4:8", fed)
+    run = fit(FedBN(network, lr=0.05), fed, rounds=2, progress=False)
+    assert run.personal.keys() == {*network.base.norm_names}
+    assert not run.shared.keys() & run.personal.keys()
+    statistics = fit(FedBN(network, keeps="statistics", lr=0.05), fed, rounds=2, progress=False)
+    assert all(map(is_statistic, statistics.personal))
+    for name, value in run.personal.items():
+        assert not torch.allclose(value[0], value[1]), name
+    everyone = fit(FedAvg(network, lr=0.05), fed, rounds=2, progress=False)
+    assert everyone.shared.keys() == {"w", *network.base.names}
+
+
+def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:
+    code, _, err = hierfl(
+        "run", "pfedv", "--rounds", 2, "--network", "mlp:16,8", "--out", "o", "--quiet", "--set", "lr=0.1"
+    )
+    assert code == 0, err
+    assert (tmp_path / "o" / "posterior.nc").is_file()
