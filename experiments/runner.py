@@ -194,6 +194,8 @@ def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: b
         ready, name = build(config)
     about = ready.federation.about
     config["run"]["redraws"] = int(about["redraws"])
+    if about.get("origin"):
+        config["run"]["data_origin"] = about["origin"]
     folder = folders.make(out, overwrite, f"{name}-{about['data']}")
     folders.write_config(folder, config)
     return folder, _run(ready, folder, name, progress, config["run"], resume=False)

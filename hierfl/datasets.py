@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
+from .domains import DIGIT_FIVE, DIGIT_THREE
 from .errors import UserError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from .domains import Made
 
 Task = Literal["classification", "regression"]
 
@@ -32,7 +35,8 @@ class Pool:
         mean, std: constants that standardise the inputs (after division by 255 for uint8), broadcastable to one
             input; None for inputs that are used as they are.
         fine_train, fine_test: subclass of each example, for concept drift.
-        client_train, client_test: whose each example is, where the data say so.
+        client_train, client_test: whose each example is (or of which domain), where the data say so.
+        origin: how the data were made, where they are not the published ones.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Pool:
     fine_test: np.ndarray | None = None
     client_train: np.ndarray | None = None
     client_test: np.ndarray | None = None
+    origin: str = ""
 
     def digest(self) -> str:
         """A fingerprint of the arrays, so that a resumed run notices other data under the same name."""
@@ -121,6 +126,50 @@ def _images(name: str) -> Callable[[Path], Pool]:
     return read
 
 
+def _mnist_m(root: Path) -> Pool:
+    from .domains import mnist_m
+
+    def mnist() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        pool = load("mnist", root)
+        return pool.x_train, pool.y_train, pool.x_test, pool.y_test
+
+    made = mnist_m(root, mnist)
+    return _made("mnist-m", made)
+
+
+def _synthetic_digits(root: Path) -> Pool:
+    from .domains import synthetic_digits
+
+    return _made("synthetic-digits", synthetic_digits(root))
+
+
+def _made(name: str, made: Made) -> Pool:
+    pool = make_pool(name, made.x_train, made.y_train, made.x_test, made.y_test)
+    return replace(pool, origin=made.origin)
+
+
+def _domains(name: str, parts: Sequence[str]) -> Callable[[Path], Pool]:
+    """A loader of several sets of digits as domains of one."""
+
+    def read(root: Path) -> Pool:
+        from .domains import resized
+
+        pools = [load(part, root) for part in parts]
+        x_train, x_test = (
+            np.concatenate([resized(x) for x in xs]) for xs in ([p.x_train for p in pools], [p.x_test for p in pools])
+        )
+        y_train, y_test = (np.concatenate(ys) for ys in ([p.y_train for p in pools], [p.y_test for p in pools]))
+        train, test = (
+            np.repeat(np.array(parts), [len(y) for y in ys])
+            for ys in ([p.y_train for p in pools], [p.y_test for p in pools])
+        )
+        pool = make_pool(name, x_train, y_train, x_test, y_test, client_train=train, client_test=test)
+        origins = [f"{p.name} {p.origin}" for p in pools if p.origin]
+        return replace(pool, origin="; ".join(origins))
+
+    return read
+
+
 def _paper(name: str, about: str, split: str = "label-skew:5", clients: int = 100, network: str = "mlp:100") -> DataSet:
     """An image set as pFedVEM uses it: 100 rounds, a tenth of the clients reports, two at the least."""
     return DataSet(
@@ -128,6 +177,7 @@ def _paper(name: str, about: str, split: str = "label-skew:5", clients: int = 10
     )
 
 
+BN_CNN = "bncnn:64,64,128:2048,512"
 CNN, DEEP_CNN = "cnn:16,32:120,84", "convnet:32,64,128,256,100"
 
 DATASETS: dict[str, DataSet] = {
@@ -147,6 +197,24 @@ DATASETS: dict[str, DataSet] = {
     ),
     "sun397": _paper(
         "sun397", "64x64 scenes, 3 superclasses of 50 subclasses, 15,000 images", "concept-drift", network=DEEP_CNN
+    ),
+    "svhn": _paper("svhn", "32x32 house numbers in colour, 10 classes, 99,289 images", network=CNN),
+    "usps": _paper("usps", "16x16 grey digits, 10 classes, 9,298 images"),
+    "mnist-m": replace(
+        _paper("mnist-m", "28x28 MNIST on colour photographs (published, or made here), 70,000 images", network=CNN),
+        load=_mnist_m,
+    ),
+    "synthetic-digits": replace(
+        _paper("synthetic-digits", "32x32 digits from fonts (published, or 12,500 made here)", network=CNN),
+        load=_synthetic_digits,
+    ),
+    "digit-five": DataSet(
+        "28x28 colour digits of five domains: " + ", ".join(DIGIT_FIVE), _domains("digit-five", DIGIT_FIVE),
+        clients=5, split="domains:7291", rounds=50, participation=1.0, evaluate_every=10, network=BN_CNN,
+    ),
+    "digit-three": DataSet(
+        "three of them, which need MNIST alone: " + ", ".join(DIGIT_THREE), _domains("digit-three", DIGIT_THREE),
+        clients=3, split="domains:1500", rounds=20, participation=1.0, evaluate_every=10, network=BN_CNN,
     ),
 }  # fmt: skip
 

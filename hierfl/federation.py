@@ -152,7 +152,13 @@ class Federation:
             classes=pool.classes,
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
-            about={"data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest()},
+            about={
+                "data": pool.name,
+                "split": split,
+                "redraws": parts.redraws,
+                "data_digest": pool.digest(),
+                "origin": pool.origin,
+            },
         )
 
     @classmethod

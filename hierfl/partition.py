@@ -30,6 +30,7 @@ class Split:
     about: str
     parameter: str | None
     make: Callable[[Pool, int, float, np.random.Generator], Parts]
+    names: Callable[[Pool, int], list[str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def split_pool(pool: Pool, clients: int, name: str, seed: int) -> Partition:
         train, test = SPLITS[kind].make(pool, clients, parameter, rng)
         short = [j for j in range(clients) if len(train[j]) < least or not len(test[j])]
         if not short:
-            return Partition(train, test, [str(j) for j in range(clients)], attempt)
+            named = SPLITS[kind].names
+            ids = named(pool, clients) if named else [str(j) for j in range(clients)]
+            return Partition(train, test, ids, attempt)
     j = short[0]
     if attempts > 1:
         raise UserError(f"split {name}: after {attempts} draws some client of {clients} is still left with too little")
@@ -382,6 +385,62 @@ def _natural(pool: Pool, clients: int, parameter: float, rng: np.random.Generato
     return [np.flatnonzero(train == c) for c in names], [np.flatnonzero(test == c) + offset for c in names]
 
 
+def _domains_of(pool: Pool) -> list[str]:
+    """The domains that the data name, in the order in which they come."""
+    if pool.client_train is None or pool.client_test is None:
+        raise UserError(f"{pool.name} has no domains (client_train, client_test); digit-three and digit-five have")
+    return list(dict.fromkeys(pool.client_train.astype(str).tolist()))
+
+
+def _domain_names(pool: Pool, clients: int) -> list[str]:
+    """Clients are called by their domain, and numbered where several share one."""
+    domains = _domains_of(pool)
+    if clients == len(domains):
+        return domains
+    return [f"{domains[j % len(domains)]}-{j // len(domains)}" for j in range(clients)]
+
+
+def _domains(pool: Pool, clients: int, parameter: float, rng: np.random.Generator) -> Parts:
+    """N training examples of one domain each, drawn at random; tested on all of its test examples."""
+    domains, n = _domains_of(pool), int(parameter)
+    if clients % len(domains):
+        raise UserError(f"{pool.name} has {len(domains)} domains: a multiple of as many clients, not {clients}")
+    assert pool.client_train is not None
+    assert pool.client_test is not None
+    owner, owner_test, offset = pool.client_train.astype(str), pool.client_test.astype(str), len(pool.y_train)
+    train: list[Index] = [np.empty(0, dtype=np.int64)] * clients
+    test = list(train)
+    for d, name in enumerate(domains):
+        index, mine = rng.permutation(np.flatnonzero(owner == name)), range(d, clients, len(domains))
+        if len(mine) * n > len(index):
+            raise UserError(f"domain {name} has {len(index)} training examples, fewer than {len(mine)} times {n}")
+        for k, j in enumerate(mine):
+            train[j] = np.sort(index[k * n : (k + 1) * n])
+            test[j] = np.flatnonzero(owner_test == name) + offset
+    return train, test
+
+
+def _domain_skew(pool: Pool, clients: int, parameter: float, rng: np.random.Generator) -> Parts:
+    """A random domain, then C random labels of it; sizes cut at random (pFedVEM's Table 7)."""
+    domains, labels, c = _domains_of(pool), _labels(pool), int(parameter)
+    if c > len(labels):
+        raise UserError(f"{c} labels per client are more than the {len(labels)} there are")
+    assert pool.client_train is not None
+    assert pool.client_test is not None
+    number = {name: d for d, name in enumerate(domains)}
+
+    def cells(owner: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.array([number.get(name, -1) for name in owner.astype(str)]) * (int(labels[-1]) + 1) + y
+
+    drawn = rng.integers(len(domains), size=clients)
+    assigned = [
+        [int(d * (int(labels[-1]) + 1) + k) for k in rng.choice(labels, c, replace=False)] for d in drawn.tolist()
+    ]
+    return _assemble(
+        pool, cells(pool.client_train, pool.y_train), cells(pool.client_test, pool.y_test), assigned, _slices_own, rng
+    )
+
+
 SPLITS: dict[str, Split] = {
     "label-skew": Split(
         "C labels each, sizes cut at random with cuts shared by all classes",
@@ -403,5 +462,7 @@ SPLITS: dict[str, Split] = {
     "random-slicing": Split("all labels, sizes cut at random", None, _random_slicing),
     "equal": Split("all labels, equal sizes", None, _equal),
     "iid": Split("every example to a client at random", None, _iid),
+    "domains": Split("N examples of one domain each, all domains equally often", "N", _domains, _domain_names),
+    "domain-skew": Split("a random domain each, C random labels of it, sizes cut at random", "C", _domain_skew),
     "natural": Split("the clients that the data name", None, _natural),
 }

@@ -130,6 +130,20 @@ def _colour(
     return read
 
 
+def _svhn(sets: Any, root: Path, download: bool) -> Images:
+    """Street View house numbers, cropped (Netzer et al., 2011)."""
+    train, test = (sets.SVHN(str(root / "SVHN"), split=part, download=download) for part in ("train", "test"))
+    return Images(train.data, np.asarray(train.labels, np.int64), test.data, np.asarray(test.labels, np.int64))
+
+
+def _usps(sets: Any, root: Path, download: bool) -> Images:
+    """The postal service's digits (Hull, 1994)."""
+    if download:
+        (root / "USPS").mkdir(parents=True, exist_ok=True)
+    train, test = (sets.USPS(str(root / "USPS"), train=part, download=download) for part in (True, False))
+    return Images(train.data[:, None], _labels(train), test.data[:, None], _labels(test))
+
+
 #: CIFAR-100's superclasses and their classes, both in the order of their numbers
 CIFAR100 = {
     "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
@@ -233,6 +247,8 @@ LAYOUTS: dict[str, Layout] = {
     "cifar100": Layout(
         _colour("CIFAR100", CIFAR100), "cifar-100-python", "cifar-100-python/ with train, test, meta", "169 MB"
     ),
+    "svhn": Layout(_svhn, "SVHN", "SVHN/ with train_32x32.mat and test_32x32.mat", "246 MB"),
+    "usps": Layout(_usps, "USPS", "USPS/ with usps.bz2 and usps.t.bz2", "9 MB"),
     "sun397": Layout(
         _sun, "SUN397", f"SUN397/ with ClassName.txt and the folders a to z, and {SUN_HIERARCHY}",
         "39 GB", SUN_HIERARCHY,

@@ -16,10 +16,12 @@ from PIL import Image
 
 from hierfl import Federation, UserError
 from hierfl.datasets import CONSTANTS, DATASETS, load, make_pool
+from hierfl.domains import DIGIT_FIVE, DIGIT_THREE
 from hierfl.networks import architecture
 from hierfl.vision import CIFAR100, LAYOUTS, SUN_HIERARCHY, SUN_SUPERCLASSES
 
 RNG = np.random.default_rng(0)
+DOMAINS = {"digit-five": DIGIT_FIVE, "digit-three": DIGIT_THREE}
 
 
 @pytest.fixture(autouse=True)
@@ -251,7 +253,11 @@ def test_a_run_on_an_image_set_takes_the_papers_settings(tmp_path: Path, hierfl:
 def test_the_defaults_of_every_named_set_fit_it(name: str) -> None:
     # the true counts of labels and subclasses; the pictures do not matter to the split
     entry = DATASETS[name]
-    event = {"digits": (1, 8, 8), "sun397": (3, 64, 64)}.get(name, (3, 32, 32) if "cifar" in name else (1, 28, 28))
+    event = {
+        "digits": (1, 8, 8), "sun397": (3, 64, 64), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32),
+        "usps": (1, 16, 16), "svhn": (3, 32, 32), "synthetic-digits": (3, 32, 32), "mnist-m": (3, 28, 28),
+        "digit-five": (3, 28, 28), "digit-three": (3, 28, 28),
+    }.get(name, (1, 28, 28))  # fmt: skip
     fine = {"cifar100": (20, 5, 500, 100), "sun397": (3, 50, 80, 20)}.get(name)
     if fine is None:
         classes, train, test = {"digits": (10, 1437, 360), "emnist": (47, 112_800, 18_800)}.get(
@@ -265,6 +271,9 @@ def test_the_defaults_of_every_named_set_fit_it(name: str) -> None:
         y = [s // subs for s in subclasses]
     x = [np.broadcast_to(np.zeros((), np.float32), (len(part), 1)) for part in y]
     given = {} if subclasses is None else {"fine_train": subclasses[0], "fine_test": subclasses[1]}
+    if name.startswith("digit-"):
+        given = {f"client_{part}": np.array(DOMAINS[name])[np.arange(len(k)) % len(DOMAINS[name])]
+                 for part, k in zip(("train", "test"), y, strict=True)}  # fmt: skip
     pool = make_pool(name, x[0], y[0], x[1], y[1], **given)
     fed = Federation.from_pool(pool, entry.clients, entry.split, validation=0.1)
     assert fed.clients == entry.clients
