@@ -293,9 +293,11 @@ def write_results(
     effects, numbers = run.fitted.method.report(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
-    bins = run.reliability() if federation.task == "classification" and run.rows else None
+    drawn = federation.task == "classification" and bool(run.rows)
+    bins = run.reliability() if drawn else None
+    averaged = run.reliability(averaged=True) if drawn and run.random else None
     title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
-    save_all(folder / "figures", panels(run.metrics, clients, bins, pairs), title)
+    save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged), title)
     result = summary(run, name, numbers, chains)
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result

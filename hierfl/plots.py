@@ -112,24 +112,31 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
     return ax
 
 
-def reliability(bins: np.ndarray, ax: Any = None) -> Any:
+def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None) -> Any:
     """Accuracy against confidence, pooled over clients.
 
     Args:
         bins: (J, 15, 3) or (15, 3): how many, sum of confidences, how many right (:mod:`hierfl.metrics`).
         ax: where to draw.
+        averaged: the same for predictions averaged over draws, where there are any.
     """
     ax = _axis(ax)
-    count, confidence, right = np.asarray(bins).reshape(-1, bins.shape[-2], 3).sum(0).T
-    full = count > 0
-    x, y = confidence[full] / count[full], right[full] / count[full]
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
-    ax.plot(x, y, color=PERSONAL, lw=1.2, zorder=2)
-    ax.scatter(x, y, s=12 + 130 * count[full] / count.max(), color=PERSONAL, alpha=0.75, edgecolor="white", zorder=3)
-    error = np.abs(confidence - right).sum() / count.sum()
+    errors = []
+    for those, colour in ((bins, PERSONAL), (averaged, GLOBAL)):
+        if those is None:
+            continue
+        count, confidence, right = np.asarray(those).reshape(-1, those.shape[-2], 3).sum(0).T
+        full = count > 0
+        x, y = confidence[full] / count[full], right[full] / count[full]
+        errors.append(f"{np.abs(confidence - right).sum() / count.sum():.3f}")
+        label = None if averaged is None else "at the posterior mean" if those is bins else "averaged over draws"
+        ax.plot(x, y, color=colour, lw=1.2, zorder=2, label=label)
+        sizes = 12 + 130 * count[full] / count.max()
+        ax.scatter(x, y, s=sizes, color=colour, alpha=0.6, edgecolor="white", zorder=3)
     ax.set(
         xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy",
-        title=f"Reliability of personal models (pooled ECE {error:.3f})",
+        title=f"Reliability of personal models (pooled ECE {', '.join(errors)})",
     )  # fmt: skip
     _percent(ax, "accuracy")
     _percent(ax, "accuracy", "x")
@@ -234,6 +241,7 @@ def panels(
     clients: pd.DataFrame,
     bins: np.ndarray | None,
     entropies: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+    averaged: np.ndarray | None = None,
 ) -> dict[str, Callable[[Any], Any]]:
     """The pictures of a run by name, each a function of an axis; those that its data do not allow are left out."""
     drawn: dict[str, Callable[[Any], Any]] = {}
@@ -242,7 +250,7 @@ def panels(
     if _main(clients)[0] in clients and clients[_main(clients)[0]].notna().any():
         drawn["sizes"] = lambda ax: metric_by_size(clients, ax)
     if bins is not None and bins.sum() > 0:
-        drawn["reliability"] = lambda ax: reliability(bins, ax)
+        drawn["reliability"] = lambda ax: reliability(bins, ax, averaged)
         drawn["reliability-clients"] = lambda ax: client_reliability(bins, ax)
     if entropies:
         drawn["entropy"] = lambda ax: entropy_histograms(entropies, ax)

@@ -13,13 +13,15 @@ from torch import Tensor
 from torch.distributions import Independent
 
 from hierfl.chains import Draws
+from hierfl.plates import Site
 from hierfl.posterior import to_inference_data
 
 from .method import State, visible
 from .predict import Fitted, response, sample_keyed
 from .svi import guide_latents
 
-MOST = 200
+#: draws by default; where latents belong to single examples each draw is a pass through the data
+MOST, ENCODED = 200, 20
 CONDITIONAL = "training data at draws of the guide; globals and their hyperparameters are held where the fit left them"
 POINT = "; the guide is a point, so this is training likelihood, and leave-one-out says nothing about new data"
 Groups = dict[str, dict[str, np.ndarray]]
@@ -30,7 +32,8 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
     federation = fitted.federation
     chains, kept = chains_of(fitted)
     if draws is None:
-        draws = max(2, min(kept or MOST, int(limit / bytes_per_draw(fitted))))
+        most = ENCODED if any(site.per_example for site in guide_sites(fitted).values()) else kept or MOST
+        draws = max(2, min(most, int(limit / bytes_per_draw(fitted))))
     draws = -(-draws // chains) * chains
     parts = [client_draws(fitted, j, draws) for j in range(federation.clients)]
 
@@ -84,8 +87,8 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
     for name, site in personal.items():
         groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(2)
-    if not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # a flat prior cannot be drawn from
-        prior = fitted.prior_sites(federation.batch([j]), fitted.values([j]), draws, "prior", client)
+    if personal and not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # (a flat prior cannot)
+        prior = fitted.prior_sites(federation.template(), fitted.values([j]), draws, "prior", client)
         for name in personal:
             groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(2)
     predicted = drawn(said, 0)
@@ -96,6 +99,11 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     return groups
 
 
+def guide_sites(fitted: Fitted) -> dict[str, Site]:
+    """The guide's latents, of somebody without data."""
+    return guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None)
+
+
 def one_client(fitted: Fitted) -> State:
     """Values with which a model can be run on one row, whoever it is."""
     return visible(fitted.shared, {k: v[:1].unsqueeze(1) for k, v in fitted.personal.items()})
@@ -104,14 +112,13 @@ def one_client(fitted: Fitted) -> State:
 def bytes_per_draw(fitted: Fitted) -> float:
     """How much one more draw adds to the file, about."""
     federation = fitted.federation
-    latents = guide_latents(fitted.method, federation.template(), one_client(fitted), None)
-    numbers = sum(math.prod(site.fn.event_shape) for site in latents.values() if not site.per_example)
+    numbers = sum(math.prod(s.fn.event_shape) for s in guide_sites(fitted).values() if not s.per_example)
     return 8.0 * numbers * federation.clients + 8.0 * sum(federation.sizes())
 
 
 def chains_of(fitted: Fitted) -> tuple[int, int]:
     """How many chains the guide holds, and how many draws in all: 1 and 0 where it is not made of draws."""
-    latents = guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None)
+    latents = guide_sites(fitted)
     held = {site.fn.draws.shape[2:4] if isinstance(site.fn, Draws) else None for site in latents.values()}
     if len(held) != 1 or None in held:
         return 1, 0
@@ -128,7 +135,7 @@ def global_latents(fitted: Fitted) -> list[str]:
 
 def has_random_guide(fitted: Fitted) -> bool:
     """Whether some personal latent has a posterior that is no point."""
-    for site in guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None).values():
+    for site in guide_sites(fitted).values():
         fn = site.fn
         while isinstance(fn, Independent):
             fn = fn.base_dist

@@ -105,9 +105,9 @@ class Fitted:
 
         Where the cuts are depends on the method and the number of draws alone.
         """
-        template, own = self.federation.template(), {k: v[None, None] for k, v in self.initial.items()}
+        template, own = self.federation.template(), {k: v[:1].unsqueeze(1) for k, v in self.personal.items()}
         with pyro.validation_enabled(False), torch.no_grad():
-            latents = guide_latents(self.method, template, visible({**self.shared}, own), None)
+            latents = guide_latents(self.method, template, visible(self.shared, own), None)
         held = sum(math.prod(site.fn.event_shape) for site in latents.values() if site.per_example)
         size = max(1, LATENTS // (held * max(1, draws))) if held else max(1, batch.width)
         for first in range(0, batch.width, size):

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -362,17 +363,31 @@ class Run:
 
         federation = self.fitted.federation
         columns: dict[str, Any] = {"client": list(federation.ids), "n": federation.sizes("train")}
-        (rows,) = evaluate_personal(self.fitted, "test", self.chunk)
+        rows = self._tested[0]
         columns["n_test"] = federation.sizes("test")
         columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
         everyone = self.fitted.values(range(federation.clients))
         columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.per_client(everyone).items()}
         return pd.DataFrame(columns)
 
-    def reliability(self) -> np.ndarray:
-        """Counts of the clients' reliability diagrams on test data, (J, 15, 3); see :mod:`hierfl.metrics`."""
-        (rows,) = evaluate_personal(self.fitted, "test", self.chunk)
-        return rows["bins"]
+    @cached_property
+    def _tested(self) -> list[dict[str, np.ndarray]]:
+        """Every client's metrics on its test data: at the posterior mean, and averaged over draws if there are any."""
+        draws = (0, self.options.draws) if self.random else (0,)
+        return evaluate_personal(self.fitted, "test", self.chunk, draws)
+
+    def reliability(self, averaged: bool = False) -> np.ndarray:
+        """Counts of the clients' reliability diagrams on test data, (J, 15, 3); see :mod:`hierfl.metrics`.
+
+        Args:
+            averaged: of predictions averaged over draws, not at the posterior mean.
+
+        Raises:
+            UserError: for draws of a point guide.
+        """
+        if averaged and not self.random:
+            raise UserError("the guide is a point: it has no draws to average over")
+        return self._tested[int(averaged)]["bins"]
 
     def entropies(self, x: Tensor | np.ndarray | None = None, draws: int = 0) -> list[np.ndarray]:
         """Every client's predictive entropy in nats: on its own test data, or on inputs (n, *event) from elsewhere.

@@ -42,7 +42,7 @@ class PFedV(Method):
             "hierarchical", "of z: the encoder as broadcast | N(0, I) | none, and z a point"
         )
         alpha: float = setting(0.5, "weight of the KL divergence", above=0)
-        kl: Literal["sum", "mean"] = setting("sum", "of the KL over z's numbers")
+        kl: Literal["sum", "mean"] = setting("mean", "of the KL over z's numbers (the paper does not say)")
         prior_norm: Literal["batch", "running"] = setting(
             "batch",
             "prior=hierarchical: the prior's batch norm goes by the client's batches | the broadcast statistics",

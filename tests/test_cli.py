@@ -210,7 +210,7 @@ def npz(path: Path, **change: object) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, local"),
+        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, local"),
         (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, local"),
         (["run", "absent.py"], "no file absent.py"),
         (

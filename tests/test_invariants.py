@@ -32,7 +32,7 @@ TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls
 POPULATIONS = [(FedPop, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 POPULATIONS.append((FedPop, {"population": "energy"}))
 ENCODERS = [(PFedV, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
-ENCODERS += [(FedV, {"prior": "hierarchical", "prior_norm": "running"}), (FedV, {"kl": "mean"})]
+ENCODERS += [(FedV, {"prior": "hierarchical", "prior_norm": "running"}), (FedV, {"kl": "sum"})]
 METHODS = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
 METHODS += [(FedBN, {}), (FedBN, {"keeps": "statistics"})]
 

@@ -125,7 +125,7 @@ def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str,
 def test_a_round_by_hand(cls: type[PFedV], prior: str) -> None:
     """Two rounds, client after client in plain torch: minibatches with short ends, averages by n_j, statistics too."""
     fed = pictures()
-    method = method_of(cls, fed, prior=prior, alpha=0.3, epochs=2, lr=0.05, batch=4)
+    method = method_of(cls, fed, prior=prior, alpha=0.3, kl="sum", epochs=2, lr=0.05, batch=4)
     run = fit(method, fed, rounds=2, chunk=3, dtype=torch.float64, progress=False, seed=3)
     start = Start.of(method.network, 3)
     shared = {k: v.double() for k, v in method.shared(start).items()}

@@ -62,6 +62,18 @@ def test_points_stand_where_the_clients_do() -> None:
     assert np.allclose(points.get_offsets(), frame[["n", "accuracy"]])
 
 
+def test_reliability_of_averaged_draws_stands_beside() -> None:
+    mean, averaged = np.zeros((1, 15, 3)), np.zeros((1, 15, 3))
+    mean[0, 14], averaged[0, 10] = [10, 9.8, 7], [10, 7.0, 7]
+    ax = plots.reliability(mean, averaged=averaged)
+    assert [line.get_label() for line in ax.get_lines()] == [
+        "calibrated",
+        "at the posterior mean",
+        "averaged over draws",
+    ]
+    assert "ECE 0.280, 0.000" in ax.get_title(loc="left") + ax.get_title()
+
+
 def test_reliability_pools_clients_and_states_its_error() -> None:
     bins = np.zeros((2, 15, 3))
     bins[0, 14] = [10, 9.8, 9]
