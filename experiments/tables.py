@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hierfl.errors import UserError, unknown
 
@@ -28,7 +28,7 @@ class Published:
     """One published number, in percent."""
 
     accuracy: float
-    sem: float
+    sem: float | None
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,29 @@ TABLES = {
 }
 
 
-def published(table: PaperTable) -> dict[tuple[str, int, str, str], Published]:
-    """{(data, clients, method, PM or GM): number} from published.csv."""
+def published_numbers(paper: str, number: str) -> dict[tuple[str, int, str, str], Published]:
+    """{(data, clients, method, PM or GM): number} of one table from published.csv."""
     text = (files("hierfl.experiments") / "published.csv").read_text()
     return {
         (row["data"], int(row["clients"]), row["method"], row["model"]): Published(
-            float(row["accuracy"]), float(row["sem"])
+            float(row["accuracy"]), float(row["sem"]) if row["sem"] else None
         )
         for row in csv.DictReader(io.StringIO(text))
-        if (row["paper"], row["table"]) == (table.paper, table.number)
+        if (row["paper"], row["table"]) == (paper, number)
     }
+
+
+def published(table: PaperTable) -> dict[tuple[str, int, str, str], Published]:
+    """See :func:`published_numbers`."""
+    return published_numbers(table.paper, table.number)
+
+
+class Configured(Protocol):
+    """A cell of some table: what there is to run, and its name in words."""
+
+    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Of its run."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -110,7 +123,7 @@ class Cell:
         return configure(self.method, self.data, said, settings)
 
 
-def check_cell(cell: Cell, folder: Path, extra: dict[str, Any]) -> None:
+def check_cell(cell: Configured, folder: Path, extra: dict[str, Any]) -> None:
     """Checks that a folder holds this cell's run.
 
     Raises:
@@ -127,7 +140,7 @@ def check_cell(cell: Cell, folder: Path, extra: dict[str, Any]) -> None:
             )
 
 
-def run_cell(cell: Cell, folder: Path, extra: dict[str, Any], progress: bool) -> None:
+def run_cell(cell: Configured, folder: Path, extra: dict[str, Any], progress: bool) -> None:
     """Runs a cell, or goes on with it, or leaves it alone if it has finished.
 
     Raises:

@@ -1,0 +1,191 @@
+"""Methods on digits of several domains: accuracy in each, beside pFedV's Table 2, and which of its claims hold here.
+
+    python -m hierfl.experiments.skew --data digit-three --data-root DATA --seeds 3 --out OUT
+
+One run folder for each method and seed, resumed or left alone if it is there; all training data, the last round. Every
+client is one domain; a method's number in a domain is the accuracy of that client's model on the domain's test set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierfl.errors import UserError, unknown
+
+from . import folder as folders
+from .runner import configure
+from .tables import published_numbers, run_cell
+
+SGD = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
+#: name in the table: method, settings, its name in published.csv
+VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "Local": ("local", SGD, ""),
+    "FedAvg": ("fedavg", SGD, "fedavg"),
+    "FedBN": ("fedbn", SGD, "fedbn"),
+    "FedV": ("fedv", {}, "fedv"),
+    "FedV (Gaussian prior)": ("fedv", {"prior": "fixed"}, "fedv-gaussian-prior"),
+    "pFedV": ("pfedv", {}, "pfedv"),
+    "pFedV (Gaussian prior)": ("pfedv", {"prior": "fixed"}, "pfedv-gaussian-prior"),
+}
+#: the paper's claims: the first is better than the second
+CLAIMS = (
+    ("FedV", "FedV (Gaussian prior)"), ("pFedV", "pFedV (Gaussian prior)"), ("pFedV", "FedV"),
+    ("pFedV (Gaussian prior)", "FedV (Gaussian prior)"), ("FedV", "FedAvg"), ("pFedV", "FedAvg"), ("pFedV", "FedBN"),
+)  # fmt: skip
+#: of summary.json, means over clients
+NUMBERS = ("pm_nll", "pm_ece", "pm_draws_accuracy", "pm_draws_nll", "pm_draws_ece", "seconds_per_round")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    variant: str
+    data: str
+    seed: int
+    latent: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        words = "".join(c if c.isalnum() else "-" for c in self.variant.lower()).strip("-")
+        return f"{words}-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.data}, {self.variant}, seed {self.seed}"
+
+    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Of the run."""
+        method, settings, _ = VARIANTS[self.variant]
+        settings = {**settings, **(self.latent if method in ("fedv", "pfedv") else {})}
+        rare = {"evaluate_every": 1000}  # after the first round and the last
+        return configure(method, self.data, {"validation": 0.0, **rare, **extra, "seed": self.seed}, settings)
+
+
+def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """A record for each variant whose runs have finished: accuracy by domain and seed, and means of other numbers."""
+    import pandas as pd
+
+    found: dict[str, dict[str, Any]] = {}
+    for cell in cells:
+        folder = out / cell.name
+        if not (folder / "summary.json").is_file():
+            continue
+        clients = pd.read_csv(folder / "clients.csv")
+        summary = json.loads((folder / "summary.json").read_text())
+        record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "accuracy": {}, "numbers": {}})
+        record["seeds"].append(cell.seed)
+        for domain, accuracy in zip(clients["client"], clients["accuracy"], strict=True):
+            record["accuracy"].setdefault(str(domain), []).append(float(accuracy))
+        for name in NUMBERS:
+            record["numbers"].setdefault(name, []).append(summary[name])
+        config = folders.read_config(folder)
+        record["setting"] = {**{k: v for k, v in config["run"].items() if k != "data_root"}, **config["settings"]}
+    return list(found.values())
+
+
+def differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each claim's difference in accuracy, paired by seed, mean over domains and in each of them."""
+    found, by_name = [], {row["variant"]: row for row in rows}
+    for first, second in CLAIMS:
+        if first not in by_name or second not in by_name:
+            continue
+        one, two = by_name[first], by_name[second]
+        both = [s for s in one["seeds"] if s in two["seeds"]]
+        at = [(one["seeds"].index(s), two["seeds"].index(s)) for s in both]
+        by_domain = {d: [a[i] - two["accuracy"][d][k] for i, k in at] for d, a in one["accuracy"].items()}
+        means = np.mean(list(by_domain.values()), axis=0)
+        found.append({"better": first, "worse": second, "seeds": both, "mean": _mean(means)} | {
+            "domains": {d: _mean(v) for d, v in by_domain.items()}})  # fmt: skip
+    return found
+
+
+def _mean(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
+    """Mean and standard error."""
+    error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+    return float(np.mean(values)), error
+
+
+def markdown(rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]]) -> str:
+    """Two tables: accuracy in each domain over the published one, and the claims."""
+    domains = list(rows[0]["accuracy"])
+    theirs = published_numbers("pfedv", "2")
+    lines = ["| | " + " | ".join(f"{d} | published" for d in domains) + " | mean | NLL | ECE | draws: NLL | ECE |"]
+    lines.append("|---|" + "---:|" * (2 * len(domains) + 5))
+    for row in rows:
+        key, shown = VARIANTS[row["variant"]][2], []
+        for domain in domains:
+            number = theirs.get((domain, 5, key, "PM"))
+            shown += [percent(_mean(row["accuracy"][domain])), "" if number is None else f"{number.accuracy:.2f}"]
+        shown.append(percent(_mean(np.mean(list(row["accuracy"].values()), axis=0))))
+        for name in ("pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece"):
+            values = row["numbers"][name]
+            shown.append("" if None in values else f"{np.mean(values):.3f}")
+        lines.append(f"| {row['variant']} | {' | '.join(shown)} |")
+    lines += ["", f"| difference, points | mean | {' | '.join(domains)} |", "|---|" + "---:|" * (1 + len(domains))]
+    for claim in claims:
+        values = " | ".join(percent(claim["domains"][d]) for d in domains)
+        lines.append(f"| {claim['better']} less {claim['worse']} | {percent(claim['mean'])} | {values} |")
+    return "\n".join([*lines, ""])
+
+
+def percent(value: tuple[float, float | None]) -> str:
+    """Mean ± standard error, in percent."""
+    mean, error = value
+    return f"{100 * mean:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
+
+
+def main(arguments: list[str]) -> None:
+    """The command; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hierfl.experiments.skew", description="Accuracy by domain, beside pFedV's Table 2."
+    )
+    parser.add_argument("--data", default="digit-three")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the table's names")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of fedv and pfedv")
+    for name in ("split", "network", "device"):
+        parser.add_argument(f"--{name}")
+    for name in ("rounds", "clients", "draws"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--collect", action="store_true", help="only collect what has finished")
+    said = parser.parse_args(arguments)
+    names = ("data_root", "split", "network", "device", "rounds", "clients", "draws")
+    extra = {name: getattr(said, name) for name in names if getattr(said, name) is not None}
+    for variant in said.methods or ():
+        if variant not in VARIANTS:
+            raise unknown("method of this table", variant, VARIANTS)
+    if said.seeds < 1:
+        raise UserError("seeds must be at least 1")
+    latent = dict(pair.split("=", 1) for pair in said.set if "=" in pair)
+    if len(latent) < len(said.set):
+        raise UserError("--set takes KEY=VALUE")
+    cells = [Cell(v, said.data, s, latent) for s in range(said.seeds) for v in said.methods or VARIANTS]
+    for cell in [] if said.collect else cells:
+        if not (said.out / cell.name / "summary.json").is_file():
+            print(cell, file=sys.stderr, flush=True)
+        run_cell(cell, said.out / cell.name, extra, progress=False)
+    rows = records(said.out, cells)
+    if not rows:
+        raise UserError(f"no run of this table has finished in {said.out}")
+    claims = differences(rows)
+    folders.write_text(said.out / "skew.json", json.dumps({"rows": rows, "claims": claims}, indent=1) + "\n")
+    folders.write_text(said.out / "skew.md", markdown(rows, claims))
+    print(markdown(rows, claims))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,61 @@
+"""Methods on domains: cells run once, accuracy by domain, differences paired by seed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierfl import UserError
+from hierfl.experiments import skew
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A digit-three of tiny pictures, as a file of the user's own."""
+    monkeypatch.chdir(tmp_path)
+    rng, n = np.random.default_rng(0), 240
+    y, who = np.arange(n) % 4, np.repeat(["mnist", "mnist-m", "synthetic-digits"], n // 3)
+    x = rng.integers(0, 256, (n, 3, 4, 4), dtype=np.uint8)
+    np.savez(
+        "digit-three.npz", x_train=x, y_train=y, x_test=x[::3], y_test=y[::3], client_train=who, client_test=who[::3]
+    )
+    return ["--data-root", ".", "--split", "domains:20", "--network", "bncnn:2,2:4", "--rounds", "1", "--out", "t"]
+
+
+def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    some = ["--methods", "FedAvg", "FedV", "FedV (Gaussian prior)", "--seeds", "2", "--set", "alpha=0.1"]
+    skew.main([*tiny, *some])
+    made = json.loads(Path("t/skew.json").read_text())
+    rows = {row["variant"]: row for row in made["rows"]}
+    assert list(rows) == ["FedAvg", "FedV", "FedV (Gaussian prior)"]
+    assert rows["FedV"]["setting"]["alpha"] == 0.1
+    assert rows["FedV (Gaussian prior)"]["setting"]["prior"] == "fixed"
+    assert list(rows["FedV"]["accuracy"]) == ["mnist", "mnist-m", "synthetic-digits"]
+    claims = {(c["better"], c["worse"]): c for c in made["claims"]}
+    assert set(claims) == {("FedV", "FedV (Gaussian prior)"), ("FedV", "FedAvg")}
+    gap = np.subtract(*(list(rows[name]["accuracy"].values()) for name in ("FedV", "FedAvg")))  # (domains, seeds)
+    mean, error = claims["FedV", "FedAvg"]["mean"]
+    assert mean == pytest.approx(gap.mean())
+    assert error == pytest.approx(gap.mean(0).std(ddof=1) / 2**0.5)
+    said = capsys.readouterr().out
+    assert "| 98.86 |" in said
+    stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
+    assert len(stamps) == 6
+    skew.main([*tiny, *some])
+    assert stamps == {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
+    with pytest.raises(UserError, match="alpha = 0.1, but this table wants 0.5"):
+        skew.main([*tiny, *some[:-2]])
+
+
+def test_what_cannot_be(tiny: list[str]) -> None:
+    for more, words in (
+        (["--methods", "FedProx"], "unknown method of this table 'FedProx'"),
+        (["--seeds", "0"], "at least 1"),
+        (["--set", "alpha"], "KEY=VALUE"),
+        (["--collect"], "no run of this table has finished"),
+    ):
+        with pytest.raises(UserError, match=words):
+            skew.main([*tiny, *more])
