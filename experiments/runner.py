@@ -78,7 +78,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if said.get("clients", 1) < 1:
         raise UserError(f"a federation needs at least one client, not {run['clients']}")
     config = {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}
-    _options(config)  # out of range? say so before anything is loaded
+    options_of(config)  # out of range? say so before anything is loaded
     return config
 
 
@@ -91,7 +91,7 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
     if run["ood"]:
         strange_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
     try:
-        return Fit(loaded.cls(network, **config["settings"]), federation, _options(config)), loaded.name
+        return Fit(loaded.cls(network, **config["settings"]), federation, options_of(config)), loaded.name
     except UserError:
         raise
     except Exception as error:
@@ -229,7 +229,8 @@ def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None)
     return _run(ready, folder, name, progress, config["run"], resume=begun)
 
 
-def _options(config: Mapping[str, Any]) -> Options:
+def options_of(config: Mapping[str, Any]) -> Options:
+    """How a configuration is run."""
     run = config["run"]
     given = {k: run[k] for k in OPTIONS}
     if tables.is_table(run["data"]):  # a statistician's digits; and where no rows are held out, the fit itself

@@ -442,9 +442,7 @@ class Run:
         """
         row = self._row(client)
         check_draws(draws, 0)
-        batch = self._unlabelled(x)
-        _, sites = self.fitted.personal_sites([row], batch, draws)
-        return self._said(response(sites).fn)
+        return self._predicted(self.fitted, row, x, draws)
 
     def predict_new_client(
         self,
@@ -473,9 +471,17 @@ class Run:
         """
         check_draws(draws, 0)
         if given is not None:
-            new = adapted(self.fitted, *self._examples(*given), rounds)
-            return self._said(response(new.personal_sites([0], self._unlabelled(x), draws)[1]).fn)
-        return self._said(response(self.fitted.global_sites(self._unlabelled(x), draws)).fn)
+            return self._predicted(adapted(self.fitted, *self._examples(*given), rounds), 0, x, draws)
+        pieces = self.fitted.pieces(self._unlabelled(x), draws)
+        return torch.cat([self._said(response(self.fitted.global_sites(piece, draws)).fn) for piece in pieces])
+
+    def _predicted(self, fitted: Fitted, row: int, x: Tensor | np.ndarray | pd.DataFrame, draws: int) -> Tensor:
+        """What the model of a client says of inputs, piece by piece."""
+        noise, parts = fitted.noise([row], draws, "predict") if draws else None, []
+        for piece in fitted.pieces(self._unlabelled(x), draws):
+            _, sites = fitted.personal_sites([row], piece, draws, noise=noise)
+            parts.append(self._said(response(sites).fn))
+        return torch.cat(parts)
 
     def _examples(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Examples of a new client as the pool has them, checked."""

@@ -52,7 +52,6 @@ class PFedV(Method):
         batch: int = setting(32, "examples per step", at_least=1)
         momentum: float = setting(0.0, "forgotten each round", at_least=0)
         w_0: float = setting(0.1, "standard deviation of the initial last layer", at_least=0)
-        fit_epochs: int = setting(20, "epochs in which a client that was never seen trains its last layer", at_least=1)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.encoder is None:
@@ -103,16 +102,16 @@ class PFedV(Method):
             with data(batch), scale(scale=self.weight):
                 sample("z", self.posterior_of(batch.x))
 
-    def sgd(self, epochs: int, *names: str) -> SVI:
+    def sgd(self, *names: str) -> SVI:
         """Minibatch gradient descent of these values, on the mean over examples."""
         s = self.settings
-        return SVI(names, epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+        return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
 
     def local(self) -> list[LocalStep]:
-        return [self.sgd(self.settings.epochs, "encoder", "base", "w_j_point")]
+        return [self.sgd("encoder", "base", "w_j_point")]
 
     def adaptation(self) -> list[LocalStep]:
-        return [self.sgd(self.settings.fit_epochs, "w_j_point")]
+        return [self.sgd("w_j_point")]
 
     def newcomer(self, personal: State, initial: State) -> State:
         return {"w_j_point": personal["w_j_point"].mean(0)}
@@ -146,7 +145,7 @@ class FedV(PFedV):
             sample("z", self.posterior_of(batch.x))
 
     def local(self) -> list[LocalStep]:
-        return [self.sgd(self.settings.epochs, "encoder", "base", "w")]
+        return [self.sgd("encoder", "base", "w")]
 
     def adaptation(self) -> list[LocalStep]:
         return []

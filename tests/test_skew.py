@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hierfl import UserError
-from hierfl.experiments import skew
+from hierfl.experiments import skew, unseen
 
 
 @pytest.fixture
@@ -59,3 +59,20 @@ def test_what_cannot_be(tiny: list[str]) -> None:
     ):
         with pytest.raises(UserError, match=words):
             skew.main([*tiny, *more])
+
+
+def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    how = [*tiny, "--leave", "mnist-m", "--seeds", "2", "--given", "5", "20", "--methods", "FedAvg", "FedPer", "pFedV"]
+    unseen.main(how)
+    rows = {row["method"]: row["accuracy"] for row in json.loads(Path("t/unseen.json").read_text())["rows"]}
+    assert rows["FedAvg"].keys() == {"0"}
+    assert rows["FedPer"].keys() == rows["pFedV"].keys() == {"5", "20"}
+    assert all(len(values) == 2 and min(values) >= 0 for row in rows.values() for values in row.values())
+    assert "| pFedV |  |" in capsys.readouterr().out
+    for more, words in (
+        (["--leave", "svhn"], "no domain 'svhn'"),
+        (["--methods", "FedBN"], "unknown method of this table 'FedBN'"),
+        (["--given", "1"], "at least 2"),
+    ):
+        with pytest.raises(UserError, match=words):
+            unseen.main([*how, *more])

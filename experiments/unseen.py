@@ -1,0 +1,152 @@
+"""A client of a domain that no other client has: how well is it served, and after how many examples of its own?
+
+    python -m hierfl.experiments.unseen --data digit-three --leave synthetic-digits --data-root DATA --out OUT
+
+Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has a
+last layer of its own for every client trains one on a few of the new client's examples, everything shared held
+(``predict_new_client``, as many epochs as there were rounds). Accuracy on the domain's whole test set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hierfl import datasets
+from hierfl.datasets import Pool, make_pool
+from hierfl.errors import UserError, unknown
+from hierfl.federation import Federation
+from hierfl.inference.run import Fit
+from hierfl.networks import architecture
+
+from . import folder as folders
+from .methods import load
+from .runner import configure, options_of
+from .skew import VARIANTS, percent
+
+#: those of :mod:`hierfl.experiments.skew` that a new client can be served by, and FedPer, the plain model with a last
+#: layer of its own
+NAMES = ("FedAvg", "FedPer", "FedV", "pFedV", "FedV (Gaussian prior)", "pFedV (Gaussian prior)")
+GIVEN = (20, 100, 500)
+
+
+def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
+    """A pool without one of its domains, standardised by what is left, and that domain's arrays.
+
+    Raises:
+        UserError: if it has no such domain.
+    """
+    if pool.client_train is None or pool.client_test is None:
+        raise UserError(f"{pool.name} has no domains")
+    train, test = pool.client_train.astype(str) == domain, pool.client_test.astype(str) == domain
+    if not train.any():
+        raise UserError(f"{pool.name} has no domain {domain!r}; it has {', '.join(np.unique(pool.client_train))}")
+    rest = make_pool(
+        f"{pool.name} without {domain}", pool.x_train[~train], pool.y_train[~train], pool.x_test[~test],
+        pool.y_test[~test], client_train=pool.client_train[~train], client_test=pool.client_test[~test],
+    )  # fmt: skip
+    new = {"x": pool.x_train[train], "y": pool.y_train[train], "x_test": pool.x_test[test], "y_test": pool.y_test[test]}
+    return replace(rest, origin=pool.origin), new
+
+
+def serve(
+    name: str, pool: Pool, new: dict[str, np.ndarray], seed: int, given: Sequence[int], said: dict[str, Any]
+) -> dict[str, float]:
+    """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
+    method, settings, _ = VARIANTS.get(name, ("fedper", VARIANTS["FedAvg"][1], ""))
+    loaded = load(method)
+    domains = len(np.unique(pool.client_train))  # type: ignore[arg-type]
+    run_options = {"clients": domains, "validation": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
+    latent = said["latent"] if loaded.cls.latent else {}
+    config = configure(method, said["data"], run_options, {**settings, **latent})
+    run = config["run"]
+    federation = Federation.from_pool(pool, domains, run["split"], validation=0.0, seed=seed)
+    network = architecture(run["network"], federation, latent=loaded.cls.latent)
+    options = replace(options_of(config), splits=())
+    fitted = Fit(loaded.cls(network, **config["settings"]), federation, options).run(progress=False)
+    x_test, y_test = torch.as_tensor(new["x_test"]), torch.as_tensor(new["y_test"])
+    order = np.random.default_rng([seed, *b"new client"]).permutation(len(new["y"]))
+
+    def accuracy(said: torch.Tensor) -> float:
+        return float((said.argmax(-1).cpu() == y_test).double().mean())
+
+    if fitted.fitted.method.has_global_model:
+        return {"0": accuracy(fitted.predict_new_client(x_test, draws=0))}
+    found = {}
+    for number in given:
+        own = torch.as_tensor(new["x"][order[:number]]), torch.as_tensor(new["y"][order[:number]])
+        found[str(number)] = accuracy(fitted.predict_new_client(x_test, draws=0, given=own, rounds=run["rounds"]))
+    return found
+
+
+def markdown(rows: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
+    """Methods down, examples given across."""
+    columns = ["0", *map(str, given)]
+    lines = [f"| accuracy, % | {' | '.join(f'{c} examples' for c in columns)} |", "|---|" + "---:|" * len(columns)]
+    for row in rows:
+        cells = []
+        for column in columns:
+            values = row["accuracy"].get(column)
+            error = float(np.std(values, ddof=1) / len(values) ** 0.5) if values and len(values) > 1 else None
+            cells.append(percent((float(np.mean(values)), error)) if values else "")
+        lines.append(f"| {row['method']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: list[str]) -> None:
+    """The command; see the module."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hierfl.experiments.unseen", description="A client of a domain that no other client has."
+    )
+    parser.add_argument("--data", default="digit-three")
+    parser.add_argument("--leave", required=True, metavar="DOMAIN")
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    parser.add_argument("--methods", nargs="+", default=list(NAMES), metavar="NAME")
+    parser.add_argument("--given", type=int, nargs="+", default=list(GIVEN), metavar="N")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of fedv and pfedv")
+    for option in ("split", "network", "device"):
+        parser.add_argument(f"--{option}")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--out", type=Path, required=True)
+    said = parser.parse_args(arguments)
+    for name in said.methods:
+        if name not in NAMES:
+            raise unknown("method of this table", name, NAMES)
+    if said.seeds < 1 or min(said.given) < 2:
+        raise UserError("seeds must be at least 1, and examples given at least 2")
+    latent = dict(pair.split("=", 1) for pair in said.set if "=" in pair)
+    if len(latent) < len(said.set):
+        raise UserError("--set takes KEY=VALUE")
+    names = ("split", "network", "device", "rounds")
+    options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
+    said.out.mkdir(parents=True, exist_ok=True)
+    pool, new = without(datasets.load(said.data, said.data_root), said.leave)
+    rows: list[dict[str, Any]] = []
+    for name in said.methods:
+        row: dict[str, Any] = {"method": name, "accuracy": {}}
+        for seed in range(said.seeds):
+            found = serve(name, pool, new, seed, said.given, {"data": said.data, "run": options, "latent": latent})
+            for number, value in found.items():
+                row["accuracy"].setdefault(number, []).append(value)
+            print(name, seed, found, file=sys.stderr, flush=True)
+        rows.append(row)
+        about = {"data": said.data, "left_out": said.leave, "origin": pool.origin, **options, "latent": latent}
+        folders.write_text(said.out / "unseen.json", json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    folders.write_text(said.out / "unseen.md", markdown(rows, said.given))
+    print(markdown(rows, said.given))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")
