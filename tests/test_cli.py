@@ -211,7 +211,7 @@ def npz(path: Path, **change: object) -> Path:
     ("arguments", "words"),
     [
         (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, local"),
-        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, local"),
+        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, pfedv, fedv, local"),
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],
