@@ -90,24 +90,12 @@ def run(
             raise UserError(f"which method? known: {', '.join(METHODS)}; or FILE.py")
         if overwrite and out is None:
             raise UserError("--overwrite replaces the run in --out; say which")
-        from .runner import configure, start
+        from .runner import configure, settings_said, start
 
-        config = configure(method, data, given, _settings(setting or [], prior))
+        config = configure(method, data, given, settings_said(setting or [], prior))
         folder, summary = start(config, out, overwrite, progress=not quiet)
     if not quiet:
         _show(summary, folder)
-
-
-def _settings(pairs: list[str], prior: str | None) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"--set takes KEY=VALUE, not {pair!r}")
-        if key in settings or (key == "prior" and prior is not None):
-            raise UserError(f"{key} is set twice")
-        settings[key] = value
-    return settings if prior is None else {**settings, "prior": prior}
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:

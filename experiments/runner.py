@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,23 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     config = {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}
     options_of(config)  # out of range? say so before anything is loaded
     return config
+
+
+def settings_said(pairs: Sequence[str], prior: str | None = None) -> dict[str, str]:
+    """Settings as KEY=VALUE, and what --prior says.
+
+    Raises:
+        UserError: for another form, or one that is set twice.
+    """
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--set takes KEY=VALUE, not {pair!r}")
+        if key in settings or (key == "prior" and prior is not None):
+            raise UserError(f"{key} is set twice")
+        settings[key] = value
+    return settings if prior is None else {**settings, "prior": prior}
 
 
 def build(config: Mapping[str, Any]) -> tuple[Fit, str]:

@@ -21,7 +21,7 @@ import numpy as np
 from hierfl.errors import UserError, unknown
 
 from . import folder as folders
-from .runner import configure
+from .runner import configure, settings_said
 from .tables import published_numbers, run_cell
 
 SGD = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
@@ -103,12 +103,12 @@ def differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         at = [(one["seeds"].index(s), two["seeds"].index(s)) for s in both]
         by_domain = {d: [a[i] - two["accuracy"][d][k] for i, k in at] for d, a in one["accuracy"].items()}
         means = np.mean(list(by_domain.values()), axis=0)
-        found.append({"better": first, "worse": second, "seeds": both, "mean": _mean(means)} | {
-            "domains": {d: _mean(v) for d, v in by_domain.items()}})  # fmt: skip
+        found.append({"better": first, "worse": second, "seeds": both, "mean": mean_and_error(means)} | {
+            "domains": {d: mean_and_error(v) for d, v in by_domain.items()}})  # fmt: skip
     return found
 
 
-def _mean(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
+def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float | None]:
     """Mean and standard error."""
     error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
     return float(np.mean(values)), error
@@ -124,8 +124,11 @@ def markdown(rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]]) -
         key, shown = VARIANTS[row["variant"]][2], []
         for domain in domains:
             number = theirs.get((domain, 5, key, "PM"))
-            shown += [percent(_mean(row["accuracy"][domain])), "" if number is None else f"{number.accuracy:.2f}"]
-        shown.append(percent(_mean(np.mean(list(row["accuracy"].values()), axis=0))))
+            shown += [
+                percent(mean_and_error(row["accuracy"][domain])),
+                "" if number is None else f"{number.accuracy:.2f}",
+            ]
+        shown.append(percent(mean_and_error(np.mean(list(row["accuracy"].values()), axis=0))))
         for name in ("pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece"):
             values = row["numbers"][name]
             shown.append("" if None in values else f"{np.mean(values):.3f}")
@@ -167,9 +170,7 @@ def main(arguments: list[str]) -> None:
             raise unknown("method of this table", variant, VARIANTS)
     if said.seeds < 1:
         raise UserError("seeds must be at least 1")
-    latent = dict(pair.split("=", 1) for pair in said.set if "=" in pair)
-    if len(latent) < len(said.set):
-        raise UserError("--set takes KEY=VALUE")
+    latent = settings_said(said.set)
     cells = [Cell(v, said.data, s, latent) for s in range(said.seeds) for v in said.methods or VARIANTS]
     for cell in [] if said.collect else cells:
         if not (said.out / cell.name / "summary.json").is_file():

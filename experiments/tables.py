@@ -85,11 +85,6 @@ def published_numbers(paper: str, number: str) -> dict[tuple[str, int, str, str]
     }
 
 
-def published(table: PaperTable) -> dict[tuple[str, int, str, str], Published]:
-    """See :func:`published_numbers`."""
-    return published_numbers(table.paper, table.number)
-
-
 class Configured(Protocol):
     """A cell of some table: what there is to run, and its name in words."""
 
@@ -274,7 +269,7 @@ def _rows(
 
     Also says which finished runs were left out, because they are not this table's.
     """
-    theirs, strange = published(table), []
+    theirs, strange = published_numbers(table.paper, table.number), []
     ours: dict[tuple[str, int, str], list[Path]] = {}
     for cell in cells:
         runs = ours.setdefault((cell.data, cell.clients, cell.method), [])

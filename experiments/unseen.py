@@ -29,8 +29,8 @@ from hierfl.networks import architecture
 
 from . import folder as folders
 from .methods import load
-from .runner import configure, options_of
-from .skew import VARIANTS, percent
+from .runner import configure, options_of, settings_said
+from .skew import VARIANTS, mean_and_error, percent
 
 #: those of :mod:`hierfl.experiments.skew` that a new client can be served by, and FedPer, the plain model with a last
 #: layer of its own
@@ -95,8 +95,7 @@ def markdown(rows: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
         cells = []
         for column in columns:
             values = row["accuracy"].get(column)
-            error = float(np.std(values, ddof=1) / len(values) ** 0.5) if values and len(values) > 1 else None
-            cells.append(percent((float(np.mean(values)), error)) if values else "")
+            cells.append(percent(mean_and_error(values)) if values else "")
         lines.append(f"| {row['method']} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -123,9 +122,7 @@ def main(arguments: list[str]) -> None:
             raise unknown("method of this table", name, NAMES)
     if said.seeds < 1 or min(said.given) < 2:
         raise UserError("seeds must be at least 1, and examples given at least 2")
-    latent = dict(pair.split("=", 1) for pair in said.set if "=" in pair)
-    if len(latent) < len(said.set):
-        raise UserError("--set takes KEY=VALUE")
+    latent = settings_said(said.set)
     names = ("split", "network", "device", "rounds")
     options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     said.out.mkdir(parents=True, exist_ok=True)

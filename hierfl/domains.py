@@ -88,6 +88,8 @@ def _photographs(root: Path) -> tuple[list[np.ndarray], str]:
         for path in files:
             with Image.open(path) as picture:
                 found.append(np.asarray(picture.convert("RGB")))
+            if min(found[-1].shape[:2]) < 28:
+                raise UserError(f"{path} is smaller than the 28x28 pixels of a digit")
         return found, f"{len(files)} photographs of {PHOTOGRAPHS}"
     from sklearn.datasets import load_sample_images
 

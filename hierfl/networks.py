@@ -10,18 +10,29 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyro
 import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import batch_norm, conv2d, linear, pad
+from torch.nn.functional import pad
 from torch.nn.modules.dropout import _DropoutNd
 
+from .batch_norm import (
+    NORMS,
+    STATISTICS,
+    Moments,
+    Norms,
+    client_norm,
+    layer_values,
+    running_norm,
+    standing_norm,
+)  # fmt: skip
 from .errors import UserError, unknown
+from .layers import by_example, client_convolution, client_linear, convolve
 from .likelihoods import Softmax, gaussian
 
 if TYPE_CHECKING:
@@ -30,33 +41,6 @@ if TYPE_CHECKING:
 
 #: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
 Drop = Callable[[str, Tensor], Tensor]
-
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-Norm = nn.BatchNorm1d | nn.BatchNorm2d
-#: what batch norm remembers of its batches; values like weights, but never trained
-STATISTICS = ("running_mean", "running_var")
-
-
-def is_statistic(name: str) -> bool:
-    """Whether a value is a running statistic of batch norm, not a weight."""
-    return name.rpartition(".")[2] in STATISTICS
-
-
-@dataclass
-class Norms:
-    """How batch norm normalises while something is trained: by the batch, every client by its own.
-
-    Networks of which nothing is trained go on by their running statistics, unless they say otherwise.
-
-    Attributes:
-        mask: (S, n), False for padding, which stands on the right and never enters a statistic; None for none.
-        moving: names of what is trained.
-        running: new running statistics of what is trained, {name: (S, C)}; filled while networks run.
-    """
-
-    mask: Tensor | None
-    moving: frozenset[str]
-    running: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Network:
@@ -178,12 +162,12 @@ class Network:
                     done.append(self._pictures(own, x[j], looped, *((present, seen) if batchwise else ())))
                 x = torch.stack(done)
             elif looped:
-                x = _by_example(lambda xs: self._pictures(weights, xs, looped), x)
+                x = by_example(lambda xs: self._pictures(weights, xs, looped), x)
             for prefix, layer in self._chain[looped:]:
                 if isinstance(layer, nn.Dropout):
                     x = x if drop is None else _dropped(x, layer.p, drop(f"{self.name}/{prefix}drop", x))
                     continue
-                own = _values(prefix, weights)
+                own = layer_values(prefix, weights)
                 if isinstance(layer, NORMS) and batchwise:
                     x, moments = client_norm(x, own, layer, mask)
                     seen[prefix] = [moments]
@@ -193,7 +177,7 @@ class Network:
                 self._remember(weights, seen, learning)
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
-            return _by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
+            return by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
         squeezed = {k: w.squeeze(1) if w.dim() > self._dims[k] else w for k, w in weights.items()}
         dims = {k: 0 if w.dim() > self._dims[k] else None for k, w in weights.items()}
         if x.device.type == "cpu":  # a loop over clients beats what vmap makes of convolutions
@@ -236,11 +220,11 @@ class Network:
             for prefix, layer in self._chain[:layers]:
                 if isinstance(layer, nn.Conv2d):
                     weight, bias = weights[f"{prefix}weight"], weights.get(f"{prefix}bias")
-                    out = _convolve(out, weight, bias, layer)
+                    out = convolve(out, weight, bias, layer)
                 elif isinstance(layer, NORMS):
-                    own = _values(prefix, weights)
+                    own = layer_values(prefix, weights)
                     if seen is None:
-                        out = _standing(out, own, layer)
+                        out = standing_norm(out, own, layer)
                     else:
                         y, moments = client_norm(out[None], own, layer, None)
                         out = y[0]
@@ -268,22 +252,8 @@ class Network:
 
 #: pictures that go through a chain's convolutions together on a CPU
 PICTURES = 128
-LAYER_VALUES = ("weight", "bias", *STATISTICS)
 #: before the names of values as they were broadcast
 BROADCAST = "broadcast."
-
-
-class Moments(NamedTuple):
-    """What batch norm saw of some clients' batches."""
-
-    mean: Tensor  # (S, C)
-    variance: Tensor  # (S, C), unbiased
-    known: Tensor  # (S,), whether there were two numbers to have one
-
-
-def _values(prefix: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A layer's own values out of a network's."""
-    return {k: weights[f"{prefix}{k}"] for k in LAYER_VALUES if f"{prefix}{k}" in weights}
 
 
 POINTWISE = (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.GELU, nn.Identity)
@@ -328,71 +298,11 @@ def _dropped(x: Tensor, p: float, normals: Tensor) -> Tensor:
     return torch.where(torch.special.ndtr(normals) < p, 0.0, x / (1 - p))
 
 
-def _by_example(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Applies to (S, n, *event) what takes (S n, *event)."""
-    return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
-
-
-def _standing(x: Tensor, own: Mapping[str, Tensor], layer: Norm) -> Tensor:
-    """Batch norm of one client's examples (n, C, ...) by its running statistics."""
-    return batch_norm(x, own["running_mean"], own["running_var"], own.get("weight"), own.get("bias"), eps=layer.eps)
-
-
-def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor | None) -> tuple[Tensor, Moments]:
-    """Batch norm of every client's examples by its own batch, padding left out.
-
-    A client with a single number per channel has no spread: it is normalised by its running statistics.
-
-    Args:
-        x: (S, n, C, ...).
-        own: weight, bias and running statistics, (C,) or (S, 1, C).
-        layer: torch's, whose eps is used.
-        mask: (S, n), False for padding.
-
-    Returns:
-        (S, n, C, ...), and the batch's moments.
-    """
-    rows, n, channels = x.shape[:3]
-    around = (*range(3, x.dim()),)
-    area = x[0, 0, 0].numel()
-    wide = {k: v.reshape(-1, channels).expand(rows, channels) for k, v in own.items()}
-    counts = torch.full((rows,), n, device=x.device) if mask is None else mask.sum(1)
-    known = counts * area > 1
-    if mask is None and n * area > 1:
-        mean, variance = x.new_zeros(rows * channels), x.new_ones(rows * channels)
-        weight, bias = (wide[k].flatten() if k in wide else None for k in ("weight", "bias"))
-        side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S C, ...): the clients' channels beside each other
-        y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=layer.eps)
-        seen = Moments(mean.view(rows, -1), variance.view(rows, -1), known)
-        return y.unflatten(1, (rows, channels)).transpose(0, 1), seen
-    here = torch.ones((rows, n), dtype=x.dtype, device=x.device) if mask is None else mask.to(x.dtype)
-    here = here.view(rows, n, *[1] * (x.dim() - 2))
-    total = (counts * area).clamp_min(1).to(x.dtype)[:, None]
-    mean = (x * here).sum((1, *around)) / total
-    centred = (x - _beside(mean, x)) * here
-    spread = centred.square().sum((1, *around))
-    # (what stands for the moments of a client without a variance has no gradient)
-    used_mean = torch.where(known[:, None], mean, wide["running_mean"])
-    used_variance = torch.where(known[:, None], spread / total, wide["running_var"])
-    y = (x - _beside(used_mean, x)) * _beside((used_variance + layer.eps).rsqrt(), x)
-    if "weight" in wide:
-        y = y * _beside(wide["weight"], x) + _beside(wide["bias"], x)
-    unbiased = spread.detach() / (total - 1).clamp_min(1)
-    return y, Moments(mean.detach(), unbiased, known)
-
-
-def _beside(value: Tensor, x: Tensor) -> Tensor:
-    """(S, C) beside (S, n, C, ...)."""
-    return value.view(value.shape[0], 1, value.shape[1], *[1] * (x.dim() - 3))
-
-
 def _layer(layer: nn.Module, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """One layer of a chain, its values shared or one set per client; x (S, n, *event)."""
     weight, bias = own.get("weight"), own.get("bias")
     if isinstance(layer, NORMS):
-        mean, variance = (_per_channel(own[k], x) for k in STATISTICS)
-        y = (x - mean) * (variance + layer.eps).rsqrt()
-        return y if weight is None or bias is None else y * _per_channel(weight, x) + _per_channel(bias, x)
+        return running_norm(x, own, layer)
     if isinstance(layer, nn.Linear):
         assert weight is not None
         return client_linear(x, weight, bias)
@@ -403,110 +313,13 @@ def _layer(layer: nn.Module, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return x.flatten(2)
     if isinstance(layer, POINTWISE):
         return layer(x)
-    return _by_example(layer, x)
-
-
-def _per_channel(value: Tensor, x: Tensor) -> Tensor:
-    """(C,) or (S, 1, C) beside (S, n, C, ...)."""
-    return value.view(*value.shape, *[1] * (x.dim() - 3))
+    return by_example(layer, x)
 
 
 @effectful(type="network")
 def _network(network: Network, x: Tensor) -> Tensor:
     """Default behaviour, outside any restriction: weights from Pyro's param store."""
     return network.apply({k.removeprefix(network.name + "."): pyro.param(k) for k in network.names}, x)
-
-
-def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A linear layer whose weights are shared or belong to clients, or to particles and clients.
-
-    Args:
-        x: (S, n, in), or (K, S, n, in) where an earlier layer was drawn.
-        weight: (out, in), (S, 1, out, in) or (K, S, 1, out, in).
-        bias: the same without "in", or None.
-
-    Returns:
-        (S, n, out), or (K, S, n, out).
-    """
-    if weight.dim() == 2:
-        return linear(x, weight, bias)
-    weight = weight.squeeze(-3)
-    if weight.dim() == 3 and x.dim() > 3:  # draws of what this layer is given
-        y = x @ weight.mT
-        return y if bias is None else y + bias
-    if weight.dim() == 3:
-        x = x.expand(weight.shape[0], *x.shape[1:])
-        return product(x, weight, bias) if bias is None or bias.dim() == 3 else product(x, weight) + bias
-    if x.dim() > 3 or weight.shape[1] != x.shape[0]:
-        y = x @ weight.mT
-        return y if bias is None else y + bias
-    # one product per client for all particles, x is read once; examples last, as the likelihood wants them
-    draws, rows, out, _ = weight.shape
-    every = weight.transpose(0, 1).reshape(rows, draws * out, -1)
-    own = None
-    if bias is not None and bias.dim() == 4:
-        own, bias = bias.transpose(0, 1).reshape(rows, draws * out, 1), None
-    y = product(every, x, own).unflatten(1, (draws, out)).permute(1, 0, 3, 2)
-    return y if bias is None else y + bias
-
-
-class _Product(torch.autograd.Function):
-    """x @ weight.mT + bias for each client, whose gradient has the weight's own layout.
-
-    Torch's gradient of bmm(x, weight.mT) is the transpose of what is wanted, and is copied into place: for a batch of
-    ten that copy is most of the backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.bias = None if bias is None else bias.shape
-        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias, x, weight.mT)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        return (
-            torch.bmm(gradient, weight) if ctx.needs_input_grad[0] else None,
-            torch.bmm(gradient.mT, x) if ctx.needs_input_grad[1] else None,
-            gradient.sum_to_size(ctx.bias) if ctx.needs_input_grad[2] else None,
-        )
-
-
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (S, n, in) times the transpose of weight (S, out, in) plus bias (S, 1, out) or (S, n, 1), client by client.
-
-    Returns:
-        (S, n, out).
-    """
-    return _Product.apply(x, weight, bias)
-
-
-def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d, clients: int = 1) -> Tensor:
-    """The layer's convolution with other weights, of several clients side by side."""
-    return conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, clients * layer.groups)
-
-
-def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d) -> Tensor:
-    """A convolution whose weights are shared or belong to clients.
-
-    Args:
-        x: (S, n, channels, height, width).
-        weight: (out, in, h, w) or (S, 1, out, in, h, w).
-        bias: (out,), (S, 1, out) or None.
-        layer: says stride, padding, dilation and groups.
-
-    Returns:
-        (S, n, out, height, width).
-    """
-    if weight.dim() == 4:
-        y = _by_example(lambda xs: _convolve(xs, weight, None, layer), x)
-    else:
-        rows = x.shape[0]
-        side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S channels, ...): a group of channels for each client
-        y = _convolve(side_by_side, weight.flatten(0, 2), None, layer, rows)
-        y = y.unflatten(1, (rows, -1)).transpose(0, 1)
-    return y if bias is None else y + bias[..., None, None]
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from pyro.poutine.plate_messenger import PlateMessenger
 from torch import Tensor
 from torch.distributions import constraints
 
+from .batch_norm import Norms
 from .chains import Draws
 from .errors import UserError
 from .federation import Batch
-from .networks import Drop, Network, Norms
+from .networks import Drop, Network
 from .noise import Noise, reparametrise
 
 CLIENTS, DATA = "clients", "data"

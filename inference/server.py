@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from hierfl.batch_norm import is_statistic
 from hierfl.errors import UserError
 from hierfl.federation import Federation
-from hierfl.networks import is_statistic
 from hierfl.noise import uniform
 
 from .compression import message_bytes

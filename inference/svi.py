@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution, kl_divergence
 from torch.nn.utils.rnn import pad_sequence
 
+from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation, buckets, pad
-from hierfl.networks import Norms, is_statistic
 from hierfl.noise import ClientNoise, Noise, SigmaPoints, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 

@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
+from hierfl.batch_norm import is_statistic
 from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
-from hierfl.networks import Architecture, is_statistic
+from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, param, sample
 
 

@@ -6,9 +6,8 @@ python tests/agreement.py
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from statsmodels.datasets import grunfeld
 from test_mixed_effects import covariance, fitted, referee, table
-from test_mixed_families import counts, hessian, mixedlm, quadrature
+from test_mixed_families import counts, hessian, investments, quadrature
 
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
@@ -37,10 +36,7 @@ def spread(run: object, theirs: object) -> float:
 
 
 def real() -> None:
-    df = grunfeld.load_pandas().data
-    theirs = mixedlm("invest ~ value + capital", df, "firm")
-    fed, design = from_formula(df, "invest ~ 1 + value + capital + (1 | firm)")
-    run = fit(MixedEffects(design, draws=0), fed, 40, dtype=torch.float64, progress=False, evaluate_every=40)
+    run, theirs = investments()
     estimates, numbers = effects(run.fitted)
     beta = np.abs((estimates.estimate[:3] - theirs.fe_params.values) / theirs.bse_fe.values).max()
     print("Grunfeld's investments, beside MixedLM:")

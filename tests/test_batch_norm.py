@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hierfl import Federation, UserError
+from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
 from hierfl.inference.method import Local, Start
 from hierfl.inference.svi import plan
 from hierfl.models import FedAvg, FedPop
-from hierfl.networks import Architecture, LinearHead, Network, Norms, is_statistic
+from hierfl.networks import Architecture, LinearHead, Network
 from hierfl.noise import generator
 
 

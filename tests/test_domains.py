@@ -45,6 +45,9 @@ def test_mnist_m_is_made_as_it_was(tmp_path: Path) -> None:
     other = load("mnist-m", tmp_path)
     assert other.origin == "made from mnist and patches of 1 photographs of BSDS500"
     assert other.digest() != pool.digest()
+    Image.new("RGB", (20, 60)).save(place / "two.jpg")
+    with pytest.raises(UserError, match=r"two\.jpg is smaller than"):
+        load("mnist-m", tmp_path)
 
 
 def test_the_published_mnist_m(tmp_path: Path) -> None:

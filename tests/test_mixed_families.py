@@ -217,14 +217,18 @@ def mixedlm(formula: str, df: pd.DataFrame, groups: str):
         return smf.mixedlm(formula, df, groups=df[groups]).fit(reml=False, method=["powell", "lbfgs"])
 
 
-def test_a_real_table_and_its_standard_errors() -> None:
-    """Grunfeld's (1958) investments of eleven firms over twenty years, which ship with statsmodels."""
+def investments() -> tuple[Run, object]:
+    """Grunfeld's (1958) investments of eleven firms over twenty years, which statsmodels has: ours, and theirs."""
     from statsmodels.datasets import grunfeld
 
     df = grunfeld.load_pandas().data
-    theirs = mixedlm("invest ~ value + capital", df, "firm")
     fed, design = from_formula(df, "invest ~ 1 + value + capital + (1 | firm)")
     run = fit(MixedEffects(design, draws=0), fed, 40, dtype=torch.float64, progress=False, evaluate_every=40)
+    return run, mixedlm("invest ~ value + capital", df, "firm")
+
+
+def test_a_real_table_and_its_standard_errors() -> None:
+    run, theirs = investments()
     table, numbers = effects(run.fitted)
     assert (np.abs(table.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
     np.testing.assert_allclose(table.standard_error[:3], theirs.bse_fe.values, rtol=0.02)

@@ -11,8 +11,9 @@ from pyro.distributions import Categorical
 from torch import nn
 
 from hierfl import Federation, UserError
+from hierfl.layers import client_convolution, client_linear
 from hierfl.likelihoods import Softmax
-from hierfl.networks import LinearHead, Network, architecture, client_convolution, client_linear
+from hierfl.networks import LinearHead, Network, architecture
 from hierfl.noise import generator
 
 

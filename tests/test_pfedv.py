@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
+from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
 from hierfl.inference import predict as predictions
 from hierfl.inference.method import Local, Method, Start, visible
 from hierfl.inference.svi import elbo, guide_latents, plan
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
-from hierfl.networks import Architecture, Norms, architecture, is_statistic
+from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator
 from hierfl.plates import Restrict
 

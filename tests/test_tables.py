@@ -13,7 +13,7 @@ from conftest import Call
 
 from hierfl import UserError
 from hierfl.experiments import folder as folders
-from hierfl.experiments.tables import TABLES, Cell, make, published
+from hierfl.experiments.tables import TABLES, Cell, make, published_numbers
 
 SMALL = {"rounds": 2, "network": "mlp:4", "participation": 1.0, "data_root": "."}
 
@@ -132,7 +132,7 @@ def test_a_cell_that_another_process_runs_is_left_to_it(tiny: Path) -> None:
 
 
 def test_published_numbers_stand_beside_ours(tiny: Path, hierfl: Call) -> None:
-    theirs = published(TABLES["pfedvem-1"])
+    theirs = published_numbers("pfedvem", "1")
     assert len(theirs) == 168
     assert theirs["fashion-mnist", 100, "pfedvem", "PM"].accuracy == 91.4
     assert theirs["cifar10", 100, "pfedvem", "GM"].accuracy == 60.1
