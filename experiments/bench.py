@@ -1,4 +1,4 @@
-"""`hierfl bench`: how long a round of pFedVEM takes, beside the same work done otherwise on the same machine.
+"""`hierfl bench`: how long a round of pFedVEM or pFedV takes, beside the same work done otherwise on the same machine.
 
 Contestants take turns, so that a machine whose speed drifts is fair to all of them; ratios are medians over the turns.
 Images are noise of the right shape: speed does not ask what is on them.
@@ -24,19 +24,20 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hierfl.datasets import CNN, make_pool
+from hierfl.datasets import BN_CNN, CNN, make_pool
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Examples, Federation
 from hierfl.inference import svi
 from hierfl.inference.options import Options, check_device
 from hierfl.inference.run import Fit
 from hierfl.likelihoods import Softmax
-from hierfl.models import PFedVEM
 from hierfl.networks import LinearHead, Network, architecture
 from hierfl.noise import ClientNoise
 
 from . import folder as folders
-from .references import REFERENCES, Work, tensor_loop
+from .launch import keep_memory
+from .methods import load
+from .references import REFERENCES, Work
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ class Setting:
         about: in words.
         event: the shape of an image.
         examples: N, over all clients.
-        clients: J; label-skew:5 of ten classes with shared cuts, so sizes differ a hundredfold.
-        network: the base.
-        batch: B of the base phase.
+        clients: J.
+        network: the base, or encoder and base.
+        batch: B of the (base) phase that goes by minibatches.
+        method: whose round.
+        split: label-skew:5 of ten classes with shared cuts makes sizes differ a hundredfold.
     """
 
     about: str
@@ -58,12 +61,17 @@ class Setting:
     clients: int
     network: str
     batch: int
+    method: str = "pfedvem"
+    split: str = "label-skew:5,redraw"
 
 
 SETTINGS = {
     "digits": Setting("8x8 images, the main job's size", (1, 8, 8), 1_400, 20, "mlp:64", 10),
     "fashion-mnist": Setting("28x28 images, MLP", (1, 28, 28), 60_000, 100, "mlp:100", 50),
     "cifar10": Setting("32x32 colour images, CNN; a fifth of the clients", (3, 32, 32), 10_000, 20, CNN, 10),
+    "digit-three": Setting(
+        "28x28 colour images, pFedV's network; a fifth of the images", (3, 28, 28), 900, 3, BN_CNN, 32, "pfedv", "equal"
+    ),
 }
 CLASSES = 10
 
@@ -104,7 +112,9 @@ def choose(name: str, clients: int | None = None, batch: int | None = None) -> S
     if name not in SETTINGS:
         raise unknown("benchmark", name, SETTINGS)
     setting = SETTINGS[name]
-    if clients is not None and (clients < 2 or clients % 2):
+    if clients is not None and clients < 1:
+        raise UserError(f"a benchmark needs at least one client, not {clients}")
+    if clients is not None and clients % 2 and setting.split.startswith("label-skew"):
         raise UserError(
             f"a benchmark needs an even number of clients (two share a shuffle of the labels), not {clients}"
         )
@@ -114,7 +124,7 @@ def choose(name: str, clients: int | None = None, batch: int | None = None) -> S
 
 
 def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
-    """A fit of pFedVEM to noise; everybody trains, a tenth reports.
+    """A fit to noise; everybody trains, a tenth reports.
 
     Raises:
         UserError: for a device that is not there.
@@ -125,17 +135,26 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
     x = rng.integers(0, 256, (total, *setting.event), dtype=np.uint8)
     y = np.arange(total) % CLASSES
     pool = make_pool("noise", x[tests:], y[tests:], x[:tests], y[:tests])
-    federation = Federation.from_pool(pool, setting.clients, "label-skew:5,redraw", validation=0.0)
-    method = PFedVEM(architecture(setting.network, federation), base_batch=setting.batch)
-    return Fit(method, federation, Options(rounds=10**6, participation=0.1, quorum=2, device=device, chunk=chunk))
+    federation = Federation.from_pool(pool, setting.clients, setting.split, validation=0.0)
+    loaded = load(setting.method)
+    batch = {"base_batch" if setting.method == "pfedvem" else "batch": setting.batch}
+    method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **batch)
+    quorum = min(2, setting.clients)
+    return Fit(method, federation, Options(rounds=10**6, participation=0.1, quorum=quorum, device=device, chunk=chunk))
+
+
+def work_of(fit: Fit, federation: Federation | None = None, rows: slice = slice(None)) -> Work[Any]:
+    """What the references start from: where the fit has come to."""
+    personal = {k: v[rows] for k, v in fit.personal.items()}
+    return Work.of(fit.method, federation or fit.federation, fit.server.shared, personal, fit.engine.chunk)
 
 
 def contestants(fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
     """hierfl and, if wanted, the references on the same work."""
     found: dict[str, Callable[[], object]] = {"hierfl": fit.step}
     if references:
-        work = Work.of(fit.method, fit.federation, fit.server.shared, fit.personal, fit.engine.chunk)  # type: ignore[arg-type]
-        found |= {name: lambda run=run: run(work) for name, run in REFERENCES.items()}  # type: ignore[misc]
+        work = work_of(fit)
+        found |= {name: lambda run=run: run(work) for name, run in REFERENCES[fit.method.name].items()}  # type: ignore[misc]
     return found
 
 
@@ -222,9 +241,9 @@ def work_flops(setting: Setting, fit: Fit) -> float:
     one = replace(
         fit.federation.select([0]), train=[index.repeat(-(-size // len(index)))[:size]]
     )  # one full batch of one client
-    work = Work.of(fit.method, one, fit.server.shared, {k: v[:1] for k, v in fit.personal.items()}, 1)  # type: ignore[arg-type]
+    work, reference = work_of(fit, one, slice(1)), next(iter(REFERENCES[fit.method.name].values()))
     with torch.random.fork_rng(), FlopCounterMode(display=False) as counter:
-        tensor_loop(work)
+        reference(work)
     return counter.get_total_flops() / size * sum(fit.federation.sizes())
 
 
@@ -341,7 +360,7 @@ def main(
 
     record: dict[str, Any] = {
         "benchmark": name,
-        "what": "a round of pFedVEM at every client; hierfl.experiments.references says what the others do",
+        "what": f"a round of {settings[0].method} at every client; hierfl.experiments.references says what others do",
         "machine": asdict(Machine.here(device)),
         "versions": folders.versions(),
         "results": [],
@@ -411,4 +430,5 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    keep_memory()
     _alone(sys.argv[1])

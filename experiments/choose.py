@@ -16,7 +16,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 from hierfl.errors import UserError
 
 from .folder import write_text
+from .launch import launch
 from .runner import build, configure
 
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
@@ -143,8 +143,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main)

@@ -10,6 +10,8 @@ import typer
 
 from hierfl.errors import UserError
 
+from .launch import keep_memory
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -205,9 +207,9 @@ def table(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="digits, fashion-mnist or cifar10: sizes; the data are noise.")] = "",
+    name: Annotated[str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three: sizes.")] = "",
     clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Examples per step of the base.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples per step of minibatches.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     chunk: Annotated[int, typer.Option(help="Clients in one plate; 0 for what suits the device.")] = 0,
     repeats: Annotated[int, typer.Option(help="Turns that every contestant takes.")] = 3,
@@ -216,7 +218,7 @@ def bench(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
 ) -> None:  # fmt: skip
-    """Time a round of pFedVEM beside the same work done otherwise."""
+    """Time a round of pFedVEM (digit-three: pFedV) beside the same work done otherwise."""
     from .bench import main as measure_all
 
     sizes: list[int | None] = [*_numbers("--clients", clients)] if clients else [None]
@@ -301,6 +303,7 @@ def main() -> NoReturn:
     import logging
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    keep_memory()
     try:
         code = app(standalone_mode=False)
     except UserError as error:

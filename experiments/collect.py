@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from hierfl.errors import UserError
 from hierfl.inference.method import make_settings
 
 from .folder import read_config, write_text
+from .launch import launch
 from .methods import load as load_method
 
 COLUMNS = ("pm_accuracy", "gm_accuracy", "pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece", "gm_nll", "gm_ece")
@@ -104,8 +104,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    launch(main)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
 
 from .folder import read_config, write_frame, write_text
+from .launch import launch
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -64,7 +64,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    launch(main)

@@ -1,15 +1,17 @@
-"""One round of pFedVEM written three other ways, for `hierfl bench` to compare with.
+"""One round of pFedVEM written three other ways, and one of pFedV, for `hierfl bench` to compare with.
 
-All do the same work at every client: rho by its closed form, R full-batch steps on the head, E epochs of minibatch
-steps on a copy of the base. None knows Pyro, and their noise is torch's own. Inputs are standardised beforehand, which
-favours them. (Messages and server are left out: they cost next to nothing.)
+All do the same work at every client. pFedVEM: rho by its closed form, R full-batch steps on the head, E epochs of
+minibatch steps on a copy of the base; pFedV: E epochs of minibatch steps on copies of encoder and base and on the
+client's last layer. None knows Pyro, and their noise is torch's own. Inputs are standardised beforehand, which favours
+them. (Messages and server are left out: they cost next to nothing.)
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,26 +22,29 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hierfl.federation import Federation, buckets
 from hierfl.federation import pad as pad_indices
-from hierfl.inference.method import State
+from hierfl.inference.method import Method, State
 from hierfl.inference.svi import shrunk, spans
 from hierfl.likelihoods import Softmax
-from hierfl.models import PFedVEM
+from hierfl.models import PFedV, PFedVEM
+from hierfl.networks import Network
+
+M = TypeVar("M", bound=Method)
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a round of pFedVEM starts from.
+class Work(Generic[M]):
+    """What a round starts from.
 
     Attributes:
         method: network and settings.
         federation: the clients' data.
-        shared: w (d,) and the base's weights.
-        personal: mu, pi (J, d) and rho (J, 1).
+        shared: what the server has sent; of pFedVEM w (d,) and the base's weights.
+        personal: the clients' rows; of pFedVEM mu, pi (J, d) and rho (J, 1).
         chunk: rows at a time, where rows are batched.
         x, y: each client's standardised training data.
     """
 
-    method: PFedVEM
+    method: M
     federation: Federation
     shared: State
     personal: State
@@ -48,7 +53,7 @@ class Work:
     y: list[Tensor]
 
     @classmethod
-    def of(cls, method: PFedVEM, federation: Federation, shared: State, personal: State, chunk: int) -> Work:
+    def of(cls, method: M, federation: Federation, shared: State, personal: State, chunk: int) -> Work[M]:
         """Standardises all data."""
         data = [federation.examples(index) for index in federation.train]
         return cls(method, federation, dict(shared), dict(personal), chunk, [x for x, _ in data], [y for _, y in data])
@@ -58,17 +63,11 @@ class Work:
         """J."""
         return len(self.x)
 
-    def module(self) -> nn.Module:
-        """A copy of the base as it is broadcast."""
-        module = copy.deepcopy(self.method.network.base.module).to(self.federation.device, self.federation.dtype)
-        module.load_state_dict(self.method.network.base.parameters_from(self.shared))
-        return module.requires_grad_()
-
-    def head(self, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """mu and pi to be trained, and rho by Eq. 8, (S, 1, d) and (S, 1, 1)."""
-        own = {k: v[rows].unsqueeze(1).clone() for k, v in self.personal.items()}
-        rho = self.method.confidence({**self.shared, **own})
-        return own["mu"].requires_grad_(), own["pi"].requires_grad_(), rho
+    def module(self, network: Network) -> nn.Module:
+        """A copy of a network as it is broadcast."""
+        module = copy.deepcopy(network.module).to(self.federation.device, self.federation.dtype)
+        module.load_state_dict(network.parameters_from(self.shared), strict=False)  # (batch norm counts its batches)
+        return module.requires_grad_().train()
 
     def split(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """Weight (..., C, features) and bias (..., C) of a flat head."""
@@ -77,17 +76,27 @@ class Work:
         return w[..., :cut].unflatten(-1, (head.outputs, head.features)), w[..., cut:]
 
     def sgd(self, leaves: Any, lr: float, **how: bool) -> torch.optim.SGD:
-        """The optimiser of both phases, forgotten each round."""
+        """The optimiser, forgotten each round."""
         return torch.optim.SGD(leaves, lr=lr, momentum=self.method.settings.momentum, **how)
 
 
-def tensor_loop(work: Work) -> State:
+# -- pFedVEM -----------------------------------------------------------------------------------------------------------
+
+
+def _head(work: Work[PFedVEM], rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """mu and pi to be trained, and rho by Eq. 8, (S, 1, d) and (S, 1, 1)."""
+    own = {k: v[rows].unsqueeze(1).clone() for k, v in work.personal.items()}
+    rho = work.method.confidence({**work.shared, **own})
+    return own["mu"].requires_grad_(), own["pi"].requires_grad_(), rho
+
+
+def tensor_loop(work: Work[PFedVEM]) -> State:
     """One client after the other, on tensors: features cached, particles batched, no DataLoader."""
     s, results = work.method.settings, []
     for j in range(work.clients):
-        x, y, base = work.x[j], work.y[j], work.module()
+        x, y, base = work.x[j], work.y[j], work.module(work.method.network.base)
         many = y.repeat(s.particles)
-        mu, pi, rho = (v.flatten() for v in work.head([j]))
+        mu, pi, rho = (v.flatten() for v in _head(work, [j]))
         mu, pi = mu.detach().requires_grad_(), pi.detach().requires_grad_()
         with torch.no_grad():
             z = base(x)
@@ -115,7 +124,7 @@ def tensor_loop(work: Work) -> State:
     return _stacked(results)
 
 
-def dataloader_loop(work: Work) -> State:
+def dataloader_loop(work: Work[PFedVEM]) -> State:
     """As public code does it: a DataLoader per client, which every epoch reads; features anew in each head epoch; one
     particle after the other; weight and bias apart.
     """
@@ -123,9 +132,9 @@ def dataloader_loop(work: Work) -> State:
     each = nn.CrossEntropyLoss(reduction="none")
     w, b = work.split(work.shared["w"])
     for j in range(work.clients):
-        base = work.module()
+        base = work.module(work.method.network.base)
         loader = DataLoader(TensorDataset(work.x[j], work.y[j]), batch_size=s.base_batch, shuffle=True)
-        mu, pi, rho = (v.flatten() for v in work.head([j]))
+        mu, pi, rho = (v.flatten() for v in _head(work, [j]))
         # the head's weight is (features, classes) here
         heads = [v.detach().clone() for flat in (mu, pi) for v in work.split(flat)]
         mu_w, mu_b, pi_w, pi_b = (v.mT.contiguous() if v.dim() == 2 else v for v in heads)
@@ -158,13 +167,13 @@ def dataloader_loop(work: Work) -> State:
     return _stacked(results)
 
 
-def batched(work: Work) -> State:
+def batched(work: Work[PFedVEM]) -> State:
     """Clients as rows, as hierfl does it and with its network code, but on bare tensors: what Pyro costs on top."""
     order = sorted(range(work.clients), key=lambda j: -len(work.y[j]))
     found: dict[int, State] = {}
     for first in range(0, len(order), work.chunk):
         rows = order[first : first + work.chunk]
-        mu, pi, rho = work.head(rows)
+        mu, pi, rho = _head(work, rows)
         sizes = [len(work.y[j]) for j in rows]
         for a, b in buckets(sizes):
             _batched_head(
@@ -181,7 +190,7 @@ def batched(work: Work) -> State:
     return _stacked([found[j] for j in range(work.clients)])
 
 
-def _batched_head(work: Work, rows: list[int], mu: Tensor, pi: Tensor, rho: Tensor) -> None:
+def _batched_head(work: Work[PFedVEM], rows: list[int], mu: Tensor, pi: Tensor, rho: Tensor) -> None:
     s, net = work.method.settings, work.method.network
     index, mask = pad_indices([work.federation.train[j] for j in rows])
     x = pad_sequence([work.x[j] for j in rows], batch_first=True)
@@ -201,7 +210,7 @@ def _batched_head(work: Work, rows: list[int], mu: Tensor, pi: Tensor, rho: Tens
         optimizer.step()
 
 
-def _batched_base(work: Work, rows: list[int], mu: Tensor, sigma: Tensor, bases: State) -> None:
+def _batched_base(work: Work[PFedVEM], rows: list[int], mu: Tensor, sigma: Tensor, bases: State) -> None:
     s, net = work.method.settings, work.method.network
     x, y = torch.cat([work.x[j] for j in rows]), torch.cat([work.y[j] for j in rows])
     sizes = [len(work.y[j]) for j in rows]
@@ -233,9 +242,46 @@ def _normal(loc: Tensor, scale: Tensor) -> Normal:
     return Normal(loc, scale, validate_args=False)
 
 
-def _result(work: Work, mu: Tensor, pi: Tensor, base: nn.Module) -> State:
-    weights = {f"{work.method.network.base.name}.{k}": v.detach() for k, v in base.named_parameters()}
-    return {"mu": mu.detach(), "pi": pi.detach(), **weights}
+def _result(work: Work[PFedVEM], mu: Tensor, pi: Tensor, base: nn.Module) -> State:
+    return {"mu": mu.detach(), "pi": pi.detach(), **_values(work.method.network.base, base)}
+
+
+# -- pFedV -------------------------------------------------------------------------------------------------------------
+
+
+def latent_loop(work: Work[PFedV]) -> State:
+    """One client after the other, with torch's own layers: cross entropy and KL to the encoder as broadcast (Eq. 7)."""
+    s, net, results = work.method.settings, work.method.network, []
+    assert net.encoder is not None
+    each = "mean" if s.kl == "mean" else "sum"
+    for j in range(work.clients):
+        x, y = work.x[j], work.y[j]
+        encoder, base, sent = work.module(net.encoder), work.module(net.base), work.module(net.encoder)
+        weight, bias = (v.clone().requires_grad_() for v in work.split(work.personal["w_j_point"][j]))
+        optimizer = work.sgd([*encoder.parameters(), *base.parameters(), weight, bias], s.lr)
+        for _ in range(s.epochs):
+            for index in torch.randperm(len(y), device=y.device).split(s.batch):
+                mean, log_variance = encoder(x[index]).chunk(2, -1)
+                with torch.no_grad():
+                    prior_mean, prior_log_variance = sent(x[index]).chunk(2, -1)
+                z = mean + (0.5 * log_variance).exp() * torch.randn_like(mean)
+                kl = 0.5 * (prior_log_variance - log_variance - 1) + 0.5 * (
+                    (log_variance.exp() + (mean - prior_mean).square()) / prior_log_variance.exp()
+                )
+                loss = cross_entropy(base(z) @ weight.mT + bias, y[index])
+                loss = loss + s.alpha * getattr(kl, each)(-1).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        own = {**_values(net.encoder, encoder), **_values(net.base, base)}
+        results.append({"w_j_point": torch.cat([weight.flatten(), bias]).detach(), **own})
+    return _stacked(results)
+
+
+def _values(network: Network, module: nn.Module) -> State:
+    """Weights and running statistics of a client's copy, by hierfl's names."""
+    values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: values[name.removeprefix(f"{network.name}.")].detach() for name in network.names}
 
 
 def _stacked(results: list[State]) -> State:
@@ -243,4 +289,8 @@ def _stacked(results: list[State]) -> State:
     return {k: torch.stack([r[k] for r in results]) for k in results[0]}
 
 
-REFERENCES = {"tensor loop": tensor_loop, "DataLoader loop": dataloader_loop, "bare batched PyTorch": batched}
+#: by method; the first does what is counted as the work of a round
+REFERENCES: dict[str, dict[str, Callable[[Any], State]]] = {
+    "pfedvem": {"tensor loop": tensor_loop, "DataLoader loop": dataloader_loop, "bare batched PyTorch": batched},
+    "pfedv": {"tensor loop": latent_loop},
+}

@@ -21,6 +21,7 @@ import numpy as np
 from hierfl.errors import UserError, unknown
 
 from . import folder as folders
+from .launch import launch
 from .runner import configure, settings_said
 from .tables import published_numbers, run_cell
 
@@ -186,7 +187,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    launch(main)

@@ -14,7 +14,6 @@ import argparse
 import itertools
 import json
 import logging
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +32,7 @@ from hierfl.models import FedAvg, FedPop, FedRep
 from hierfl.networks import architecture
 
 from .folder import versions, write_frame, write_text
+from .launch import launch
 
 ROUNDS = 200
 #: seeds on which step sizes are chosen
@@ -184,7 +184,4 @@ def draw(frame: Any, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    launch(main)

@@ -28,6 +28,7 @@ from hierfl.inference.run import Fit
 from hierfl.networks import architecture
 
 from . import folder as folders
+from .launch import launch
 from .methods import load
 from .runner import configure, options_of, settings_said
 from .skew import VARIANTS, mean_and_error, percent
@@ -143,7 +144,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UserError as error:
-        sys.exit(f"error: {error}")
+    launch(main)

@@ -101,6 +101,8 @@ class Fit:
         self.copies = {k: self._everyone(shared[k]) for k in names}
         self.rows: list[Row] = []
         self.seconds, self.round, self.failures = 0.0, 0, 0
+        #: round and clients' metrics of the last evaluation on test data
+        self._tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
         self._posterior: State | None = None  # (not kept in checkpoints: it is a function of the last round's state)
         trained = [name for step in method.local() for name in step.trains]
         trained += [group for group, (rule, _) in self.server.rules.items() if rule.differentiates]
@@ -168,7 +170,8 @@ class Fit:
                 if self.folder is not None and (self.round == options.rounds or keeper.due()):
                     keeper.save(self._state(), self._record())
                 bar.advance(self._last("test") if evaluated else None)
-        return Run(self.fitted(), self.options, self.rows, self.seconds, self.engine.chunk, self.random)
+        tested = self._tested[1] if self._tested is not None and self._tested[0] == self.round else None
+        return Run(self.fitted(), self.options, self.rows, self.seconds, self.engine.chunk, self.random, tested)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -205,7 +208,10 @@ class Fit:
         fitted, task, chunk = self.fitted(), self.federation.task, self.engine.chunk
         row: Row = {"round": self.round, "split": split}
         draws = (0, self.options.draws) if self.random else (0,)
-        personal = [over_clients(rows, task) for rows in evaluate_personal(fitted, split, chunk, draws)]
+        found = evaluate_personal(fitted, split, chunk, draws)
+        if split == "test":
+            self._tested = self.round, found
+        personal = [over_clients(rows, task) for rows in found]
         for k, kind in enumerate(("pm", "pm_draws")):
             row |= {f"{kind}_{name}": personal[k].get(name) if k < len(personal) else None for name in METRICS[task]}
         if self.method.has_global_model:
@@ -325,6 +331,7 @@ class Run:
         seconds: spent in rounds (evaluation and writing left out).
         chunk: rows in one plate.
         random: whether the guide has draws.
+        tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`test_metrics`.
     """
 
     fitted: Fitted
@@ -333,6 +340,7 @@ class Run:
     seconds: float
     chunk: int
     random: bool
+    tested: list[dict[str, np.ndarray]] | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -363,7 +371,7 @@ class Run:
 
         federation = self.fitted.federation
         columns: dict[str, Any] = {"client": list(federation.ids), "n": federation.sizes("train")}
-        rows = self._tested[0]
+        rows = self.test_metrics[0]
         columns["n_test"] = federation.sizes("test")
         columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
         everyone = self.fitted.values(range(federation.clients))
@@ -371,8 +379,10 @@ class Run:
         return pd.DataFrame(columns)
 
     @cached_property
-    def _tested(self) -> list[dict[str, np.ndarray]]:
+    def test_metrics(self) -> list[dict[str, np.ndarray]]:
         """Every client's metrics on its test data: at the posterior mean, and averaged over draws if there are any."""
+        if self.tested is not None:
+            return self.tested
         draws = (0, self.options.draws) if self.random else (0,)
         return evaluate_personal(self.fitted, "test", self.chunk, draws)
 
@@ -387,7 +397,7 @@ class Run:
         """
         if averaged and not self.random:
             raise UserError("the guide is a point: it has no draws to average over")
-        return self._tested[int(averaged)]["bins"]
+        return self.test_metrics[int(averaged)]["bins"]
 
     def entropies(self, x: Tensor | np.ndarray | None = None, draws: int = 0) -> list[np.ndarray]:
         """Every client's predictive entropy in nats: on its own test data, or on inputs (n, *event) from elsewhere.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +19,10 @@ from hierfl.experiments.bench import SETTINGS, choose, prepare, work_flops
 from hierfl.experiments.references import REFERENCES, Work
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
-from hierfl.models import PFedVEM
+from hierfl.models import PFedV, PFedVEM
 from hierfl.networks import architecture
+
+PFEDVEM = REFERENCES["pfedvem"]
 
 
 @pytest.fixture
@@ -30,7 +36,7 @@ def images() -> Federation:
 
 
 @pytest.mark.parametrize("network", ["mlp:7", "cnn:3,4:6"])
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", PFEDVEM)
 def test_references_do_the_work_of_a_round(name: str, network: str, images: Federation) -> None:
     # with hardly any noise in the guide, and every client's data in one batch, a round has one result
     method = PFedVEM(
@@ -42,7 +48,7 @@ def test_references_do_the_work_of_a_round(name: str, network: str, images: Fede
     work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
     before = {k: v.clone() for k, v in {**work.shared, **work.personal}.items()}
     with torch.random.fork_rng():
-        theirs = REFERENCES[name](work)
+        theirs = PFEDVEM[name](work)
     fit.step()
     ours = {**fit.personal, **fit.copies}
     for key in theirs:
@@ -50,7 +56,7 @@ def test_references_do_the_work_of_a_round(name: str, network: str, images: Fede
         assert torch.allclose(theirs[key], ours[key], rtol=1e-4, atol=1e-5), key  # noise of 1e-7, a few steps
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", PFEDVEM)
 def test_references_take_as_many_steps_on_the_base(name: str) -> None:
     # a client whose examples are all alike does not mind their order, so that minibatches have one result, too
     sizes = [23, 7, 2, 14, 11]
@@ -63,11 +69,33 @@ def test_references_take_as_many_steps_on_the_base(name: str) -> None:
     fit = Fit(method, fed, Options(rounds=9, dtype=torch.float64, chunk=3))
     work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
     with torch.random.fork_rng():
-        theirs = REFERENCES[name](work)
+        theirs = PFEDVEM[name](work)
     fit.step()
     for key, ours in fit.copies.items():
         assert not torch.allclose(ours, work.shared[key].expand_as(ours), rtol=1e-3, atol=1e-4)
         assert torch.allclose(theirs[key], ours, rtol=1e-6, atol=1e-6), key
+
+
+@pytest.mark.parametrize("kl", ["mean", "sum"])
+def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, images: Federation) -> None:
+    # hardly any noise in the guide, as above; the KL, of standard deviations of 1e-7, all the same counts
+    network, results = architecture("bncnn:3,4:6", images, latent=True), []
+    for alpha in (1e-14, 1e-30):
+        alpha /= 1 if kl == "mean" else network.latents
+        method = PFedV(network, kl=kl, alpha=alpha, lr=0.05, batch=1000, epochs=3)
+        fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
+        fit.server.shared["encoder.4.bias"][4:] = -32.0  # log variances
+        work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+        with torch.random.fork_rng():
+            theirs = REFERENCES["pfedv"]["tensor loop"](work)
+        fit.step()
+        assert torch.allclose(theirs["w_j_point"], fit.personal["w_j_point"], atol=1e-6)
+        assert not torch.allclose(theirs["w_j_point"], work.personal["w_j_point"], atol=1e-2)
+        share = torch.tensor(images.sizes(), dtype=torch.float64) / sum(images.sizes())
+        for key, value in fit.server.shared.items():
+            assert torch.allclose(torch.einsum("j,j...->...", share, theirs[key]), value, atol=1e-6), key
+        results.append(theirs["encoder.4.weight"])
+    assert not torch.allclose(results[0], results[1], atol=1e-3)  # the KL matters
 
 
 def test_operations_of_a_round_are_counted_as_by_hand() -> None:
@@ -91,7 +119,7 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
     record = json.loads((tmp_path / "b.json").read_text())
     assert [r["setting"]["clients"] for r in record["results"]] == [4, 6]
     for result in record["results"]:
-        assert set(result["rounds"]) == {"hierfl", *REFERENCES}
+        assert set(result["rounds"]) == {"hierfl", *PFEDVEM}
         assert result["rounds"]["hierfl"]["times_hierfl"] == 1
         assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
         assert result["bound"]["seconds"] > 0
@@ -110,7 +138,7 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which benchmark? known: digits, fashion-mnist, cifar10"),
+        ([], "which benchmark? known: digits, fashion-mnist, cifar10, digit-three"),
         (["speed"], "unknown benchmark 'speed'"),
         (["digits", "--clients", "3"], "even number of clients"),
         (["digits", "--clients", "4,x"], "--clients takes whole numbers, as in 50,100; not '4,x'"),
@@ -124,3 +152,26 @@ def test_a_benchmark_that_cannot_be_is_refused(arguments: list[str], words: str,
     assert code == 2
     assert words in err
     assert not list(tmp_path.iterdir())
+
+
+PAGES = """
+import resource, sys, numpy as np
+from hierfl.experiments.launch import keep_memory
+kept = keep_memory()
+for _ in range(20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(2**23)  # 64 MiB
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+print(int(kept), after - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+@pytest.mark.parametrize(("said", "keeps"), [({}, True), ({"MALLOC_ARENA_MAX": "2"}, False)])
+def test_memory_is_kept_unless_the_environment_says_how_to_allocate(said: dict[str, str], keeps: bool) -> None:
+    rest = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
+    done = subprocess.run([sys.executable, "-c", PAGES], env={**rest, **said}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    kept, faults = map(int, done.stdout.split())
+    assert kept == keeps
+    assert faults < 10 if keeps else faults >= 32  # (huge pages have 2 MiB)

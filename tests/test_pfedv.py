@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +235,19 @@ def test_they_learn(trained: dict) -> None:
         assert run.last()["pm_draws_accuracy"] > 0.85
     assert trained["fedv"].last()["gm_accuracy"] > 0.85
     assert trained["pfedv"].last()["gm_accuracy"] is None
+
+
+def test_the_last_evaluation_is_kept(trained: dict) -> None:
+    for run in trained.values():
+        anew = replace(run, tested=None).test_metrics
+        assert run.tested is not None
+        for kept, found in zip(run.tested, anew, strict=True):
+            assert kept.keys() == found.keys()
+            assert all(np.array_equal(kept[k], found[k], equal_nan=True) for k in kept)
+        assert run.last()["pm_draws_nll"] == pytest.approx(np.mean(anew[1]["nll"]))
+    fed = pictures((20, 20), test=0.3)
+    assert fit(method_of(FedV, fed), fed, rounds=0, progress=False).tested is not None
+    assert fit(method_of(FedV, fed), fed, rounds=1, progress=False, splits=("validation",)).tested is None
 
 
 def test_pieces_change_nothing_but_the_draws(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
