@@ -4,12 +4,14 @@
 
 Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has a
 last layer of its own for every client trains one on a few of the new client's examples, everything shared held
-(``predict_new_client``, as many epochs as there were rounds). Accuracy on the domain's whole test set.
+(``predict_new_client``, as many epochs as there were rounds). Accuracy on the domain's whole test set. What OUT/unseen.json
+holds is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -88,16 +90,40 @@ def serve(
     return found
 
 
-def markdown(rows: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
-    """Methods down, examples given across."""
+def read(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cells that a file holds, [{"method", "seed", "accuracy": {given: ...}}]; none where there is no file.
+
+    Raises:
+        UserError: if they are those of another experiment.
+    """
+    if not path.is_file():
+        return []
+    old: dict[str, Any] = json.loads(path.read_text())
+    cells: list[dict[str, Any]] = old.pop("cells")
+    other = [k for k in {**about, **old} if about.get(k) != old.get(k)]
+    if other:
+        raise UserError(f"{path} holds another experiment: it differs in {', '.join(other)}; choose another --out")
+    return cells
+
+
+def keep(path: Path, about: dict[str, Any], cell: dict[str, Any]) -> None:
+    """Adds a cell to the file, and writes the table beside it."""
+    cells = [*read(path, about), cell]
+    folders.write_text(path, json.dumps({**about, "cells": cells}, indent=1) + "\n")
+    folders.write_text(path.with_suffix(".md"), markdown(cells, about["given"]))
+
+
+def markdown(cells: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
+    """Methods down, examples given across: mean and standard error over seeds."""
     columns = ["0", *map(str, given)]
     lines = [f"| accuracy, % | {' | '.join(f'{c} examples' for c in columns)} |", "|---|" + "---:|" * len(columns)]
-    for row in rows:
-        cells = []
+    for name in (n for n in NAMES if any(cell["method"] == n for cell in cells)):
+        own = sorted((cell for cell in cells if cell["method"] == name), key=lambda cell: int(cell["seed"]))
+        shown = []
         for column in columns:
-            values = row["accuracy"].get(column)
-            cells.append(percent(mean_and_error(values)) if values else "")
-        lines.append(f"| {row['method']} | {' | '.join(cells)} |")
+            values = [cell["accuracy"][column] for cell in own if column in cell["accuracy"]]
+            shown.append(percent(mean_and_error(values)) if values else "")
+        lines.append(f"| {name} | {' | '.join(shown)} |")
     return "\n".join([*lines, ""])
 
 
@@ -127,20 +153,18 @@ def main(arguments: list[str]) -> None:
     names = ("split", "network", "device", "rounds")
     options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     said.out.mkdir(parents=True, exist_ok=True)
-    pool, new = without(datasets.load(said.data, said.data_root), said.leave)
-    rows: list[dict[str, Any]] = []
-    for name in said.methods:
-        row: dict[str, Any] = {"method": name, "accuracy": {}}
-        for seed in range(said.seeds):
-            found = serve(name, pool, new, seed, said.given, {"data": said.data, "run": options, "latent": latent})
-            for number, value in found.items():
-                row["accuracy"].setdefault(number, []).append(value)
-            print(name, seed, found, file=sys.stderr, flush=True)
-        rows.append(row)
-        about = {"data": said.data, "left_out": said.leave, "origin": pool.origin, **options, "latent": latent}
-        folders.write_text(said.out / "unseen.json", json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    folders.write_text(said.out / "unseen.md", markdown(rows, said.given))
-    print(markdown(rows, said.given))
+    path = said.out / "unseen.json"
+    about = {"data": said.data, "left_out": said.leave, "given": said.given, **options, "latent": latent}
+    pool = new = None
+    for seed, name in itertools.product(range(said.seeds), said.methods):
+        if any((cell["method"], cell["seed"]) == (name, seed) for cell in read(path, about)):
+            continue
+        if pool is None or new is None:
+            pool, new = without(datasets.load(said.data, said.data_root), said.leave)
+        found = serve(name, pool, new, seed, said.given, {"data": said.data, "run": options, "latent": latent})
+        keep(path, about, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": found})
+        print(name, seed, found, file=sys.stderr, flush=True)
+    print(path.with_suffix(".md").read_text())
 
 
 if __name__ == "__main__":

@@ -64,15 +64,26 @@ def test_what_cannot_be(tiny: list[str]) -> None:
 def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     how = [*tiny, "--leave", "mnist-m", "--seeds", "2", "--given", "5", "20", "--methods", "FedAvg", "FedPer", "pFedV"]
     unseen.main(how)
-    rows = {row["method"]: row["accuracy"] for row in json.loads(Path("t/unseen.json").read_text())["rows"]}
-    assert rows["FedAvg"].keys() == {"0"}
-    assert rows["FedPer"].keys() == rows["pFedV"].keys() == {"5", "20"}
-    assert all(len(values) == 2 and min(values) >= 0 for row in rows.values() for values in row.values())
-    assert "| pFedV |  |" in capsys.readouterr().out
+    made = json.loads(Path("t/unseen.json").read_text())
+    cells = {(cell["method"], cell["seed"]): cell["accuracy"] for cell in made["cells"]}
+    assert len(cells) == len(made["cells"]) == 6
+    assert cells["FedAvg", 1].keys() == {"0"}
+    assert cells["FedPer", 0].keys() == cells["pFedV", 1].keys() == {"5", "20"}
+    assert all(0 <= value <= 1 for cell in cells.values() for value in cell.values())
+    said = capsys.readouterr()
+    assert "| pFedV |  |" in said.out
+    assert f"{100 * np.mean([cells['pFedV', s]['20'] for s in (0, 1)]):.2f} ±" in said.out
+    unseen.main([*how[:-1], "FedV"])  # one more method; what is there is not run again
+    again = capsys.readouterr()
+    assert again.err.count("FedV") == 2
+    assert "pFedV" not in again.err
+    assert "| pFedV |  |" in again.out
+    assert "| FedV |" in again.out
     for more, words in (
-        (["--leave", "svhn"], "no domain 'svhn'"),
+        (["--leave", "svhn", "--out", "s"], "no domain 'svhn'"),
         (["--methods", "FedBN"], "unknown method of this table 'FedBN'"),
         (["--given", "1"], "at least 2"),
+        (["--rounds", "2"], "it differs in rounds"),
     ):
         with pytest.raises(UserError, match=words):
             unseen.main([*how, *more])
