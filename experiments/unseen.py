@@ -4,8 +4,8 @@
 
 Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has a
 last layer of its own for every client trains one on a few of the new client's examples, everything shared held
-(``predict_new_client``, as many epochs as there were rounds). Accuracy on the domain's whole test set. What OUT/unseen.json
-holds is not run again.
+(``predict_new_client``, as many epochs as there were rounds). Accuracy on the domain's whole test set.
+What OUT/unseen.json holds is not run again.
 """
 
 from __future__ import annotations
