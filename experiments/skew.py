@@ -72,10 +72,15 @@ class Cell:
 
 
 def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """A record for each variant whose runs have finished: accuracy by domain and seed, and means of other numbers."""
+    """A record for each variant whose runs have finished: accuracy by domain and seed, and means of other numbers.
+
+    Raises:
+        UserError: for runs whose data were come by in different ways.
+    """
     import pandas as pd
 
     found: dict[str, dict[str, Any]] = {}
+    origins: set[str | None] = set()
     for cell in cells:
         folder = out / cell.name
         if not (folder / "summary.json").is_file():
@@ -90,6 +95,9 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             record["numbers"].setdefault(name, []).append(summary[name])
         config = folders.read_config(folder)
         record["setting"] = {**{k: v for k, v in config["run"].items() if k != "data_root"}, **config["settings"]}
+        origins.add(config["run"].get("data_origin"))
+    if len(origins) > 1:
+        raise UserError(f"the runs in {out} have data of different origins: {'; '.join(map(str, origins))}")
     return list(found.values())
 
 

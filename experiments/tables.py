@@ -126,7 +126,8 @@ def check_cell(cell: Configured, folder: Path, extra: dict[str, Any]) -> None:
     """
     old, wanted = setting_of(folders.read_config(folder)), setting_of(cell.config(extra))
     for part, values in wanted.items():
-        other = [k for k in {**old[part], **values} if old[part].get(k) != values.get(k)]
+        # (how data were come by is known once they are loaded)
+        other = [k for k in {**old[part], **values} if old[part].get(k) != values.get(k) and k != "data_origin"]
         if other:
             was, should = old[part].get(other[0]), values.get(other[0])
             raise UserError(

@@ -48,6 +48,16 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
     assert stamps == {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     with pytest.raises(UserError, match="alpha = 0.1, but this table wants 0.5"):
         skew.main([*tiny, *some[:-2]])
+    for path in Path("t").glob("*/config.toml"):  # where data were made, the run says so
+        path.write_text(path.read_text().replace("[run]", '[run]\ndata_origin = "made"'))
+    for name in ("summary.json", "clients.csv"):
+        (Path("t/fedv-1") / name).unlink()
+    skew.main([*tiny, *some])  # one goes on, the others are left alone
+    again = json.loads(Path("t/skew.json").read_text())
+    assert [row["accuracy"] for row in again["rows"]] == [row["accuracy"] for row in made["rows"]]
+    path.write_text(path.read_text().replace('"made"', '"bought"'))
+    with pytest.raises(UserError, match="different origins"):
+        skew.main([*tiny, *some])
 
 
 def test_what_cannot_be(tiny: list[str]) -> None:
