@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PERSONAL, GLOBAL, INK, QUIET = "#2a78d6", "#c2570c", "#1f2328", "#8c959f"
+COLOURS = [PERSONAL, GLOBAL, "#4b8a2f", "#8a5fbf", "#b8336a", "#1b8a8f"]  # of methods, and of few clients
+#: so many clients have their names in a picture
+NAMED = 30
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -122,25 +125,36 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
     """
     ax = _axis(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
-    errors = []
     for those, colour in ((bins, PERSONAL), (averaged, GLOBAL)):
         if those is None:
             continue
         count, confidence, right = np.asarray(those).reshape(-1, those.shape[-2], 3).sum(0).T
         full = count > 0
         x, y = confidence[full] / count[full], right[full] / count[full]
-        errors.append(f"{np.abs(confidence - right).sum() / count.sum():.3f}")
-        label = None if averaged is None else "at the posterior mean" if those is bins else "averaged over draws"
-        ax.plot(x, y, color=colour, lw=1.2, zorder=2, label=label)
+        what = "personal models" if averaged is None else "posterior mean" if those is bins else "averaged draws"
+        error = np.abs(confidence - right).sum() / count.sum()
+        ax.plot(x, y, color=colour, lw=1.2, zorder=2, label=f"{what}, ECE {error:.3f}")
         sizes = 12 + 130 * count[full] / count.max()
         ax.scatter(x, y, s=sizes, color=colour, alpha=0.6, edgecolor="white", zorder=3)
-    ax.set(
-        xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy",
-        title=f"Reliability of personal models (pooled ECE {', '.join(errors)})",
-    )  # fmt: skip
+    ax.set(xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
+    ax.set_title("Reliability of personal models, pooled")
     _percent(ax, "accuracy")
     _percent(ax, "accuracy", "x")
     ax.legend(loc="upper left")
+    return ax
+
+
+def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:
+    """Each client's personal test metric beside its name, the first on top."""
+    ax = _axis(ax)
+    metric, label = _main(clients)
+    places = np.arange(len(clients))
+    ax.scatter(clients[metric], places, s=34, color=PERSONAL, edgecolor="white", linewidth=0.6, zorder=3)
+    ax.axvline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
+    ax.set_yticks(places, clients["client"])
+    ax.set(xlabel=label, ylim=(len(clients) - 0.5, -0.5), title="Client by client")
+    _percent(ax, metric, "x")
+    ax.legend(loc="best")
     return ax
 
 
@@ -189,24 +203,26 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     return ax
 
 
-def client_reliability(bins: np.ndarray, ax: Any = None) -> Any:
+def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = ()) -> Any:
     """Accuracy against confidence, a line for every client, and all of them together.
 
     Args:
         bins: (J, 15, 3), as for :func:`reliability`.
         ax: where to draw.
+        names: of the clients; few of them have colours of their own.
     """
+    few = 0 < len(names) <= len(COLOURS)
     ax = _axis(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
     for k, (count, confidence, right) in enumerate(np.moveaxis(np.asarray(bins), -1, 1)):
         full = count >= 5  # (fewer say nothing)
-        label = "a client (bins of five and more)" if k == 0 else None
-        ax.plot(
-            confidence[full] / count[full], right[full] / count[full], color=PERSONAL, lw=0.7, alpha=0.3, label=label
-        )
+        label = names[k] if few else "a client (bins of five and more)" if k == 0 else None
+        how = {"color": COLOURS[k], "lw": 1.2} if few else {"color": PERSONAL, "lw": 0.7, "alpha": 0.3}
+        ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, **how)
     count, confidence, right = np.asarray(bins).sum(0).T
     full = count > 0
-    ax.plot(confidence[full] / count[full], right[full] / count[full], color=GLOBAL, lw=1.8, label="pooled")
+    pooled = {"color": INK, "lw": 1.8, "alpha": 0.5} if few else {"color": GLOBAL, "lw": 1.8}
+    ax.plot(confidence[full] / count[full], right[full] / count[full], label="pooled", **pooled)
     ax.set(xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy", title="Reliability of each client")
     _percent(ax, "accuracy")
     _percent(ax, "accuracy", "x")
@@ -248,10 +264,12 @@ def panels(
     if len(metrics) and (metrics["split"] == "test").any():
         drawn["rounds"] = lambda ax: metric_over_rounds(metrics, ax)
     if _main(clients)[0] in clients and clients[_main(clients)[0]].notna().any():
-        drawn["sizes"] = lambda ax: metric_by_size(clients, ax)
+        alike = clients["n"].nunique() == 1 and 1 < len(clients) <= NAMED
+        draw = metric_by_client if alike else metric_by_size
+        drawn["clients" if alike else "sizes"] = partial(draw, clients)
     if bins is not None and bins.sum() > 0:
         drawn["reliability"] = lambda ax: reliability(bins, ax, averaged)
-        drawn["reliability-clients"] = lambda ax: client_reliability(bins, ax)
+        drawn["reliability-clients"] = lambda ax: client_reliability(bins, ax, list(clients["client"]))
     if entropies:
         drawn["entropy"] = lambda ax: entropy_histograms(entropies, ax)
     if "tau" in clients:
@@ -259,7 +277,7 @@ def panels(
     for name in [c[2:-1] for c in clients if c.startswith("b[")]:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
         drawn[f"effects-{slug}"] = partial(caterpillar, clients, name)
-    if "tau" not in clients:
+    if "tau" not in clients and "clients" not in drawn:
         drawn["histogram"] = lambda ax: size_histogram(clients, ax)
     return drawn
 
@@ -325,7 +343,6 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
         path: of the png.
     """
     splits, methods = (list(dict.fromkeys(frame[column])) for column in ("split", "method"))
-    colours = [PERSONAL, GLOBAL, INK, "#5a8f3c", "#8a5fbf", QUIET]
     lines = -(-len(splits) // 2)
     with _styled() as plt:
         figure, axes = plt.subplots(
@@ -335,7 +352,7 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
         for ax, split in zip(axes.flat, splits, strict=False):
             here = frame[frame["split"] == split]
             for (method, _), run in here.groupby(["method", "seed"], sort=False):
-                colour = colours[methods.index(method) % len(colours)]
+                colour = COLOURS[methods.index(method) % len(COLOURS)]
                 ax.plot(run["seconds"], run["pm_accuracy"], color=colour, lw=1.6, marker="o", ms=4, label=method)
             handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
             ax.legend(handles.values(), handles.keys(), loc="lower right")

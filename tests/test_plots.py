@@ -66,12 +66,8 @@ def test_reliability_of_averaged_draws_stands_beside() -> None:
     mean, averaged = np.zeros((1, 15, 3)), np.zeros((1, 15, 3))
     mean[0, 14], averaged[0, 10] = [10, 9.8, 7], [10, 7.0, 7]
     ax = plots.reliability(mean, averaged=averaged)
-    assert [line.get_label() for line in ax.get_lines()] == [
-        "calibrated",
-        "at the posterior mean",
-        "averaged over draws",
-    ]
-    assert "ECE 0.280, 0.000" in ax.get_title(loc="left") + ax.get_title()
+    labels = [line.get_label() for line in ax.get_lines()]
+    assert labels == ["calibrated", "posterior mean, ECE 0.280", "averaged draws, ECE 0.000"]
 
 
 def test_reliability_pools_clients_and_states_its_error() -> None:
@@ -83,4 +79,19 @@ def test_reliability_pools_clients_and_states_its_error() -> None:
     line = ax.get_lines()[1]
     assert line.get_xdata().tolist() == pytest.approx([0.5, 39.2 / 40])
     assert line.get_ydata().tolist() == pytest.approx([0.8, 39 / 40])
-    assert f"{(abs(5 - 8) + abs(39.2 - 39)) / 50:.3f}" in ax.get_title(loc="left") + ax.get_title()
+    assert f"{(abs(5 - 8) + abs(39.2 - 39)) / 50:.3f}" in line.get_label()
+
+
+def test_few_clients_of_one_size_stand_beside_their_names() -> None:
+    bins = np.zeros((3, 15, 3))
+    bins[:, 14] = [10, 9.8, 9]
+    for n, wanted in (([7, 7, 7], {"rounds", "clients"}), ([5, 40, 230], {"rounds", "sizes", "histogram"})):
+        frame = clients(n).drop(columns="tau").assign(client=["mnist", "usps", "svhn"])
+        drawn = plots.panels(metrics(), frame, bins)
+        assert set(drawn) == wanted | {"reliability", "reliability-clients"}
+    ax = plots.metric_by_client(frame)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["mnist", "usps", "svhn"]
+    assert np.allclose(ax.collections[0].get_offsets()[:, 0], frame["accuracy"])
+    lines = plots.client_reliability(bins, names=["mnist", "usps", "svhn"]).get_lines()
+    assert [line.get_label() for line in lines] == ["calibrated", "mnist", "usps", "svhn", "pooled"]
+    assert len({line.get_color() for line in lines[1:]}) == 4
