@@ -2,10 +2,10 @@
 
     python -m hierfl.experiments.unseen --data digit-three --leave synthetic-digits --data-root DATA --out OUT
 
-Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has a
-last layer of its own for every client trains one on a few of the new client's examples, everything shared held
-(``predict_new_client``, as many epochs as there were rounds). Accuracy on the domain's whole test set.
-What OUT/unseen.json holds is not run again.
+Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has
+something of its own for every client (a last layer, or batch norm) trains it on a few of the new client's examples,
+beginning at the mean of the other clients', everything shared held (``predict_new_client``): as many steps however many
+examples there are. Accuracy on the domain's whole test set. What OUT/unseen.json holds is not run again.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .methods import load
 from .runner import configure, options_of, settings_said
 from .skew import VARIANTS, mean_and_error, percent
 
-#: those of :mod:`hierfl.experiments.skew` that a new client can be served by, and FedPer, the plain model with a last
-#: layer of its own
-NAMES = ("FedAvg", "FedPer", "FedV", "pFedV", "FedV (Gaussian prior)", "pFedV (Gaussian prior)")
+#: those of :mod:`hierfl.experiments.skew` that a new client can be served by
+NAMES = ("FedAvg", "FedBN", "FedV", "FedV (Gaussian prior)", "pFedV (flat)", "pFedV (Gaussian prior)", "pFedV")
 GIVEN = (20, 100, 500)
+STEPS = 300
 
 
 def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
@@ -61,10 +61,10 @@ def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
 
 
 def serve(
-    name: str, pool: Pool, new: dict[str, np.ndarray], seed: int, given: Sequence[int], said: dict[str, Any]
+    name: str, pool: Pool, new: dict[str, np.ndarray], seed: int, given: Sequence[int], steps: int, said: dict[str, Any]
 ) -> dict[str, float]:
     """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
-    method, settings, _ = VARIANTS.get(name, ("fedper", VARIANTS["FedAvg"][1], ""))
+    method, settings, _ = VARIANTS[name]
     loaded = load(method)
     domains = len(np.unique(pool.client_train))  # type: ignore[arg-type]
     run_options = {"clients": domains, "validation": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
@@ -86,7 +86,8 @@ def serve(
     found = {}
     for number in given:
         own = torch.as_tensor(new["x"][order[:number]]), torch.as_tensor(new["y"][order[:number]])
-        found[str(number)] = accuracy(fitted.predict_new_client(x_test, draws=0, given=own, rounds=run["rounds"]))
+        epochs = -(-steps // -(-number // config["settings"]["batch"]))
+        found[str(number)] = accuracy(fitted.predict_new_client(x_test, draws=0, given=own, rounds=epochs))
     return found
 
 
@@ -142,26 +143,36 @@ def main(arguments: list[str]) -> None:
     for option in ("split", "network", "device"):
         parser.add_argument(f"--{option}")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the new client")
     parser.add_argument("--out", type=Path, required=True)
     said = parser.parse_args(arguments)
     for name in said.methods:
         if name not in NAMES:
             raise unknown("method of this table", name, NAMES)
-    if said.seeds < 1 or min(said.given) < 2:
-        raise UserError("seeds must be at least 1, and examples given at least 2")
+    if said.seeds < 1 or said.steps < 1 or min(said.given) < 2:
+        raise UserError("seeds and steps must be at least 1, and examples given at least 2")
     latent = settings_said(said.set)
     names = ("split", "network", "device", "rounds")
     options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     said.out.mkdir(parents=True, exist_ok=True)
     path = said.out / "unseen.json"
-    about = {"data": said.data, "left_out": said.leave, "given": said.given, **options, "latent": latent}
+    about = {
+        "data": said.data,
+        "left_out": said.leave,
+        "given": said.given,
+        "steps": said.steps,
+        **options,
+        "latent": latent,
+    }
     pool = new = None
     for seed, name in itertools.product(range(said.seeds), said.methods):
         if any((cell["method"], cell["seed"]) == (name, seed) for cell in read(path, about)):
             continue
         if pool is None or new is None:
             pool, new = without(datasets.load(said.data, said.data_root), said.leave)
-        found = serve(name, pool, new, seed, said.given, {"data": said.data, "run": options, "latent": latent})
+        found = serve(
+            name, pool, new, seed, said.given, said.steps, {"data": said.data, "run": options, "latent": latent}
+        )
         keep(path, about, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": found})
         print(name, seed, found, file=sys.stderr, flush=True)
     print(path.with_suffix(".md").read_text())

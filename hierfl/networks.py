@@ -137,9 +137,9 @@ class Network:
             mask = norms.mask
         if self.event is not None and x.dim() == self.event + 3:  # draws are more examples of the same client
             draws = x.shape[0]
-            mask = None if mask is None else mask.repeat(1, draws)
-            y = self._apply(weights, x.movedim(0, 1).flatten(1, 2), drop, batchwise, mask, norms if trained else None)
-            return y.unflatten(1, (draws, -1)).movedim(1, 0)
+            mask = None if mask is None else mask.repeat_interleave(draws, 1)  # (padding stays on the right)
+            y = self._apply(weights, x.movedim(0, 2).flatten(1, 2), drop, batchwise, mask, norms if trained else None)
+            return y.unflatten(1, (-1, draws)).movedim(2, 0)
         return self._apply(weights, x, drop, batchwise, mask, norms if trained else None)
 
     def _apply(

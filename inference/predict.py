@@ -115,7 +115,14 @@ class Fitted:
             mask = None if batch.mask is None else batch.mask[:, part]
             yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n)
 
-    def global_sites(self, batch: Batch, draws: int = 0) -> dict[str, Site]:
+    def population_noise(self, rows: int, draws: int) -> ClientNoise | None:
+        """What latents of single examples are drawn with by the global model, all pieces of a batch by the same."""
+        if not draws:
+            return None
+        keys = [(self.seed, "population", row) for row in range(rows)]
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype)
+
+    def global_sites(self, batch: Batch, draws: int = 0, noise: ClientNoise | None = None) -> dict[str, Site]:
         """The model's sites where only the shared values are known.
 
         Latents of the clients come from their prior. Those of single examples come from the guide, which knows the
@@ -124,6 +131,7 @@ class Fitted:
         Args:
             batch: data, any rows.
             draws: 0 puts latents at their mean; more draws them.
+            noise: :meth:`population_noise`, where a batch comes in pieces.
 
         Raises:
             UserError: if the method has no global model, or its prior no mean or draws.
@@ -133,8 +141,7 @@ class Fitted:
         newcomer = self.method.newcomer(self.personal, self.initial)
         own = {k: v.expand(batch.rows, 1, *v.shape) for k, v in newcomer.items()}
         values = {**own, **visible(self.shared, {})}
-        keys = [(self.seed, "population", row) for row in range(batch.rows)]
-        noise = ClientNoise(keys, draws, device=batch.x.device, dtype=batch.n.dtype) if draws else None
+        noise = noise or self.population_noise(batch.rows, draws)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
@@ -327,12 +334,13 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     federation = fitted.federation
     draws = fitted.method.global_draws
     size = max(1, BUDGET // max(1, federation.classes) // max(10, draws))
-    parts = []
+    parts, noise = [], fitted.population_noise(1, draws)
     for piece in index.split(size):
         x, y = federation.examples(piece[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
         found = [
-            said(response(fitted.global_sites(p, draws)), p.y, federation.task) for p in fitted.pieces(batch, draws)
+            said(response(fitted.global_sites(p, draws, noise)), p.y, federation.task)
+            for p in fitted.pieces(batch, draws)
         ]
         parts.append(site_rows(found, batch, federation.task))
     rows = {k: np.stack([p[k].cpu().double().numpy() for p in parts]) for k in parts[0]}

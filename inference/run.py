@@ -482,8 +482,9 @@ class Run:
         check_draws(draws, 0)
         if given is not None:
             return self._predicted(adapted(self.fitted, *self._examples(*given), rounds), 0, x, draws)
-        pieces = self.fitted.pieces(self._unlabelled(x), draws)
-        return torch.cat([self._said(response(self.fitted.global_sites(piece, draws)).fn) for piece in pieces])
+        fitted, noise = self.fitted, self.fitted.population_noise(1, draws)
+        pieces = fitted.pieces(self._unlabelled(x), draws)
+        return torch.cat([self._said(response(fitted.global_sites(piece, draws, noise)).fn) for piece in pieces])
 
     def _predicted(self, fitted: Fitted, row: int, x: Tensor | np.ndarray | pd.DataFrame, draws: int) -> Tensor:
         """What the model of a client says of inputs, piece by piece."""

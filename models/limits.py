@@ -93,6 +93,9 @@ class SharedBase(Limit):
     def personal(self, start: Start) -> State:
         return {"mu": self.settings.w_0 * start.head}
 
+    def newcomer(self, personal: State, initial: State) -> State:
+        return {k: v.mean(0) for k, v in personal.items()}
+
     def exchange(self) -> dict[str, Rule]:
         return {"base": SampleWeighted(keep=self.settings.beta)}
 
@@ -156,8 +159,8 @@ class FedBN(FedAvg):
     def personal(self, start: Start) -> State:
         return {k: v for k, v in start.base.items() if k in self.kept}
 
-    def newcomer(self, personal: State, initial: State) -> State:
-        return {k: v.mean(0) for k, v in personal.items()}
+    def adaptation(self) -> list[LocalStep]:
+        return [self.sgd(*sorted(self.kept))] if self.settings.keeps == "all" else []
 
     @property
     def has_global_model(self) -> bool:

@@ -122,9 +122,12 @@ def test_one_number_has_no_spread(masked: bool) -> None:
         assert torch.allclose(y[0], torchs_own(network, weights, 0).train()(x[0]), atol=1e-10)
 
 
-def test_draws_are_more_examples_of_the_same_client() -> None:
+@pytest.mark.parametrize("picture", [[nn.ReLU()], [nn.MaxPool2d(2)], [nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)]])
+def test_draws_are_more_examples_of_the_same_client(picture: list[nn.Module]) -> None:
+    left = 2 if isinstance(picture[0], nn.MaxPool2d) else 8
     network = Network(
-        nn.Sequential(nn.Unflatten(1, (2, 2, 2)), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3), nn.BatchNorm1d(3)), event=1
+        nn.Sequential(nn.Unflatten(1, (2, 2, 2)), *picture, nn.Flatten(), nn.Linear(left, 3), nn.BatchNorm1d(3)),
+        event=1,
     )
     weights = weights_of(network, 2)
     z = torch.randn((4, 2, 5, 8), generator=generator("z"), dtype=torch.float64)

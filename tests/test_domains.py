@@ -170,6 +170,10 @@ def test_several_clients_share_a_domain() -> None:
     assert list(fed.ids) == ["a-0", "b-0", "c-0", "a-1", "b-1", "c-1"]
     taken = np.concatenate([index.numpy() for index in fed.train])
     assert len(np.unique(taken)) == 480
+    for name, train, test in zip(fed.ids, fed.train, fed.test, strict=True):
+        assert set(pool.client_train[train]) == {name[0]}
+        assert set(pool.client_test[test - len(pool.y_train)]) == {name[0]}
+        assert len(test) == (pool.client_test == name[0]).sum()
     skewed = Federation.from_pool(pool, 8, "domain-skew:5", validation=0.0)
     taken = np.concatenate([index.numpy() for index in skewed.train])
     assert len(np.unique(taken)) == len(taken)

@@ -175,6 +175,63 @@ def divergence(prior_norm: str) -> float:
     return float(torch.distributions.kl_divergence(q, p).sum())
 
 
+@pytest.mark.parametrize("prior", ["hierarchical", "fixed"])
+def test_both_sites_are_scaled_alike(prior: str) -> None:
+    """The analytic KL is weighted once; estimated from draws, log p and log q each are."""
+    fed = pictures((5, 4)).to(dtype=torch.float64)
+    method = method_of(PFedV, fed, prior=prior, kl="sum", alpha=0.3)
+    shared, rows = states(method, fed)
+    local = Local(method, fed, [0, 1], 1, 0, shared, rows)
+    values, many = visible(shared, rows), 40
+    gaps = []
+    for seed in range(many):
+        exact, drawn = (
+            elbo(method, local.batch(), values, replace(local, seed=seed).noise(0, 50, local.sizes), analytic=a)
+            for a in (True, False)
+        )
+        gaps.append(drawn - exact)  # (the same draws: what is left is the KL's Monte-Carlo error)
+    gap = torch.stack(gaps)
+    error = gap.std(0) / many**0.5
+    assert (gap.mean(0).abs() < 4 * error).all()
+    assert (error < 0.02 * exact.abs()).all()
+
+
+@pytest.mark.parametrize("draws", [0, 7])
+@pytest.mark.parametrize("cls", [PFedV, FedV])
+def test_predictions_by_hand(cls: type[PFedV], draws: int) -> None:
+    """The aggregate's encoder and classifier, the client's own last layer, and draws of q(z | x)."""
+    fed = pictures((20, 15), test=0.3)
+    run = fit(method_of(cls, fed, lr=0.1, batch=8), fed, rounds=3, dtype=torch.float64, progress=False, draws=7)
+    x = fed.x[fed.test[1]]
+    head = run.shared["w"] if cls is FedV else run.personal["w_j_point"][1]
+    torchs = Torch(run.fitted.method.network).load(run.shared, head).eval()
+    with torch.no_grad():
+        mu, log_var = torchs.encoder(x.double()).chunk(2, -1)
+        noise = run.fitted.noise([1], draws, "predict") if draws else None
+        xi = noise.normal("z", len(x), mu.shape[1:])[:, 0] if noise else torch.zeros((1, *mu.shape))
+        z = mu + (0.5 * log_var).exp() * xi
+        theirs = torch.stack([torchs.head(torchs.base(one)).softmax(-1) for one in z]).mean(0)
+    assert torch.allclose(run.predict(x, 1, draws=draws), theirs, atol=1e-9)
+
+
+def test_a_newcomers_steps_by_hand() -> None:
+    """Only its last layer moves, from the mean of the others', under the shared networks as they predict."""
+    fed = pictures((20, 15))
+    run = fit(method_of(PFedV, fed, prior="flat", lr=0.1), fed, rounds=2, dtype=torch.float64, progress=False)
+    x, y = fed.x[:6], fed.y[:6]
+    torchs = Torch(run.fitted.method.network).load(run.shared, run.personal["w_j_point"].mean(0)).eval()
+    optimizer = torch.optim.SGD(torchs.head.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        features = torchs.base(torchs.encoder(x.double()).chunk(2, -1)[0])
+        cross_entropy(torchs.head(features), y).backward()
+        optimizer.step()
+    with torch.no_grad():
+        theirs = torchs.head(torchs.base(torchs.encoder(fed.x.double()).chunk(2, -1)[0])).softmax(-1)
+    ours = run.predict_new_client(fed.x, given=(x, y), draws=0, rounds=4)
+    assert torch.allclose(ours, theirs, atol=1e-9)
+
+
 def test_the_prior_is_the_client_until_it_moves() -> None:
     assert abs(divergence("batch")) < 1e-12
     assert divergence("running") > 1.0
@@ -289,6 +346,13 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
     assert not torch.allclose(averaged, said)
 
 
+def test_draws_are_independent_in_every_piece(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = pictures((8,), seed=1).x[:1].expand(8, -1, -1, -1)
+    monkeypatch.setattr(predictions, "LATENTS", 4 * 5 * trained["fedv"].fitted.method.network.latents)
+    for said in (trained["fedv"].predict_new_client(x, draws=5), trained["fedv"].predict(x, 0, draws=5)):
+        assert len(said[:, 0].unique()) == 8
+
+
 def test_methods_that_cannot_be() -> None:
     fed = pictures()
     for make, words in (
@@ -331,6 +395,12 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     assert all(map(is_statistic, statistics.personal))
     for name, value in run.personal.items():
         assert not torch.allclose(value[0], value[1]), name
+    x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
+    with pytest.raises(UserError, match="no global model"):
+        run.predict_new_client(x)
+    before, after = (run.predict_new_client(x, given=(x, y), draws=0, rounds=r) for r in (0, 30))
+    nll = [-said.gather(1, y[:, None].long()).log().mean() for said in (before, after)]
+    assert nll[1] < nll[0]  # its own batch norm, from the mean of the others'
     everyone = fit(FedAvg(network, lr=0.05), fed, rounds=2, progress=False)
     assert everyone.shared.keys() == {"w", *network.base.names}
 

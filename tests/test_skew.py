@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hierfl import UserError
+from hierfl.datasets import load
 from hierfl.experiments import skew, unseen
+from hierfl.inference import Run
 
 
 @pytest.fixture
@@ -42,6 +45,11 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
     assert error == pytest.approx(gap.mean(0).std(ddof=1) / 2**0.5)
     said = capsys.readouterr().out
     assert "| 98.86 |" in said
+    draws = np.subtract(*(rows[name]["numbers"]["pm_draws_accuracy"] for name in ("FedV", "FedV (Gaussian prior)")))
+    assert claims["FedV", "FedV (Gaussian prior)"]["draws"][0] == pytest.approx(draws.mean())
+    assert claims["FedV", "FedAvg"]["draws"][0] == pytest.approx(
+        np.mean(rows["FedV"]["numbers"]["pm_draws_accuracy"]) - np.mean(list(rows["FedAvg"]["accuracy"].values()))
+    )
     stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     assert len(stamps) == 6
     skew.main([*tiny, *some])
@@ -60,30 +68,94 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
         skew.main([*tiny, *some])
 
 
+STEPS = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
+
+
+def test_rows_are_what_their_names_say() -> None:
+    """The whole configuration of each, so that nothing else differs."""
+    plain = {"w_0": 0.1, "beta": 0.0}
+    latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "w_0": 0.1}
+    wanted = {
+        "Local": ("local", {"w_0": 0.1}),
+        "FedAvg": ("fedavg", plain),
+        "FedBN": ("fedbn", {**plain, "keeps": "all"}),
+        "FedBN (statistics alone)": ("fedbn", {**plain, "keeps": "statistics"}),
+        "FedV (flat)": ("fedv", {**latent, "prior": "flat"}),
+        "FedV (Gaussian prior)": ("fedv", {**latent, "prior": "fixed"}),
+        "FedV": ("fedv", latent),
+        "pFedV (flat)": ("pfedv", {**latent, "prior": "flat"}),
+        "pFedV (noise only)": ("pfedv", {**latent, "alpha": 1e-9}),
+        "pFedV (Gaussian prior)": ("pfedv", {**latent, "prior": "fixed"}),
+        "pFedV": ("pfedv", latent),
+    }
+    assert wanted.keys() == skew.VARIANTS.keys()
+    runs = []
+    for variant, (method, settings) in wanted.items():
+        config = skew.Cell(variant, "digit-three", 3, {}).config({"rounds": 20})
+        assert config["run"].pop("method") == method
+        del config["run"]["method_digest"]  # (of the method's file)
+        assert config["settings"] == {**STEPS, **settings}, variant
+        runs.append(config["run"])
+        said = skew.Cell(variant, "digit-three", 3, {"lr": 0.02, "alpha": 5.0}).config({})["settings"]
+        assert said["lr"] == 0.02
+        assert said.get("alpha") == (5.0 if "alpha" in settings and settings["alpha"] == 0.5 else settings.get("alpha"))
+    assert all(run == runs[0] for run in runs)
+    assert runs[0]["validation"] == 0
+    assert runs[0]["participation"] == 1
+
+
 def test_what_cannot_be(tiny: list[str]) -> None:
     for more, words in (
         (["--methods", "FedProx"], "unknown method of this table 'FedProx'"),
         (["--seeds", "0"], "at least 1"),
         (["--set", "alpha"], "KEY=VALUE"),
+        (["--set", "prior=flat"], "tells the rows"),
         (["--collect"], "no run of this table has finished"),
     ):
         with pytest.raises(UserError, match=words):
             skew.main([*tiny, *more])
 
 
+def test_what_the_new_client_is_shown(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training examples of its domain, as many steps for few as for many; nothing of it in the federation."""
+    pool = load("digit-three", Path())
+    rest, new = unseen.without(pool, "mnist-m")
+    other = pool.client_train != "mnist-m"
+    assert np.allclose(np.ravel(rest.mean), pool.x_train[other].mean((0, 2, 3)) / 255, rtol=1e-5)
+    assert (new["x_test"] == pool.x_test[pool.client_test == "mnist-m"]).all()
+    shown = []
+
+    def spy(self: object, x: torch.Tensor, draws: int, given: tuple = (), rounds: int = 0) -> torch.Tensor:
+        shown.append((x, given, rounds, self.fitted.federation))  # type: ignore[attr-defined]
+        return torch.ones((len(x), 4))
+
+    monkeypatch.setattr(Run, "predict_new_client", spy)
+    run = {"split": "domains:20", "network": "bncnn:2,2:4", "rounds": 1}
+    unseen.serve("pFedV", rest, new, 0, (5, 40), 7, {"data": "digit-three", "run": run, "latent": {}})
+    own = {x.tobytes(): y for x, y in zip(new["x"], new["y"], strict=True)}
+    for (x, given, rounds, federation), number, epochs in zip(shown, (5, 40), (7, 4), strict=True):
+        assert (x.numpy() == new["x_test"]).all()
+        assert [own[image.numpy().tobytes()] for image in given[0]] == given[1].tolist()
+        assert len({image.numpy().tobytes() for image in given[0]}) == number
+        assert rounds == epochs  # of one step, and of two
+        assert not set(federation.ids) & {"mnist-m"}
+        assert np.allclose(np.ravel(federation.mean), np.ravel(rest.mean))
+
+
 def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    how = [*tiny, "--leave", "mnist-m", "--seeds", "2", "--given", "5", "20", "--methods", "FedAvg", "FedPer", "pFedV"]
+    how = [*tiny, "--leave", "mnist-m", "--seeds", "2", "--given", "5", "20", "--steps", "3"]
+    how = [*how, "--methods", "FedAvg", "FedBN", "pFedV"]
     unseen.main(how)
     made = json.loads(Path("t/unseen.json").read_text())
     cells = {(cell["method"], cell["seed"]): cell["accuracy"] for cell in made["cells"]}
     assert len(cells) == len(made["cells"]) == 6
     assert cells["FedAvg", 1].keys() == {"0"}
-    assert cells["FedPer", 0].keys() == cells["pFedV", 1].keys() == {"5", "20"}
+    assert cells["FedBN", 0].keys() == cells["pFedV", 1].keys() == {"5", "20"}
     assert all(0 <= value <= 1 for cell in cells.values() for value in cell.values())
     said = capsys.readouterr()
     assert "| pFedV |  |" in said.out
     assert f"{100 * np.mean([cells['pFedV', s]['20'] for s in (0, 1)]):.2f} ±" in said.out
-    unseen.main([*how[:-1], "FedV"])  # one more method; what is there is not run again
+    unseen.main([*how[:-3], "FedV"])  # one more method; what is there is not run again
     again = capsys.readouterr()
     assert again.err.count("FedV") == 2
     assert "pFedV" not in again.err
@@ -91,7 +163,8 @@ def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixtu
     assert "| FedV |" in again.out
     for more, words in (
         (["--leave", "svhn", "--out", "s"], "no domain 'svhn'"),
-        (["--methods", "FedBN"], "unknown method of this table 'FedBN'"),
+        (["--methods", "Local"], "unknown method of this table 'Local'"),
+        (["--steps", "0"], "seeds and steps must be at least 1"),
         (["--given", "1"], "at least 2"),
         (["--rounds", "2"], "it differs in rounds"),
     ):
