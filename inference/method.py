@@ -42,6 +42,8 @@ def visible(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:
 class Start:
     """Where every method starts from with this network and seed, so that comparisons are of the methods alone.
 
+    A network that is cut into encoder and base starts from other weights than the same in one piece.
+
     Attributes:
         base: fresh weights of the base network (and of the encoder, where there is one), {name: (*shape)}.
         head: standard normals, one for each of the head's parameters, (d,); float64.
