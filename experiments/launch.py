@@ -21,6 +21,12 @@ def launch(main: Callable[[list[str]], None]) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # a path that cannot be used, a full disk
+        print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        sys.exit(130)
 
 
 def keep_memory() -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 from hierfl.errors import UserError, unknown
 
 from . import folder as folders
+from .collect import setting_of
 from .launch import launch
 from .runner import configure, settings_said
 from .tables import published_numbers, run_cell
@@ -56,6 +57,22 @@ NUMBERS = (
 )  # fmt: skip
 
 
+def settings_of(variant: str, said: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A variant's method and settings.
+
+    What was said of steps holds for all methods, anything else for those with latent features; what makes the variant
+    stays.
+
+    Raises:
+        UserError: if another prior was asked for.
+    """
+    if "prior" in said:
+        raise UserError("the prior is what tells the rows of this table apart: choose rows with --methods")
+    method, own, _ = VARIANTS[variant]
+    latent = said if method in ("fedv", "pfedv") else {}
+    return method, {**latent, **own, **{k: v for k, v in said.items() if k in SGD}}
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run."""
@@ -75,15 +92,8 @@ class Cell:
         return f"{self.data}, {self.variant}, seed {self.seed}"
 
     def config(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of the run.
-
-        What was said of steps holds for all methods, anything else for those with latent features; what makes the
-        variant stays.
-        """
-        method, own, _ = VARIANTS[self.variant]
-        latent = method in ("fedv", "pfedv")
-        steps = {k: v for k, v in self.said.items() if k in SGD}
-        settings = {**(self.said if latent else {}), **own, **steps}
+        """Of the run."""
+        method, settings = settings_of(self.variant, self.said)
         rare = {"evaluate_every": 1000}  # after the first round and the last
         return configure(method, self.data, {"validation": 0.0, **rare, **extra, "seed": self.seed}, settings)
 
@@ -92,12 +102,12 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """A record for each variant whose runs have finished: accuracy by domain and seed, and means of other numbers.
 
     Raises:
-        UserError: for runs whose data were come by in different ways.
+        UserError: for runs of other data, rounds and the like than the first.
     """
     import pandas as pd
 
     found: dict[str, dict[str, Any]] = {}
-    origins: set[str | None] = set()
+    first: dict[str, Any] = {}
     for cell in cells:
         folder = out / cell.name
         if not (folder / "summary.json").is_file():
@@ -112,9 +122,10 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             record["numbers"].setdefault(name, []).append(summary[name])
         config = folders.read_config(folder)
         record["setting"] = {**{k: v for k, v in config["run"].items() if k != "data_root"}, **config["settings"]}
-        origins.add(config["run"].get("data_origin"))
-    if len(origins) > 1:
-        raise UserError(f"the runs in {out} have data of different origins: {'; '.join(map(str, origins))}")
+        about = {k: v for k, v in setting_of(config)["run"].items() if k != "method"}
+        if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
+            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
+        first = about
     return list(found.values())
 
 
@@ -126,6 +137,8 @@ def differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         one, two = by_name[first], by_name[second]
         both = [s for s in one["seeds"] if s in two["seeds"]]
+        if not both:
+            continue
         at = [(one["seeds"].index(s), two["seeds"].index(s)) for s in both]
         by_domain = {d: [a[i] - two["accuracy"][d][k] for i, k in at] for d, a in one["accuracy"].items()}
         means = np.mean(list(by_domain.values()), axis=0)
@@ -231,8 +244,6 @@ def main(arguments: list[str]) -> None:
     if said.seeds < 1:
         raise UserError("seeds must be at least 1")
     settings = settings_said(said.set)
-    if "prior" in settings:
-        raise UserError("the prior is what tells the rows of this table apart: choose rows with --methods")
     cells = [Cell(v, said.data, s, settings) for s in range(said.seeds) for v in said.methods or VARIANTS]
     for cell in [] if said.collect else cells:
         if not (said.out / cell.name / "summary.json").is_file():

@@ -33,7 +33,7 @@ from . import folder as folders
 from .launch import launch
 from .methods import load
 from .runner import configure, options_of, settings_said
-from .skew import VARIANTS, mean_and_error, percent
+from .skew import mean_and_error, percent, settings_of
 
 #: those of :mod:`hierfl.experiments.skew` that a new client can be served by
 NAMES = ("FedAvg", "FedBN", "FedV", "FedV (Gaussian prior)", "pFedV (flat)", "pFedV (Gaussian prior)", "pFedV")
@@ -64,12 +64,11 @@ def serve(
     name: str, pool: Pool, new: dict[str, np.ndarray], seed: int, given: Sequence[int], steps: int, said: dict[str, Any]
 ) -> dict[str, float]:
     """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
-    method, settings, _ = VARIANTS[name]
+    method, settings = settings_of(name, said["settings"])
     loaded = load(method)
     domains = len(np.unique(pool.client_train))  # type: ignore[arg-type]
     run_options = {"clients": domains, "validation": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
-    latent = said["latent"] if loaded.cls.latent else {}
-    config = configure(method, said["data"], run_options, {**settings, **latent})
+    config = configure(method, said["data"], run_options, settings)
     run = config["run"]
     federation = Federation.from_pool(pool, domains, run["split"], validation=0.0, seed=seed)
     network = architecture(run["network"], federation, latent=loaded.cls.latent)
@@ -139,7 +138,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--methods", nargs="+", default=list(NAMES), metavar="NAME")
     parser.add_argument("--given", type=int, nargs="+", default=list(GIVEN), metavar="N")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of fedv and pfedv")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="steps of all methods, other settings of fedv and pfedv",
+    )
     for option in ("split", "network", "device"):
         parser.add_argument(f"--{option}")
     parser.add_argument("--rounds", type=int)
@@ -151,7 +156,8 @@ def main(arguments: list[str]) -> None:
             raise unknown("method of this table", name, NAMES)
     if said.seeds < 1 or said.steps < 1 or min(said.given) < 2:
         raise UserError("seeds and steps must be at least 1, and examples given at least 2")
-    latent = settings_said(said.set)
+    settings = settings_said(said.set)
+    settings_of(NAMES[0], settings)
     names = ("split", "network", "device", "rounds")
     options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     said.out.mkdir(parents=True, exist_ok=True)
@@ -162,7 +168,7 @@ def main(arguments: list[str]) -> None:
         "given": said.given,
         "steps": said.steps,
         **options,
-        "latent": latent,
+        "settings": settings,
     }
     pool = new = None
     for seed, name in itertools.product(range(said.seeds), said.methods):
@@ -171,11 +177,11 @@ def main(arguments: list[str]) -> None:
         if pool is None or new is None:
             pool, new = without(datasets.load(said.data, said.data_root), said.leave)
         found = serve(
-            name, pool, new, seed, said.given, said.steps, {"data": said.data, "run": options, "latent": latent}
+            name, pool, new, seed, said.given, said.steps, {"data": said.data, "run": options, "settings": settings}
         )
         keep(path, about, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": found})
         print(name, seed, found, file=sys.stderr, flush=True)
-    print(path.with_suffix(".md").read_text())
+    print(markdown(read(path, about), said.given))
 
 
 if __name__ == "__main__":

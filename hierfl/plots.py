@@ -264,7 +264,7 @@ def panels(
     if len(metrics) and (metrics["split"] == "test").any():
         drawn["rounds"] = lambda ax: metric_over_rounds(metrics, ax)
     if _main(clients)[0] in clients and clients[_main(clients)[0]].notna().any():
-        alike = clients["n"].nunique() == 1 and 1 < len(clients) <= NAMED
+        alike = clients["n"].max() <= 1.05 * clients["n"].min() and 1 < len(clients) <= NAMED
         draw = metric_by_client if alike else metric_by_size
         drawn["clients" if alike else "sizes"] = partial(draw, clients)
     if bins is not None and bins.sum() > 0:

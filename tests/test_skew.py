@@ -64,7 +64,7 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
     again = json.loads(Path("t/skew.json").read_text())
     assert [row["accuracy"] for row in again["rows"]] == [row["accuracy"] for row in made["rows"]]
     path.write_text(path.read_text().replace('"made"', '"bought"'))
-    with pytest.raises(UserError, match="different origins"):
+    with pytest.raises(UserError, match="differ in data_origin"):
         skew.main([*tiny, *some])
 
 
@@ -131,7 +131,7 @@ def test_what_the_new_client_is_shown(tiny: list[str], monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Run, "predict_new_client", spy)
     run = {"split": "domains:20", "network": "bncnn:2,2:4", "rounds": 1}
-    unseen.serve("pFedV", rest, new, 0, (5, 40), 7, {"data": "digit-three", "run": run, "latent": {}})
+    unseen.serve("pFedV", rest, new, 0, (5, 40), 7, {"data": "digit-three", "run": run, "settings": {}})
     own = {x.tobytes(): y for x, y in zip(new["x"], new["y"], strict=True)}
     for (x, given, rounds, federation), number, epochs in zip(shown, (5, 40), (7, 4), strict=True):
         assert (x.numpy() == new["x_test"]).all()
@@ -167,6 +167,7 @@ def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixtu
         (["--steps", "0"], "seeds and steps must be at least 1"),
         (["--given", "1"], "at least 2"),
         (["--rounds", "2"], "it differs in rounds"),
+        (["--set", "prior=flat"], "tells the rows"),
     ):
         with pytest.raises(UserError, match=words):
             unseen.main([*how, *more])
