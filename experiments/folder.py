@@ -6,6 +6,7 @@ import csv
 import fcntl
 import io
 import json
+import logging
 import math
 import platform
 import re
@@ -20,13 +21,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from hierfl.errors import UserError
+from hierfl.errors import NotFinite, UserError
 from hierfl.metrics import ood_auroc
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hierfl.inference import Run
+
+log = logging.getLogger("hierfl")
 
 FILES = ("config.toml", "metrics.csv", "clients.csv", "effects.csv", "posterior.nc", "summary.json")
 FOLDERS = ("checkpoint", "figures")
@@ -270,6 +273,8 @@ def write_results(
 ) -> dict[str, Any]:
     """Everything a finished run leaves; returns the summary.
 
+    A model that has diverged has no posterior to draw: it leaves everything else, and a warning.
+
     Args:
         folder: the run's.
         run: what was fitted.
@@ -280,8 +285,12 @@ def write_results(
     from hierfl.posterior import write
 
     clients, federation = run.clients, run.fitted.federation
-    posterior = run.posterior()
-    chains: dict[str, Any] = mixing(posterior, clients)
+    try:
+        posterior = run.posterior()
+    except NotFinite as error:
+        log.warning("no posterior.nc: %s", error)
+        posterior = None
+    chains: dict[str, Any] = {"rhat": None, "ess_bulk": None} if posterior is None else mixing(posterior, clients)
     chains |= {"ood": ood or None, "ood_auroc": None, "ood_draws_auroc": None}
     pairs: list[Any] = []
     if strange is not None:
@@ -289,7 +298,8 @@ def write_results(
         chains |= noticed
     write_metrics(folder, run.rows)
     write_frame(folder / "clients.csv", clients)
-    write(posterior, folder / "posterior.nc")
+    if posterior is not None:
+        write(posterior, folder / "posterior.nc")
     effects, numbers = run.fitted.method.report(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)

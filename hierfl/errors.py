@@ -9,6 +9,10 @@ class UserError(ValueError):
     """Input that cannot be used. The command line prints its message as one line and exits with code 2."""
 
 
+class NotFinite(UserError):
+    """A fitted model says nothing finite, so that nothing can be drawn from it."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """The error for a name that is not known, with the list of those that are."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(known)}")

@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyro
 import torch
 from pyro.distributions import Delta, ImproperUniform
 from torch import Tensor
 from torch.distributions import Independent
 
 from hierfl.chains import Draws
+from hierfl.errors import NotFinite
 from hierfl.plates import Site
 from hierfl.posterior import to_inference_data
 
@@ -72,8 +74,11 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     for number, piece in enumerate(fitted.pieces(federation.batch([j]), draws)):
         latents, sites = fitted.personal_sites([j], piece, draws, noise=noise)
         y, place = response(sites), (number,) if number else ()
+        density = y.fn.log_prob(y.value)
+        if not bool(density.isfinite().all()):
+            raise NotFinite(f"the model of client {client} says nothing finite of its training data")
         new = sample_keyed(y.fn, draws, federation.device, fitted.seed, "posterior_predictive", client, *place)
-        parts.append((y.fn.log_prob(y.value), new))
+        parts.append((density, new))
     density, said = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
     chains, _ = chains_of(fitted)
@@ -101,7 +106,8 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
 
 def guide_sites(fitted: Fitted) -> dict[str, Site]:
     """The guide's latents, of somebody without data."""
-    return guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None)
+    with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is told elsewhere)
+        return guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None)
 
 
 def one_client(fitted: Fitted) -> State:

@@ -572,6 +572,9 @@ class Run:
         Args:
             draws: how many; None for 200, or as many as the limit allows.
             limit: bytes, about, that the default number of draws must not exceed.
+
+        Raises:
+            NotFinite: for a model that has diverged.
         """
         if draws is not None:
             check_draws(draws, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
 from hierfl.batch_norm import Norms, is_statistic
+from hierfl.errors import NotFinite
+from hierfl.experiments.folder import write_results
 from hierfl.inference import fit
 from hierfl.inference import predict as predictions
 from hierfl.inference.method import Local, Method, Start, visible
@@ -344,6 +347,22 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
         assert accuracy > (0.6 if name == "pfedv" else 0.2)
     averaged = trained["fedv"].predict_new_client(x[30:], draws=50)
     assert not torch.allclose(averaged, said)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1e30, -1e30])
+def test_a_model_that_has_diverged_leaves_its_results(value: float, tmp_path: Path) -> None:
+    fed = pictures((20, 20), test=0.3)
+    run = fit(method_of(PFedV, fed), fed, rounds=1, progress=False, draws=3)
+    run.shared["encoder.4.bias"][:] = value  # means and log variances
+    run = replace(run, tested=None)
+    write_results(tmp_path, run, "pfedv")
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"clients.csv", "metrics.csv", "summary.json", "figures"} <= written
+    json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
+    if value != -1e30:  # (there every standard deviation is zero: a point)
+        assert "posterior.nc" not in written
+        with pytest.raises(NotFinite, match="client c0 says nothing finite"):
+            run.posterior()
 
 
 def test_draws_are_independent_in_every_piece(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
