@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,38 +213,38 @@ def percent(value: tuple[float, float | None]) -> str:
     return f"{100 * mean:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
 
 
-def main(arguments: list[str]) -> None:
-    """The command; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hierfl.experiments.skew", description="Accuracy by domain, and pFedV's Table 2."
-    )
+def parser_of(module: str, description: str, rows: Iterable[str]) -> argparse.ArgumentParser:
+    """What the commands on domains have in common; ``rows`` are the methods by default."""
+    parser = argparse.ArgumentParser(prog=f"python -m hierfl.experiments.{module}", description=description)
     parser.add_argument("--data", default="digit-three")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--methods", nargs="+", metavar="NAME", help="some of the table's names")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="steps of all methods, other settings of fedv and pfedv",
-    )
+    parser.add_argument("--methods", nargs="+", default=list(rows), metavar="NAME", help="some of the table's names")
+    steps = "steps of all methods, other settings of fedv and pfedv"
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=steps)
     for name in ("split", "network", "device"):
         parser.add_argument(f"--{name}")
-    for name in ("rounds", "clients", "draws"):
-        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+def main(arguments: list[str]) -> None:
+    """The command; see the module."""
+    parser = parser_of("skew", "Accuracy by domain, and pFedV's Table 2.", VARIANTS)
+    for name in ("clients", "draws"):
+        parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--collect", action="store_true", help="only collect what has finished")
     said = parser.parse_args(arguments)
     names = ("data_root", "split", "network", "device", "rounds", "clients", "draws")
     extra = {name: getattr(said, name) for name in names if getattr(said, name) is not None}
-    for variant in said.methods or ():
+    for variant in said.methods:
         if variant not in VARIANTS:
             raise unknown("method of this table", variant, VARIANTS)
     if said.seeds < 1:
         raise UserError("seeds must be at least 1")
     settings = settings_said(said.set)
-    cells = [Cell(v, said.data, s, settings) for s in range(said.seeds) for v in said.methods or VARIANTS]
+    cells = [Cell(v, said.data, s, settings) for s in range(said.seeds) for v in said.methods]
     for cell in [] if said.collect else cells:
         if not (said.out / cell.name / "summary.json").is_file():
             print(cell, file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ examples there are. Accuracy on the domain's whole test set. What OUT/unseen.jso
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import sys
@@ -33,7 +32,7 @@ from . import folder as folders
 from .launch import launch
 from .methods import load
 from .runner import configure, options_of, settings_said
-from .skew import mean_and_error, percent, settings_of
+from .skew import mean_and_error, parser_of, percent, settings_of
 
 #: those of :mod:`hierfl.experiments.skew` that a new client can be served by
 NAMES = ("FedAvg", "FedBN", "FedV", "FedV (Gaussian prior)", "pFedV (flat)", "pFedV (Gaussian prior)", "pFedV")
@@ -129,27 +128,10 @@ def markdown(cells: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
 
 def main(arguments: list[str]) -> None:
     """The command; see the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hierfl.experiments.unseen", description="A client of a domain that no other client has."
-    )
-    parser.add_argument("--data", default="digit-three")
+    parser = parser_of("unseen", "A client of a domain that no other client has.", NAMES)
     parser.add_argument("--leave", required=True, metavar="DOMAIN")
-    parser.add_argument("--data-root", type=Path, default=Path("data"))
-    parser.add_argument("--methods", nargs="+", default=list(NAMES), metavar="NAME")
     parser.add_argument("--given", type=int, nargs="+", default=list(GIVEN), metavar="N")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="steps of all methods, other settings of fedv and pfedv",
-    )
-    for option in ("split", "network", "device"):
-        parser.add_argument(f"--{option}")
-    parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int, default=STEPS, help="of the new client")
-    parser.add_argument("--out", type=Path, required=True)
     said = parser.parse_args(arguments)
     for name in said.methods:
         if name not in NAMES:
@@ -175,7 +157,7 @@ def main(arguments: list[str]) -> None:
         if any((cell["method"], cell["seed"]) == (name, seed) for cell in read(path, about)):
             continue
         if pool is None or new is None:
-            pool, new = without(datasets.load(said.data, said.data_root), said.leave)
+            pool, new = without(datasets.load(said.data, said.data_root or Path("data")), said.leave)
         found = serve(
             name, pool, new, seed, said.given, said.steps, {"data": said.data, "run": options, "settings": settings}
         )

@@ -331,7 +331,7 @@ class Run:
         seconds: spent in rounds (evaluation and writing left out).
         chunk: rows in one plate.
         random: whether the guide has draws.
-        tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`test_metrics`.
+        tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`client_metrics`.
     """
 
     fitted: Fitted
@@ -371,7 +371,7 @@ class Run:
 
         federation = self.fitted.federation
         columns: dict[str, Any] = {"client": list(federation.ids), "n": federation.sizes("train")}
-        rows = self.test_metrics[0]
+        rows = self.client_metrics[0]
         columns["n_test"] = federation.sizes("test")
         columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
         everyone = self.fitted.values(range(federation.clients))
@@ -379,7 +379,7 @@ class Run:
         return pd.DataFrame(columns)
 
     @cached_property
-    def test_metrics(self) -> list[dict[str, np.ndarray]]:
+    def client_metrics(self) -> list[dict[str, np.ndarray]]:
         """Every client's metrics on its test data: at the posterior mean, and averaged over draws if there are any."""
         if self.tested is not None:
             return self.tested
@@ -397,7 +397,7 @@ class Run:
         """
         if averaged and not self.random:
             raise UserError("the guide is a point: it has no draws to average over")
-        return self.test_metrics[int(averaged)]["bins"]
+        return self.client_metrics[int(averaged)]["bins"]
 
     def entropies(self, x: Tensor | np.ndarray | None = None, draws: int = 0) -> list[np.ndarray]:
         """Every client's predictive entropy in nats: on its own test data, or on inputs (n, *event) from elsewhere.

@@ -299,7 +299,7 @@ def test_they_learn(trained: dict) -> None:
 
 def test_the_last_evaluation_is_kept(trained: dict) -> None:
     for run in trained.values():
-        anew = replace(run, tested=None).test_metrics
+        anew = replace(run, tested=None).client_metrics
         assert run.tested is not None
         for kept, found in zip(run.tested, anew, strict=True):
             assert kept.keys() == found.keys()
