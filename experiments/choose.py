@@ -24,9 +24,9 @@ import numpy as np
 
 from hierfl.errors import UserError
 
-from .folder import write_text
+from .folder import read_cells, write_text
 from .launch import launch
-from .runner import build, configure
+from .runner import build, configure, options_of, settings_said
 
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
@@ -37,11 +37,10 @@ def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]
     if settle == 1:
         config["run"]["evaluate_every"] = max(1, config["run"]["rounds"])
     ready, _ = build(config)
+    if not any(map(len, ready.federation.validation)):
+        raise UserError("there are no validation data to choose by")
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
     rows = ready.run(progress=False).rows[-settle:]
-    if len(rows) < settle:
-        wanted = "there are no validation data to choose by" if not rows else f"there are only {len(rows)} evaluations"
-        raise UserError(f"{wanted}; --settle asks for {settle}")
     return {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
 
 
@@ -58,23 +57,27 @@ def search(
     """All cells of the grid, best first; ``out`` is written after each.
 
     Raises:
-        UserError: if ``out`` holds another search, or nothing can be chosen by.
+        UserError: for a setting that cannot be (before anything is run), if ``out`` holds another search, or nothing
+            can be chosen by.
     """
     told = {k: v for k, v in given.items() if k != "data_root"}
     about = {"method": method, "data": data, "seeds": seeds, **told, **({"settle": settle} if settle > 1 else {})}
     for what, number in (("seeds", seeds), ("settle", settle)):
         if number < 1:
             raise UserError(f"{what} must be at least 1, not {number}")
-    cells: list[dict[str, Any]] = []
-    if out.is_file():
-        old = json.loads(out.read_text())
-        cells = old.pop("cells")
-        old.pop("by", None)  # the same cells may be judged anew
-        if old != about:
-            raise UserError(f"{out} holds another search: {old}")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; --out is the file of the search")
+    cells = read_cells(out, about, may_differ=("by",))  # the same cells may be judged anew
+    wanted = []  # (setting, with all that it does not name), of the whole grid before anything is run
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
-        whole = configure(method, data, given, settings)["settings"]  # those that the grid does not name may change
+        config = configure(method, data, given, settings)
+        options = options_of(config)
+        there = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
+        if settle > max(1, there):
+            raise UserError(f"there are only {there} evaluations; --settle asks for {settle}")
+        wanted.append((settings, config["settings"]))
+    for settings, whole in wanted:
         if all(c.get("all_settings") != whole for c in cells):
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
             cells.append({"settings": settings, "all_settings": whole, **_means(rows)})
@@ -85,13 +88,13 @@ def search(
 
 def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorts the cells, best first, and keeps them."""
-    for name in by:
-        if all(name not in cell for cell in cells):
-            raise UserError(f"{about['method']} has no {name} to be judged by")
-    cells = sorted(cells, key=lambda cell: _criterion(cell, by))
+    missing = [name for name in by if all(name not in cell for cell in cells)]
+    judged = {"by": list(by)} if by and not missing else {}
+    cells = sorted(cells, key=lambda cell: _criterion(cell, [] if missing else by))
     out.parent.mkdir(parents=True, exist_ok=True)
-    judged = {"by": list(by)} if by else {}
     write_text(out, json.dumps({**about, **judged, "cells": cells}, indent=1, allow_nan=False) + "\n")
+    if missing:  # (what has been run is kept)
+        raise UserError(f"{about['method']} has no {missing[0]} to be judged by")
     return cells
 
 
@@ -127,7 +130,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--data", default="digits")
     parser.add_argument("--data-root", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int)
+    for name in ("rounds", "clients"):
+        parser.add_argument(f"--{name}", type=int)
+    for name in ("split", "network"):
+        parser.add_argument(f"--{name}")
     parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
     parser.add_argument("--by", metavar="METRIC,...", help="judge by the mean of these")
     parser.add_argument("--out", type=Path, required=True)
@@ -136,8 +142,9 @@ def main(arguments: list[str]) -> None:
     directions = {name.endswith("accuracy") for name in by}
     if not set(by) <= set(SHOWN) or len(directions) > 1:
         raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {said.by!r}")
-    grid = {key: values.split(",") for key, _, values in (pair.partition("=") for pair in said.grid)}
-    given = {k: getattr(said, k) for k in ("data_root", "rounds") if getattr(said, k) is not None}
+    grid = {key: values.split(",") for key, values in settings_said(said.grid).items()}
+    names = ("data_root", "rounds", "split", "network", "clients")
+    given = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     best = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle, by)[0]
     print("best:", best)
 

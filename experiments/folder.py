@@ -116,6 +116,29 @@ def write_text(path: Path, text: str) -> None:
     write_atomically(path, text.encode())
 
 
+def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The cells of an experiment that a json holds, {**about, "cells": [{...}, ...]}; none where there is no file.
+
+    Raises:
+        UserError: if the file is damaged or no such json, or holds another experiment's.
+    """
+    if not path.exists():
+        return []
+    try:
+        held = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged, or no json: {error}") from error
+    cells = held.pop("cells", None) if isinstance(held, dict) else None
+    if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
+        raise UserError(f"{path} holds no cells of an experiment; choose another --out")
+    wanted = json.loads(json.dumps(about))
+    other = [k for k in {**wanted, **held} if k not in may_differ and wanted.get(k) != held.get(k)]
+    if other:
+        what = "; ".join(f"its {k} is {held.get(k)!r}, not {wanted.get(k)!r}" for k in other)
+        raise UserError(f"{path} holds another experiment: {what}; choose another --out")
+    return cells
+
+
 def write_config(folder: Path, config: dict[str, Any]) -> None:
     """Everything needed to repeat the run."""
     write_text(folder / "config.toml", tomli_w.dumps(config))

@@ -92,7 +92,7 @@ def settings_said(pairs: Sequence[str], prior: str | None = None) -> dict[str, s
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise UserError(f"--set takes KEY=VALUE, not {pair!r}")
+            raise UserError(f"settings are said as KEY=VALUE, not {pair!r}")
         if key in settings or (key == "prior" and prior is not None):
             raise UserError(f"{key} is set twice")
         settings[key] = value

@@ -35,7 +35,10 @@ from .runner import configure, options_of, settings_said
 from .skew import mean_and_error, parser_of, percent, settings_of
 
 #: those of :mod:`hierfl.experiments.skew` that a new client can be served by
-NAMES = ("FedAvg", "FedBN", "FedV", "FedV (Gaussian prior)", "pFedV (flat)", "pFedV (Gaussian prior)", "pFedV")
+NAMES = (
+    "FedAvg", "FedBN", "FedBN (statistics alone)", "FedV", "FedV (Gaussian prior)", "pFedV (flat)",
+    "pFedV (own batch norm)", "pFedV (Gaussian prior)", "pFedV",
+)  # fmt: skip
 GIVEN = (20, 100, 500)
 STEPS = 300
 
@@ -89,25 +92,10 @@ def serve(
     return found
 
 
-def read(path: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """The cells that a file holds, [{"method", "seed", "accuracy": {given: ...}}]; none where there is no file.
-
-    Raises:
-        UserError: if they are those of another experiment.
-    """
-    if not path.is_file():
-        return []
-    old: dict[str, Any] = json.loads(path.read_text())
-    cells: list[dict[str, Any]] = old.pop("cells")
-    other = [k for k in {**about, **old} if about.get(k) != old.get(k)]
-    if other:
-        raise UserError(f"{path} holds another experiment: it differs in {', '.join(other)}; choose another --out")
-    return cells
-
-
 def keep(path: Path, about: dict[str, Any], cell: dict[str, Any]) -> None:
     """Adds a cell to the file, and writes the table beside it."""
-    cells = [*read(path, about), cell]
+    cells = [*folders.read_cells(path, about), cell]
+    path.parent.mkdir(parents=True, exist_ok=True)
     folders.write_text(path, json.dumps({**about, "cells": cells}, indent=1) + "\n")
     folders.write_text(path.with_suffix(".md"), markdown(cells, about["given"]))
 
@@ -142,7 +130,6 @@ def main(arguments: list[str]) -> None:
     settings_of(NAMES[0], settings)
     names = ("split", "network", "device", "rounds")
     options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
-    said.out.mkdir(parents=True, exist_ok=True)
     path = said.out / "unseen.json"
     about = {
         "data": said.data,
@@ -154,16 +141,19 @@ def main(arguments: list[str]) -> None:
     }
     pool = new = None
     for seed, name in itertools.product(range(said.seeds), said.methods):
-        if any((cell["method"], cell["seed"]) == (name, seed) for cell in read(path, about)):
+        if any((cell["method"], cell["seed"]) == (name, seed) for cell in folders.read_cells(path, about)):
             continue
         if pool is None or new is None:
             pool, new = without(datasets.load(said.data, said.data_root or Path("data")), said.leave)
+            if max(said.given) > len(new["y"]):
+                there = f"{said.leave} has {len(new['y'])} training examples"
+                raise UserError(f"{there}; --given asks for {max(said.given)}")
         found = serve(
             name, pool, new, seed, said.given, said.steps, {"data": said.data, "run": options, "settings": settings}
         )
         keep(path, about, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": found})
         print(name, seed, found, file=sys.stderr, flush=True)
-    print(markdown(read(path, about), said.given))
+    print(markdown(folders.read_cells(path, about), said.given))
 
 
 if __name__ == "__main__":

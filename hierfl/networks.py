@@ -27,6 +27,7 @@ from .batch_norm import (
     Moments,
     Norms,
     client_norm,
+    is_statistic,
     layer_values,
     running_norm,
     standing_norm,
@@ -370,6 +371,19 @@ class Architecture:
     def networks(self) -> tuple[Network, ...]:
         """All that have weights."""
         return (self.base,) if self.encoder is None else (self.encoder, self.base)
+
+    def norms(self, which: Literal["nothing", "statistics", "all"] = "all") -> frozenset[str]:
+        """Names of batch norm's values: its running statistics, or its weights as well.
+
+        Raises:
+            UserError: where there are none.
+        """
+        names = [k for net in self.networks for k in net.norm_names if which == "all" or is_statistic(k)]
+        if which == "nothing":
+            return frozenset()
+        if not names:
+            raise UserError(f"network {self.spec} has no batch norm, as bncnn:16,32:64 has")
+        return frozenset(names)
 
     def likelihood(self, output: Tensor) -> Any:
         """p(y | output): Softmax for classification, Normal for regression."""

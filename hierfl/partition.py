@@ -30,7 +30,7 @@ class Split:
     about: str
     parameter: str | None
     make: Callable[[Pool, int, float, np.random.Generator], Parts]
-    names: Callable[[Pool, int], list[str]] | None = None
+    names: Callable[[Pool, list[Index]], list[str]] | None = None  # of clients, by what each is given
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def split_pool(pool: Pool, clients: int, name: str, seed: int) -> Partition:
         short = [j for j in range(clients) if len(train[j]) < least or not len(test[j])]
         if not short:
             named = SPLITS[kind].names
-            ids = named(pool, clients) if named else [str(j) for j in range(clients)]
+            ids = named(pool, train) if named else [str(j) for j in range(clients)]
             return Partition(train, test, ids, attempt)
     j = short[0]
     if attempts > 1:
@@ -392,12 +392,13 @@ def _domains_of(pool: Pool) -> list[str]:
     return list(dict.fromkeys(pool.client_train.astype(str).tolist()))
 
 
-def _domain_names(pool: Pool, clients: int) -> list[str]:
-    """Clients are called by their domain, and numbered where several share one."""
-    domains = _domains_of(pool)
-    if clients == len(domains):
+def _domain_names(pool: Pool, train: list[Index]) -> list[str]:
+    """Clients are called by their domain, and numbered where any of them share one."""
+    assert pool.client_train is not None
+    domains = [str(pool.client_train[index[0]]) for index in train]
+    if len(set(domains)) == len(domains):
         return domains
-    return [f"{domains[j % len(domains)]}-{j // len(domains)}" for j in range(clients)]
+    return [f"{name}-{domains[:j].count(name)}" for j, name in enumerate(domains)]
 
 
 def _domains(pool: Pool, clients: int, parameter: float, rng: np.random.Generator) -> Parts:
@@ -463,6 +464,8 @@ SPLITS: dict[str, Split] = {
     "equal": Split("all labels, equal sizes", None, _equal),
     "iid": Split("every example to a client at random", None, _iid),
     "domains": Split("N examples of one domain each, all domains equally often", "N", _domains, _domain_names),
-    "domain-skew": Split("a random domain each, C random labels of it, sizes cut at random", "C", _domain_skew),
+    "domain-skew": Split(
+        "a random domain each, C random labels of it, sizes cut at random", "C", _domain_skew, _domain_names
+    ),
     "natural": Split("the clients that the data name", None, _natural),
 }

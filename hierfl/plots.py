@@ -88,6 +88,8 @@ def _sizes(ax: Any, n: Any) -> None:
 
 def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
     """Personal and global test metric (accuracy or RMSE) over the rounds of a run; returns the axis."""
+    from matplotlib.ticker import MaxNLocator
+
     ax = _axis(ax)
     metric, label = _main(metrics)
     test = metrics[metrics["split"] == "test"]
@@ -96,7 +98,7 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
         if values.notna().any():
             ax.plot(test["round"], values, color=colour, lw=1.8, marker="o" if len(test) < 4 else None, label=name)
     ax.set(xlabel="round", ylabel=label, title="Over rounds")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     _percent(ax, metric)
     ax.legend(loc="best")
     return ax
@@ -218,7 +220,9 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
         full = count >= 5  # (fewer say nothing)
         label = names[k] if few else "a client (bins of five and more)" if k == 0 else None
         how = {"color": COLOURS[k], "lw": 1.2} if few else {"color": PERSONAL, "lw": 0.7, "alpha": 0.3}
-        ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, **how)
+        # (a client that is always as sure fills one bin: a point where no line can be)
+        mark = "o" if full.sum() == 1 else None
+        ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, marker=mark, ms=3, **how)
     count, confidence, right = np.asarray(bins).sum(0).T
     full = count > 0
     pooled = {"color": INK, "lw": 1.8, "alpha": 0.5} if few else {"color": GLOBAL, "lw": 1.8}
@@ -226,7 +230,7 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
     ax.set(xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy", title="Reliability of each client")
     _percent(ax, "accuracy")
     _percent(ax, "accuracy", "x")
-    ax.legend(loc="upper left")
+    ax.legend(loc="best")
     return ax
 
 

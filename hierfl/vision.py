@@ -71,6 +71,9 @@ def load_images(name: str, root: Path) -> Images:
         raise
     except unreadable as error:
         detail = " ".join(str(error).split())
+        for folder in sorted([*(root / layout.folder).rglob("*"), root / layout.folder, root], reverse=True):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()  # (torchvision makes them before it has anything to put there)
         raise UserError(f"{name} is not in {root}, and its download failed ({detail}); {advice}") from error
 
 

@@ -81,6 +81,9 @@ class Fit:
     def __init__(self, method: Method, federation: Federation, options: Options) -> None:
         if not isinstance(method, Method):
             raise UserError(f"fit takes a method made with a network, such as PFedVEM(network), not {method!r}")
+        if method.network.encoder is not None and not method.latent:
+            name = method.name or type(method).__name__
+            raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
         self.options, self.method = options, method
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
@@ -471,7 +474,7 @@ class Run:
             x: raw inputs, (n, *event).
             draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
             given: examples of the client, inputs (m, *event) and targets (m,).
-            rounds: how often it goes through those steps.
+            rounds: how often it goes through those steps; 0 leaves it where a new client begins.
 
         Returns:
             As :meth:`predict`.
@@ -480,7 +483,11 @@ class Run:
             UserError: for examples that do not fit, or a method in which a client learns nothing of its own.
         """
         check_draws(draws, 0)
+        if not isinstance(rounds, int) or rounds < 0:
+            raise UserError(f"rounds must be a whole number of at least 0, not {rounds!r}")
         if given is not None:
+            if not isinstance(given, tuple) or len(given) != 2:
+                raise UserError("given is a pair of a new client's examples: (inputs, targets)")
             return self._predicted(adapted(self.fitted, *self._examples(*given), rounds), 0, x, draws)
         fitted, noise = self.fitted, self.fitted.population_noise(1, draws)
         pieces = fitted.pieces(self._unlabelled(x), draws)

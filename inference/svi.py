@@ -322,7 +322,8 @@ class SVI:
     """Gradient steps on the rows' restricted ELBO, by a fresh optimiser each round.
 
     Args:
-        names: what is trained: personal values, or shared ones (then each row trains a copy of its own).
+        names: what is trained: personal values, or shared ones (then each row trains a copy of its own). Running
+            statistics of batch norm among them follow the batches, without a gradient.
         epochs: passes through a client's data.
         optimizer: from leaves to a torch optimiser that treats every element alike (SGD, Adam, ...).
         batch: examples per step; None for all of them.
@@ -370,7 +371,7 @@ class SVI:
     def _whole(self, local: Local, names: list[str], phase: object) -> None:
         batch = local.batch()
         leaves = _leaves(local, names)
-        optimizer = self.optimizer(list(leaves.values()))
+        optimizer = self.optimizer(list(leaves.values())) if leaves else None
         noise = local.noise(phase, self.particles, local.sizes)
         frozen = FrozenFeatures(frozenset(names), lambda: batch.x)
         frozen.show(batch.x)
@@ -388,7 +389,7 @@ class SVI:
         for first, last, active in spans([len(steps) for steps in plans]):
             part = local.part(0, active)
             leaves = _leaves(part, names)
-            optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active)
+            optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active) if leaves else None
             values, standing = {**part.values, **leaves}, None
             for step, batch in zip(range(first, last), batches, strict=False):
                 if step == first:
@@ -403,20 +404,21 @@ class SVI:
         values: Mapping[str, Tensor],
         noise: ClientNoise,
         frozen: FrozenFeatures,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         latents: Mapping[str, Site] | None = None,
     ) -> None:
-        for group in optimizer.param_groups:  # (zero_grad costs more: it calls the profiler)
+        for group in optimizer.param_groups if optimizer else ():  # (zero_grad costs more: it calls the profiler)
             for leaf in group["params"]:
                 leaf.grad = None
         norms = Norms(batch.mask, frozen.moving)
         objective = elbo(method, batch, values, noise, frozen=frozen, moving=True, latents=latents, norms=norms)
-        if not objective.requires_grad:
-            raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
-        if self.per == "example":
-            objective = objective / batch.n
-        (-objective.sum()).backward()
-        optimizer.step()
+        if optimizer is not None:
+            if not objective.requires_grad:
+                raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
+            if self.per == "example":
+                objective = objective / batch.n
+            (-objective.sum()).backward()
+            optimizer.step()
         for name, new in norms.running.items():
             values[name].copy_(new.unsqueeze(1))
 

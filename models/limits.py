@@ -19,8 +19,6 @@ from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
-from hierfl.batch_norm import is_statistic
-from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
@@ -148,10 +146,7 @@ class FedBN(FedAvg):
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
-        kept = [k for k in network.base.norm_names if is_statistic(k) or self.settings.keeps == "all"]
-        if not kept:
-            raise UserError("fedbn needs a network with batch norm, such as bncnn:16,32:64")
-        self.kept = frozenset(kept)
+        self.kept = network.norms(self.settings.keeps)
 
     def shared(self, start: Start) -> State:
         return {k: v for k, v in super().shared(start).items() if k not in self.kept}
@@ -160,7 +155,7 @@ class FedBN(FedAvg):
         return {k: v for k, v in start.base.items() if k in self.kept}
 
     def adaptation(self) -> list[LocalStep]:
-        return [self.sgd(*sorted(self.kept))] if self.settings.keeps == "all" else []
+        return [self.sgd(*sorted(self.kept))]
 
     @property
     def has_global_model(self) -> bool:

@@ -11,20 +11,25 @@ Mou et al., ICANN 2023. Data differ between clients in their inputs (feature ske
 
 A round: every client trains copies of the encoder g and h_theta (and w), and its w_j, on that objective; the server
 averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. (Eq. 4 has a sign slip.)
+
+By option a client keeps its batch norm for itself, as FedBN does: the prior's is then its own, as the round begins.
 """
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Literal
 
+import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
+from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
+from hierfl.inference.predict import Fitted
 from hierfl.inference.svi import SVI, sgd
-from hierfl.networks import Architecture
+from hierfl.networks import BROADCAST, Architecture
 from hierfl.plates import clients, data, flat, param, sample, scale
 
 
@@ -52,18 +57,39 @@ class PFedV(Method):
         batch: int = setting(32, "examples per step", at_least=1)
         momentum: float = setting(0.0, "forgotten each round", at_least=0)
         w_0: float = setting(0.1, "standard deviation of the initial last layer", at_least=0)
+        keeps: Literal["nothing", "statistics", "all"] = setting(
+            "nothing", "of batch norm that stays with the client: nothing | running statistics | its weights, too"
+        )
+        sd_min: float = setting(0.0, "least standard deviation of z, of prior and guide (the paper: none)", at_least=0)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.encoder is None:
             raise UserError(f"{self.name} needs latent features: architecture(spec, federation, latent=True)")
         super().__init__(network, **settings)
+        if self.settings.prior == "flat" and self.settings.sd_min:
+            raise UserError("prior=flat makes z a point, which has no standard deviation (sd_min)")
         self.encoder, self.sent = network.encoder, network.encoder.broadcast(self.settings.prior_norm)
+        self.kept = sorted(network.norms(self.settings.keeps))
 
     def shared(self, start: Start) -> State:
-        return start.base  # encoder and base
+        return {k: v for k, v in start.base.items() if k not in self.kept}  # encoder and base
 
     def personal(self, start: Start) -> State:
-        return {"w_j_point": self.settings.w_0 * start.head}
+        return {"w_j_point": self.settings.w_0 * start.head, **self.norms(start)}
+
+    def norms(self, start: Start) -> State:
+        """A client's own batch norm, and the encoder's once more, for the prior."""
+        own = {k: start.base[k] for k in self.kept}
+        return {**own, **{f"{BROADCAST}{k}": own[k] for k in self.held}}
+
+    @property
+    def held(self) -> list[str]:
+        """A client's own values that the prior goes by, as they are when the round begins."""
+        return [k for k in self.kept if k in self.encoder.names and self.settings.prior == "hierarchical"]
+
+    def hold(self) -> list[LocalStep]:
+        """Holds them for the next round."""
+        return [ClosedForm(f"{BROADCAST}{k}", itemgetter(k)) for k in self.held]
 
     @property
     def weight(self) -> float:
@@ -75,13 +101,19 @@ class PFedV(Method):
         m = self.network.latents
         if self.settings.prior == "flat":
             return flat(m)
-        mean, sd = moments(self.sent(x)) if self.settings.prior == "hierarchical" else (x.new_zeros(m), x.new_ones(m))
-        return Normal(mean, sd).to_event(1)
+        if self.settings.prior == "fixed":
+            return Normal(x.new_zeros(m), x.new_ones(m)).to_event(1)
+        return Normal(*self.moments(self.sent(x))).to_event(1)
 
     def posterior_of(self, x: Tensor) -> Any:
         """q(z | x)."""
-        mean, sd = moments(self.encoder(x))
+        mean, sd = self.moments(self.encoder(x))
         return (Delta(mean) if self.settings.prior == "flat" else Normal(mean, sd)).to_event(1)
+
+    def moments(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation (S, n, M) from mean and log variance (S, n, 2 M)."""
+        mean, log_variance = encoded.chunk(2, -1)
+        return mean, self.settings.sd_min + (0.5 * log_variance).exp()
 
     def features_and_labels(self, batch: Batch, w: Tensor) -> None:
         """p(z | x) p(y | z), in the data plate."""
@@ -108,13 +140,13 @@ class PFedV(Method):
         return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
 
     def local(self) -> list[LocalStep]:
-        return [self.sgd("encoder", "base", "w_j_point")]
+        return [self.sgd("encoder", "base", "w_j_point"), *self.hold()]
 
     def adaptation(self) -> list[LocalStep]:
-        return [self.sgd("w_j_point")]
+        return [self.sgd("w_j_point", *self.kept), *self.hold()]
 
     def newcomer(self, personal: State, initial: State) -> State:
-        return {"w_j_point": personal["w_j_point"].mean(0)}
+        return {k: v.mean(0) for k, v in personal.items()}
 
     def exchange(self) -> dict[str, Rule]:
         return {"encoder": SampleWeighted(), "base": SampleWeighted()}
@@ -123,6 +155,22 @@ class PFedV(Method):
     def has_global_model(self) -> bool:
         return False
 
+    def report(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
+        """Standard deviations of z, over about a thousand training examples."""
+        if self.settings.prior == "flat":
+            return None, {}
+        federation, found = fitted.federation, []
+        for j, index in enumerate(federation.train):
+            x, y = federation.examples(index[: -(-EXAMPLES // federation.clients)][None])
+            batch = Batch(x, y, None, x.new_ones(1))
+            found.append(fitted.personal_sites([j], batch, 0)[0]["z"].fn.base_dist.scale.flatten())
+        sd = torch.cat(found).cpu().double()
+        return None, {"z_sd_median": float(sd.median()), "z_sd_least": float(sd.min())}
+
+
+#: over how many the standard deviations of latent features are reported
+EXAMPLES = 1000
+
 
 class FedV(PFedV):
     """The last layer is shared, too."""
@@ -130,10 +178,10 @@ class FedV(PFedV):
     name = "fedv"
 
     def shared(self, start: Start) -> State:
-        return {"w": self.settings.w_0 * start.head, **start.base}
+        return {"w": self.settings.w_0 * start.head, **super().shared(start)}
 
     def personal(self, start: Start) -> State:
-        return {}
+        return self.norms(start)
 
     def model(self, batch: Batch) -> None:
         w = sample("w", flat(self.network.head.d))
@@ -145,23 +193,14 @@ class FedV(PFedV):
             sample("z", self.posterior_of(batch.x))
 
     def local(self) -> list[LocalStep]:
-        return [self.sgd("encoder", "base", "w")]
+        return [self.sgd("encoder", "base", "w"), *self.hold()]
 
     def adaptation(self) -> list[LocalStep]:
-        return []
-
-    def newcomer(self, personal: State, initial: State) -> State:
-        return {}
+        return [self.sgd(*self.kept), *self.hold()] if self.kept else []
 
     def exchange(self) -> dict[str, Rule]:
         return {"w": SampleWeighted(), **super().exchange()}
 
     @property
     def has_global_model(self) -> bool:
-        return True
-
-
-def moments(encoded: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (S, n, M) from mean and log variance (S, n, 2 M)."""
-    mean, log_variance = encoded.chunk(2, -1)
-    return mean, (0.5 * log_variance).exp()
+        return not self.kept

@@ -234,7 +234,7 @@ def npz(path: Path, **change: object) -> Path:
             ["run", "pfedvem", "--set", "sigma=1"],
             "unknown setting of pfedvem 'sigma'; known: prior, tau, sigma_0",
         ),
-        (["run", "pfedvem", "--set", "sigma_0"], "--set takes KEY=VALUE"),
+        (["run", "pfedvem", "--set", "sigma_0"], "settings are said as KEY=VALUE"),
         (["run", "pfedvem", "--set", "sigma_0=big"], "sigma_0 must be a number, not 'big'"),
         (["run", "pfedvem", "--set", "sigma_0=nan"], "sigma_0 must be finite"),
         (["run", "pfedvem", "--set", "sigma_0=0"], "sigma_0 must be above 0"),
@@ -394,9 +394,33 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
         ("fedavg has no pm_rmse", ["lr=0.05", "--by", "pm_rmse"]),
         ("settle must be at least 1", ["lr=0.05", "--settle", "0"]),
         ("only 2 evaluations; --settle asks for 5", ["lr=0.04", "--settle", "5", "--out", str(tmp_path / "new.json")]),
+        ("lr is set twice", ["lr=0.05", "lr=0.02"]),
+        ("lr must be above 0", ["lr=0.03,-1"]),
+        ("its network is None, not 'mlp:5'", ["lr=0.05", "--network", "mlp:5"]),
+        ("is a folder", ["lr=0.05", "--out", str(tmp_path)]),
     ):
         with pytest.raises(UserError, match=words):
             choose.main([*arguments, *said])
+    cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
+    assert cells.keys() == {"0.05", "0.001", "0.02"}  # nothing is run of a grid that cannot be
+    smaller = ["fedavg", "--rounds", "1", "--seeds", "1", "--network", "mlp:5", "--clients", "4", "--split", "iid"]
+    other = tmp_path / "other" / "search.json"
+    choose.main([*smaller, "--out", str(other), "lr=0.05"])
+    held = json.loads(other.read_text())
+    assert (held["network"], held["clients"], held["split"]) == ("mlp:5", 4, "iid")
+    with pytest.raises(UserError, match="fedavg has no pm_rmse"):
+        choose.main([*smaller, "--out", str(other), "lr=0.02", "--by", "pm_rmse"])
+    assert len(json.loads(other.read_text())["cells"]) == 2  # what was run is kept
+    for text, words in (
+        ("{", "damaged, or no json"),
+        ("[]", "holds no cells"),
+        ('{"cells": [1]}', "holds no cells"),
+        ("\xff", "damaged, or no json"),
+    ):
+        out.write_bytes(text.encode("latin-1"))
+        with pytest.raises(UserError, match=words):
+            choose.main([*arguments, "lr=0.05"])
+        assert out.read_bytes() == text.encode("latin-1")
 
 
 def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(

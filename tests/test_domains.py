@@ -177,7 +177,9 @@ def test_several_clients_share_a_domain() -> None:
     skewed = Federation.from_pool(pool, 8, "domain-skew:5", validation=0.0)
     taken = np.concatenate([index.numpy() for index in skewed.train])
     assert len(np.unique(taken)) == len(taken)
-    for train, test in zip(skewed.train, skewed.test, strict=True):
+    assert len(set(skewed.ids)) == 8
+    for name, train, test in zip(skewed.ids, skewed.train, skewed.test, strict=True):
+        assert name.partition("-")[0] == pool.client_train[train][0]
         assert len(np.unique(pool.client_train[train])) == 1
         assert len(np.unique(pool.y_train[train])) == 5
         assert set(pool.y_train[train]) >= set(skewed.y[test].tolist())

@@ -126,21 +126,37 @@ def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str,
         assert torch.isclose(ours[j], -loss.detach(), rtol=1e-8)
 
 
-@pytest.mark.parametrize(("cls", "prior"), [(PFedV, "hierarchical"), (FedV, "fixed")])
-def test_a_round_by_hand(cls: type[PFedV], prior: str) -> None:
-    """Two rounds, client after client in plain torch: minibatches with short ends, averages by n_j, statistics too."""
+@pytest.mark.parametrize(
+    ("cls", "prior", "more"),
+    [
+        (PFedV, "hierarchical", {}),
+        (FedV, "fixed", {}),
+        (PFedV, "hierarchical", {"keeps": "all"}),
+        (FedV, "hierarchical", {"keeps": "all", "prior_norm": "running"}),
+        (PFedV, "hierarchical", {"keeps": "statistics", "prior_norm": "running"}),
+        (FedV, "fixed", {"keeps": "statistics"}),
+    ],
+)
+def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> None:
+    """Two rounds, client after client in plain torch: minibatches with short ends, averages by n_j, statistics too.
+
+    What a client keeps of its batch norm it begins the next round with, and so does the prior.
+    """
     fed = pictures()
-    method = method_of(cls, fed, prior=prior, alpha=0.3, kl="sum", epochs=2, lr=0.05, batch=4)
+    method = method_of(cls, fed, prior=prior, alpha=0.3, kl="sum", epochs=2, lr=0.02 if more else 0.05, batch=4, **more)
     run = fit(method, fed, rounds=2, chunk=3, dtype=torch.float64, progress=False, seed=3)
     start = Start.of(method.network, 3)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     heads = dict.fromkeys(range(3), 0.1 * start.head)
+    kept = {j: {k: start.base[k].double() for k in method.kept} for j in range(3)}
     for t in (1, 2):
         totals: dict[str, Tensor] = {}
         for j, n in enumerate(fed.sizes()):
-            client = Torch(method.network).load(shared, shared.get("w", heads[j])).train()
+            client = Torch(method.network).load({**shared, **kept[j]}, shared.get("w", heads[j])).train()
             sent = copy.deepcopy(client.encoder) if prior == "hierarchical" else None
-            optimizer = torch.optim.SGD(client.parameters(), lr=0.05)
+            if sent is not None and method.settings.prior_norm == "running":
+                sent.eval()
+            optimizer = torch.optim.SGD(client.parameters(), lr=method.settings.lr)
             local = Local(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
             noise = local.noise(0, 1)
             for number, step in enumerate(plan(local, 0, 0, 4, 2)):
@@ -154,14 +170,17 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str) -> None:
                 client.loss(fed.x[index].double(), fed.y[index], xi, 0.3, sent, False).backward()
                 optimizer.step()
             heads[j] = client.flat_head().detach()
+            kept[j] = {k: client.state_dict()[k].clone() for k in method.kept}
             for name in shared:
                 value = heads[j] if name == "w" else client.state_dict()[name]
                 totals[name] = totals.get(name, 0) + n / sum(fed.sizes()) * value
         shared = totals
     for name, value in shared.items():
         assert torch.allclose(run.shared[name], value, atol=1e-8), name
-    if cls is PFedV:
-        for j in range(3):
+    for j in range(3):
+        for name, value in kept[j].items():
+            assert torch.allclose(run.personal[name][j], value, atol=1e-8), name
+        if cls is PFedV:
             assert torch.allclose(run.personal["w_j_point"][j], heads[j], atol=1e-8)
 
 
@@ -345,6 +364,14 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
         assert torch.allclose(said.sum(1), torch.ones(len(said)), atol=1e-5)
         accuracy = float((said.argmax(1) == y[30:]).float().mean())
         assert accuracy > (0.6 if name == "pfedv" else 0.2)
+    pfedv = trained["pfedv"]
+    for how, words in (
+        ({"rounds": -1}, "rounds must be a whole number"),
+        ({"rounds": 1.5}, "rounds must be a whole number"),
+        ({"given": x}, "given is a pair"),
+    ):
+        with pytest.raises(UserError, match=words):
+            pfedv.predict_new_client(x, **{"given": (x, y), **how})
     averaged = trained["fedv"].predict_new_client(x[30:], draws=50)
     assert not torch.allclose(averaged, said)
 
@@ -377,10 +404,11 @@ def test_methods_that_cannot_be() -> None:
     for make, words in (
         (lambda: PFedV(architecture(SPEC.removesuffix(",z-norm"), fed)), "latent=True"),
         (lambda: architecture("mlp:5,z-norm", fed), "latent features"),
+        (lambda: fit(FedAvg(architecture(SPEC, fed, latent=True)), fed, rounds=1), "fedavg has no latent features"),
         (lambda: architecture("linear", fed, latent=True), "no layer"),
         (lambda: architecture("mlp:5,dropout=0.5", fed, latent=True), "no dropout"),
         (lambda: method_of(PFedV, fed, alpha=0), "alpha must be above 0"),
-        (lambda: FedBN(architecture("mlp:5", fed)), "fedbn needs a network with batch norm"),
+        (lambda: FedBN(architecture("mlp:5", fed)), "network mlp:5 has no batch norm"),
         (lambda: architecture("bncnn:3", fed), "needs widths"),
     ):
         with pytest.raises(UserError, match=words):
@@ -422,6 +450,62 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     assert nll[1] < nll[0]  # its own batch norm, from the mean of the others'
     everyone = fit(FedAvg(network, lr=0.05), fed, rounds=2, progress=False)
     assert everyone.shared.keys() == {"w", *network.base.names}
+
+
+@pytest.mark.parametrize("keeps", ["statistics", "all"])
+@pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
+def test_a_newcomers_own_batch_norm(cls: type[Method], keeps: str) -> None:
+    """Its running statistics become those of its own data: as when torch's own layers are shown it again and again."""
+    fed = pictures((40, 40, 40), contrast=True)
+    network = architecture("bncnn:3,4:8", fed, latent=cls.latent)
+    run = fit(cls(network, keeps=keeps, lr=0.05, batch=64), fed, rounds=2, dtype=torch.float64, progress=False)
+    assert not run.fitted.method.has_global_model
+    x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
+    served = predictions.adapted(run.fitted, x, y, 200)
+    first = "encoder.1" if cls.latent else "base.1"
+    assert {f"{first}.running_mean", f"{first}.running_var"} <= served.personal.keys()
+    assert (f"{first}.weight" in served.personal) == (keeps == "all")
+    weight, bias = (run.shared[f"{first[:-1]}0.{what}"] for what in ("weight", "bias"))
+    seen = torch.conv2d(x.double(), weight, bias, padding=network.networks[0].module[0].padding)
+    mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3))
+    assert torch.allclose(served.personal[f"{first}.running_mean"][0], mean, rtol=1e-6)
+    assert torch.allclose(served.personal[f"{first}.running_var"][0], variance, rtol=1e-6)
+    others = run.personal[f"{first}.running_mean"].mean(0)
+    assert not torch.allclose(others, mean, rtol=1e-2)
+
+
+def test_a_least_standard_deviation() -> None:
+    """Of guide and prior alike; without one the hierarchical prior's goes to zero, and with it everything."""
+    fed = pictures((8, 8)).to(dtype=torch.float64)
+    means, sds = [], []
+    for least in (0.0, 0.25):
+        method = method_of(PFedV, fed, sd_min=least)
+        shared, rows = states(method, fed)
+        with Restrict(visible(shared, rows)):
+            x = fed.batch([0, 1]).x
+            p, q = method.prior(x).base_dist, method.posterior_of(x).base_dist
+        means.append(torch.stack([p.loc.expand_as(q.loc), q.loc]))
+        sds.append(torch.stack([p.scale.expand_as(q.scale), q.scale]))
+    assert torch.equal(*means)
+    assert torch.allclose(sds[0] + 0.25, sds[1])
+    with pytest.raises(UserError, match="prior=flat makes z a point"):
+        method_of(PFedV, fed, prior="flat", sd_min=0.1)
+
+
+@pytest.mark.parametrize("prior", ["fixed", "flat"])
+def test_what_is_said_of_z(prior: str) -> None:
+    """Standard deviations over the data, all clients alike."""
+    fed = pictures((20, 6), test=0.2)
+    run = fit(method_of(FedV, fed, prior=prior, lr=0.1), fed, rounds=3, dtype=torch.float64, progress=False)
+    _, numbers = run.fitted.method.report(run.fitted)
+    if prior == "flat":
+        assert numbers == {}
+        return
+    torchs = Torch(run.fitted.method.network).load(run.shared, run.shared["w"]).eval()
+    with torch.no_grad():
+        x = fed.x[torch.cat(fed.train)].double()
+        sd = (0.5 * torchs.encoder(x).chunk(2, -1)[1]).exp()
+    assert numbers == pytest.approx({"z_sd_median": float(sd.median()), "z_sd_least": float(sd.min())})
 
 
 def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:

@@ -95,3 +95,7 @@ def test_few_clients_of_one_size_stand_beside_their_names() -> None:
     lines = plots.client_reliability(bins, names=["mnist", "usps", "svhn"]).get_lines()
     assert [line.get_label() for line in lines] == ["calibrated", "mnist", "usps", "svhn", "pooled"]
     assert len({line.get_color() for line in lines[1:]}) == 4
+    bins[0, :-1] = 0  # always as sure: a point, where no line can be
+    sure = plots.client_reliability(bins, names=["mnist", "usps", "svhn"]).get_lines()[1]
+    assert len(sure.get_xdata()) == 1
+    assert sure.get_marker() == "o"

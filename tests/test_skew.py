@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -68,6 +69,18 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
         skew.main([*tiny, *some])
 
 
+def test_several_clients_of_a_domain(tiny: list[str]) -> None:
+    skew.main([*tiny, "--methods", "FedAvg", "--seeds", "1", "--clients", "6", "--split", "domain-skew:2,redraw"])
+    (row,) = json.loads(Path("t/skew.json").read_text())["rows"]
+    clients = pd.read_csv("t/fedavg-0/clients.csv")
+    assert len(clients) == 6
+    wanted = {}
+    for name, accuracy in zip(clients["client"], clients["accuracy"], strict=True):
+        wanted.setdefault(name.rpartition("-")[0], []).append(accuracy)
+    assert set(wanted) <= {"mnist", "mnist-m", "synthetic-digits"}
+    assert row["accuracy"] == {k: pytest.approx([np.mean(v)]) for k, v in wanted.items()}
+
+
 STEPS = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
 
 
@@ -75,6 +88,7 @@ def test_rows_are_what_their_names_say() -> None:
     """The whole configuration of each, so that nothing else differs."""
     plain = {"w_0": 0.1, "beta": 0.0}
     latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "w_0": 0.1}
+    latent |= {"keeps": "nothing", "sd_min": 0.0}
     wanted = {
         "Local": ("local", {"w_0": 0.1}),
         "FedAvg": ("fedavg", plain),
@@ -85,6 +99,7 @@ def test_rows_are_what_their_names_say() -> None:
         "FedV": ("fedv", latent),
         "pFedV (flat)": ("pfedv", {**latent, "prior": "flat"}),
         "pFedV (noise only)": ("pfedv", {**latent, "alpha": 1e-9}),
+        "pFedV (own batch norm)": ("pfedv", {**latent, "keeps": "all"}),
         "pFedV (Gaussian prior)": ("pfedv", {**latent, "prior": "fixed"}),
         "pFedV": ("pfedv", latent),
     }
@@ -110,6 +125,7 @@ def test_what_cannot_be(tiny: list[str]) -> None:
         (["--seeds", "0"], "at least 1"),
         (["--set", "alpha"], "KEY=VALUE"),
         (["--set", "prior=flat"], "tells the rows"),
+        (["--data", "digits", "--split", "iid"], "of domains, as digit-three has: digits is split by iid"),
         (["--collect"], "no run of this table has finished"),
     ):
         with pytest.raises(UserError, match=words):
@@ -166,8 +182,13 @@ def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixtu
         (["--methods", "Local"], "unknown method of this table 'Local'"),
         (["--steps", "0"], "seeds and steps must be at least 1"),
         (["--given", "1"], "at least 2"),
-        (["--rounds", "2"], "it differs in rounds"),
+        (["--given", "81", "--out", "s"], "mnist-m has 80 training examples; --given asks for 81"),
+        (["--rounds", "2"], "its rounds is 1, not 2"),
         (["--set", "prior=flat"], "tells the rows"),
     ):
         with pytest.raises(UserError, match=words):
             unseen.main([*how, *more])
+    assert not Path("s").exists()
+    Path("t/unseen.json").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        unseen.main(how)

@@ -203,6 +203,7 @@ def test_a_set_that_is_nowhere_says_which_files_go_where(
     assert LAYOUTS[name].folder in said
     assert "download failed" in said
     assert "downloading" in caplog.text
+    assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.rglob("*"))  # nothing is left behind
 
 
 def test_a_damaged_set_is_not_downloaded_over(tmp_path: Path) -> None:
