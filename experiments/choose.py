@@ -23,9 +23,11 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
+from hierfl.inference.method import make_settings
 
 from .folder import read_cells, write_text
 from .launch import launch
+from .methods import load
 from .runner import build, configure, options_of, settings_said
 
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
@@ -68,6 +70,9 @@ def search(
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the file of the search")
     cells = read_cells(out, about, may_differ=("by",))  # the same cells may be judged anew
+    cls = load(method).cls
+    # (a setting that is newer than the file had its default)
+    done = [make_settings(cls, c["all_settings"]) for c in cells if "all_settings" in c]
     wanted = []  # (setting, with all that it does not name), of the whole grid before anything is run
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))
@@ -78,9 +83,10 @@ def search(
             raise UserError(f"there are only {there} evaluations; --settle asks for {settle}")
         wanted.append((settings, config["settings"]))
     for settings, whole in wanted:
-        if all(c.get("all_settings") != whole for c in cells):
+        if make_settings(cls, whole) not in done:
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
             cells.append({"settings": settings, "all_settings": whole, **_means(rows)})
+            done.append(make_settings(cls, whole))
             print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN}, flush=True)
             _write(out, about, by, cells)
     return _write(out, about, by, cells)
