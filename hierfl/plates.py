@@ -35,6 +35,8 @@ sample = pyro.sample
 param = pyro.param
 #: weighs the log densities inside: around a latent of the model, and around the same one of the guide
 scale = pyro.poutine.scale
+#: leaves out the log densities inside where it is False
+mask = pyro.poutine.mask
 
 
 class _Whole(PlateMessenger):
@@ -82,9 +84,9 @@ def data(batch: Batch) -> PlateMessenger:
     return _Data(batch)
 
 
-def flat(d: int) -> ImproperUniform:
-    """A flat prior over R^d: log density 0 everywhere."""
-    return ImproperUniform(constraints.real_vector, torch.Size(), torch.Size([d]))
+def flat(*shape: int) -> ImproperUniform:
+    """A flat prior over R^d (or arrays of this shape): log density 0 everywhere."""
+    return ImproperUniform(constraints.independent(constraints.real, len(shape)), torch.Size(), torch.Size(shape))
 
 
 Draw = Callable[[str, Any, bool], Tensor]

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .gaussians import Gaussian, Kind, packed_size
 from .method import Exchange, Local, State
 from .scores import controlled_scores, curvature
 from .svi import MakeOptimizer, elbo_gradient
@@ -108,6 +109,68 @@ class ConfidenceWeighted:
         """Divide."""
         (name,) = old
         return {name: _kept(self.keep, old[name], total[name] / total["tau"])}
+
+
+@dataclass(frozen=True)
+class GaussianProduct:
+    """The mean of the product of Gaussian factors: Lambda = sum Lambda_j, mu = Lambda^-1 sum Lambda_j mu_j.
+
+    pFedVMP, Eq. 12 and 13. Where no factor says anything the value stays as it was. A scalar precision n_j is
+    :class:`SampleWeighted`, tau_j :class:`ConfidenceWeighted`.
+
+    Args:
+        factor: what each row says of the value (*shape, D): factors (S, *shape, D), of its own choice of type (double,
+            where precisions differ by much).
+        kind: of their precision.
+        prior: precision of a factor N(0, I / prior) more; 0 for none.
+    """
+
+    factor: Callable[[Local], Gaussian]
+    kind: Kind
+    prior: float = 0.0
+    differentiates: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """(h_j, Lambda_j), the latter packed."""
+        (name,) = names
+        factor = self.factor(local)
+        return {name: factor.linear, "precision": factor.packed()}
+
+    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        """Of what is sent beside the value."""
+        (value,) = old.values()
+        return {"precision": (*value.shape[:-1], packed_size(value.shape[-1], self.kind))}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """The product's mean."""
+        ((name, value),) = old.items()
+        product = Gaussian.unpacked(total[name], total["precision"], self.kind)
+        if self.prior:
+            weight = product.linear.new_full((*value.shape[:-1], 1), self.prior)
+            product = product * Gaussian(torch.zeros_like(product.linear), weight, "scalar")
+        return {name: product.mean(value)}
+
+
+@dataclass(frozen=True)
+class Total:
+    """The sum of what the clients that report count of their data; a number that nobody speaks of stays.
+
+    Args:
+        counts: what each row tells, (S, *shape), nothing below zero.
+    """
+
+    counts: Callable[[Local], Tensor]
+    differentiates: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """The counts."""
+        (name,) = names
+        return {name: self.counts(local)}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Their sum."""
+        ((name, value),) = old.items()
+        return {name: torch.where(total[name] > 0, total[name].to(value), value)}
 
 
 #: from an optimiser to one of torch's schedules, such as ``partial(ExponentialLR, gamma=0.99)``

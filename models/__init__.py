@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .mixed_effects import MixedEffects
     from .pfedv import FedV, PFedV
     from .pfedvem import PFedVEM
+    from .pfedvmp import PFedVMP
 
 
 class Entry(NamedTuple):
@@ -31,6 +32,7 @@ METHODS: dict[str, Entry] = {
     "mixed-effects": Entry("mixed_effects", "MixedEffects", "hierarchical", "mixed models of tables, from a formula"),
     "pfedv": Entry("pfedv", "PFedV", "hierarchical", "latent features, encoders as guides (Mou et al., ICANN 2023)"),
     "fedv": Entry("pfedv", "FedV", "hierarchical", "pFedV with a shared last layer"),
+    "pfedvmp": Entry("pfedvmp", "PFedVMP", "hierarchical", "feature centroids by message passing (anonymous)"),
     "local": Entry("limits", "Local", "rho -> inf", "every client alone"),
     "fedavg": Entry("limits", "FedAvg", "rho -> 0", "one model for all (McMahan et al., AISTATS 2017)"),
     "fedbn": Entry("limits", "FedBN", "rho -> inf on batch norm", "own batch norm (Li et al., ICLR 2021)"),
@@ -40,6 +42,7 @@ METHODS: dict[str, Entry] = {
 
 __all__ = [
     "METHODS", "FedAvg", "FedBN", "FedPer", "FedPop", "FedRep", "FedV", "Local", "MixedEffects", "PFedV", "PFedVEM",
+    "PFedVMP",
 ]  # fmt: skip
 
 

@@ -1,0 +1,166 @@
+"""Gaussian factors in natural parameters, in which products of densities are sums.
+
+A factor of z in R^D is exp(h^T z - z^T Lambda z / 2), h = Lambda mu. Nothing is normalised, so that a factor may say
+nothing (Lambda = 0) of some directions or of all, and a quotient is a cavity: what all others say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError, unknown
+
+#: of a precision matrix: lambda I | diag(lambda) | any
+Kind = Literal["scalar", "diagonal", "full"]
+KINDS: tuple[Kind, ...] = ("scalar", "diagonal", "full")
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Factors of one kind, any number of them side by side (...).
+
+    Attributes:
+        linear: h, (..., D).
+        precision: Lambda, (..., 1), (..., D) or (..., D, D).
+        kind: of the precision.
+    """
+
+    linear: Tensor
+    precision: Tensor
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("kind of precision", self.kind, KINDS)
+        d = self.linear.shape[-1]
+        wanted = {"scalar": (1,), "diagonal": (d,), "full": (d, d)}[self.kind]
+        if self.precision.shape != (*self.linear.shape[:-1], *wanted):
+            raise UserError(
+                f"a {self.kind} precision of factors {tuple(self.linear.shape)} has shape "
+                f"{(*self.linear.shape[:-1], *wanted)}, not {tuple(self.precision.shape)}"
+            )
+
+    @classmethod
+    def of(cls, mean: Tensor, precision: Tensor, kind: Kind) -> Gaussian:
+        """N(mean, Lambda^-1), from mean (..., D)."""
+        return cls(_times(precision, mean, kind), precision, kind)
+
+    def __mul__(self, other: Gaussian) -> Gaussian:
+        """The product of two densities."""
+        one, two = self.like(other), other.like(self)
+        return Gaussian(one.linear + two.linear, one.precision + two.precision, one.kind)
+
+    def __truediv__(self, other: Gaussian) -> Gaussian:
+        """The cavity: this density without one of its factors."""
+        one, two = self.like(other), other.like(self)
+        return Gaussian(one.linear - two.linear, one.precision - two.precision, one.kind)
+
+    def like(self, other: Gaussian) -> Gaussian:
+        """The same factors with a precision of the other's kind, or of its own where that says more."""
+        kind = KINDS[max(KINDS.index(self.kind), KINDS.index(other.kind))]
+        if kind == self.kind:
+            return self
+        precision = self.precision.expand(self.linear.shape)
+        return Gaussian(self.linear, precision if kind == "diagonal" else torch.diag_embed(precision), kind)
+
+    def mean(self, otherwise: Tensor) -> Tensor:
+        """mu = Lambda^-1 h, the mode: (..., D), in double precision whatever the factors' type.
+
+        Along directions of which the factors say nothing the mean is ``otherwise`` (..., D). That is where they are all
+        of them where Lambda is no precision (not positive, but for rounding).
+        """
+        h, precision, start = self.linear.double(), self.precision.double(), otherwise.double()
+        gap = h - _times(precision, start, self.kind)
+        if self.kind != "full":
+            known = precision > 0
+            return (start + torch.where(known, gap / torch.where(known, precision, 1.0), 0.0)).to(otherwise)
+        little = h.shape[-1] * torch.finfo(h.dtype).eps
+        root, failed = torch.linalg.cholesky_ex(precision)
+        pivots = root.diagonal(dim1=-2, dim2=-1).square()
+        sound = (failed == 0) & (pivots.amin(-1) > little * pivots.amax(-1))
+        step = torch.where(sound[..., None], torch.cholesky_solve(gap[..., None], root)[..., 0], 0.0)
+        if not bool(sound.all()):  # (most often it is: then this is the one thing that the device is asked)
+            values, vectors = torch.linalg.eigh(precision[~sound])
+            largest = values.abs().amax(-1, keepdim=True)
+            along = (vectors.mT @ gap[~sound][..., None])[..., 0]
+            known = values > little * largest
+            along = torch.where(known, along / torch.where(known, values, 1.0), 0.0)
+            proper = (values >= -little * largest).all(-1, keepdim=True)
+            step[~sound] = torch.where(proper, (vectors @ along[..., None])[..., 0], 0.0)
+        return (start + step).to(otherwise)
+
+    def packed(self) -> Tensor:
+        """The precision's own numbers: (..., 1), (..., D) or (..., D (D + 1) / 2), the lower triangle row by row."""
+        if self.kind != "full":
+            return self.precision
+        rows, columns = torch.tril_indices(*self.precision.shape[-2:], device=self.precision.device)
+        return self.precision[..., rows, columns]
+
+    @classmethod
+    def unpacked(cls, linear: Tensor, packed: Tensor, kind: Kind) -> Gaussian:
+        """From h (..., D) and what :meth:`packed` gave."""
+        if kind != "full":
+            return cls(linear, packed, kind)
+        d = linear.shape[-1]
+        rows, columns = torch.tril_indices(d, d, device=packed.device)
+        precision = packed.new_zeros((*packed.shape[:-1], d, d))
+        precision[..., rows, columns] = packed
+        precision[..., columns, rows] = packed
+        return cls(linear, precision, kind)
+
+
+def packed_size(d: int, kind: Kind) -> int:
+    """How many numbers a precision has."""
+    return {"scalar": 1, "diagonal": d, "full": d * (d + 1) // 2}[kind]
+
+
+def _times(precision: Tensor, vector: Tensor, kind: Kind) -> Tensor:
+    return (precision @ vector[..., None])[..., 0] if kind == "full" else precision * vector
+
+
+def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float) -> Gaussian:
+    """What a sample says of its population's mean as pFedVMP has it: N(mean, (pinv(Sigma) + alpha I)^-1).
+
+    Sigma is the sample's covariance, divided by its size; variances below ``cutoff`` times the largest count as zero,
+    and so does their inverse. The precision is that of one example, however many there are (Eq. 11).
+
+    Args:
+        x: (Z, D), at least one.
+        kind: "full", or "diagonal" for the variances alone.
+        alpha: added to the precision, everywhere.
+        cutoff: share of the largest variance.
+
+    Returns:
+        A factor in double precision.
+    """
+    z, d = x.shape
+    x = x.double()
+    mean = x.mean(0)
+    centred = x - mean
+    if kind == "diagonal":
+        variance = centred.square().mean(0)
+        precision = _inverse(variance, cutoff) + alpha
+    elif kind == "full":
+        if z <= d:  # the smaller of the two Gram matrices has the same eigenvalues
+            values, left = torch.linalg.eigh(centred @ centred.mT / z)
+            # Sigma = A^T A / Z has the eigenvectors A^T u / sqrt(Z lambda), u those of A A^T / Z
+            half = centred.mT @ (left * (_inverse(values, cutoff) / z**0.5))
+            precision = half @ half.mT
+        else:
+            values, vectors = torch.linalg.eigh(centred.mT @ centred / z)
+            precision = (vectors * _inverse(values, cutoff)) @ vectors.mT
+        precision = precision + alpha * torch.eye(d, dtype=x.dtype, device=x.device)
+    else:
+        raise UserError(f"a sample's spread is diagonal or full, not {kind}")
+    return Gaussian.of(mean, precision, kind)
+
+
+def _inverse(values: Tensor, cutoff: float) -> Tensor:
+    """1 / values, and zero for those below a share of the largest."""
+    largest = values.amax()
+    there = (values > cutoff * largest) & (largest > 0)
+    return torch.where(there, 1 / torch.where(there, values, 1.0), 0.0)

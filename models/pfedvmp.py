@@ -1,0 +1,169 @@
+"""pFedVMP: variational message passing for a shared base and the centroids of its features.
+
+Anonymous, "Personalized federated learning via variational message passing". Labels differ between clients; what a
+class looks like should not. Every class k has a centroid mu_k in the space of the base network's features:
+
+    w_j            ~ flat                                             head, the client's own (a point)
+    mu_k           ~ flat, or N(0, I / prior_precision)               centroids, shared
+    z_ij           = h_theta(x_ij) ~ N(mu_{y_ij}, I / (2 xi))         features are drawn around their class's centroid
+    y_ij | z_ij    ~ Categorical(softmax(w_j^T z_ij))
+
+    minimised by client j: sum_i [ -log p(y_ij | z_ij, w_j) + xi |z_ij - mu_{y_ij}|^2 ]                        (Eq. 9)
+
+A round: every client trains theta and w_j on that objective, the centroids held, and then tells what its features say
+of them: for each class that it has a Gaussian factor q_j(mu_k) with the mean of its features and the precision
+Lambda_jk = pinv(Sigma_jk) + alpha I (Eq. 11). The server multiplies the factors (Eq. 13), and those of theta, whose
+precision is n_j / n I (Eq. 10, 12). Before a class has been heard of, nothing pulls at its features.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pyro.distributions import Delta, Normal
+from torch import Tensor
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch
+from hierfl.inference.exchange import GaussianProduct, SampleWeighted, Total
+from hierfl.inference.gaussians import Gaussian, Kind, sample_factor
+from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
+from hierfl.inference.svi import SVI, sgd
+from hierfl.networks import Architecture
+from hierfl.plates import clients, data, flat, mask, param, sample
+
+#: torch's own for a matrix of 512 x 512 numbers in single precision
+CUTOFF = 6e-5
+
+
+class PFedVMP(Method):
+    """Shared base, personal heads, and centroids of features as messages."""
+
+    name = "pfedvmp"
+
+    @dataclass(frozen=True)
+    class Settings:
+        """The paper: one epoch of SGD 0.01 with batches of 10, alpha 1; xi 50, of a scale that it does not state."""
+
+        prior: Literal["hierarchical", "fixed", "flat"] = setting(
+            "hierarchical", "of features: centroids that clients agree on | centroids at zero | none (FedPer)"
+        )
+        precision: Literal["full", "diagonal", "count", "equal"] = setting(
+            "full", "of a client's centroid: Eq. 11 | its variances alone | n_jk I (pFedVMP-avg) | I"
+        )
+        xi: float = setting(50.0, "weight of the squared distance to the centroid", above=0)
+        distance: Literal["mean", "sum"] = setting("mean", "over features, of the squares that xi weighs")
+        alpha: float = setting(1.0, "added to the precision of a client's centroid", above=0)
+        cutoff: float = setting(CUTOFF, "variances below this share of the largest count as zero", above=0, below=1)
+        prior_precision: float = setting(0.0, "of N(0, I / .), a factor of the centroids more; 0 for none", at_least=0)
+        epochs: int = setting(1, "epochs a round", at_least=0)
+        lr: float = setting(1e-2, "step size, on the mean over examples", above=0)
+        batch: int = setting(10, "examples per step", at_least=1)
+        momentum: float = setting(0.0, "forgotten each round", at_least=0)
+        w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
+
+        def __post_init__(self) -> None:
+            if self.prior != "hierarchical" and (self.precision != "full" or self.prior_precision):
+                raise UserError(f"under a {self.prior} prior nobody sends centroids: precisions change nothing")
+            if self.precision in ("count", "equal") and (self.alpha, self.cutoff) != (1.0, CUTOFF):
+                raise UserError(f"precision={self.precision} looks at no covariance: alpha and cutoff change nothing")
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        if network.noise is not None:
+            raise UserError("pfedvmp has a centroid for every class: data with labels, not a regression")
+        super().__init__(network, **settings)
+        self.classes, self.features = network.head.outputs, network.head.features
+
+    def shared(self, start: Start) -> State:
+        if self.settings.prior != "hierarchical":
+            return start.base
+        centroids = torch.zeros(self.classes, self.features, dtype=torch.float64)
+        return {"centroids": centroids, "counts": centroids.new_zeros(self.classes), **start.base}
+
+    def personal(self, start: Start) -> State:
+        return {"w_j_point": self.settings.w_0 * start.head}
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a feature around its centroid: minus its log density is xi times the distance."""
+        features = self.features if self.settings.distance == "mean" else 1
+        return (features / (2 * self.settings.xi)) ** 0.5
+
+    def centroids(self, n: Tensor) -> tuple[Tensor, Tensor]:
+        """mu (C, D), and which of them pull (C,); n is of the numbers' kind."""
+        shape, weight = (self.classes, self.features), self.settings.prior_precision
+        if self.settings.prior != "hierarchical":
+            return n.new_zeros(shape), torch.full(shape[:1], self.settings.prior == "fixed", device=n.device)
+        p = Normal(n.new_zeros(shape), weight**-0.5).to_event(2) if weight else flat(*shape)
+        return sample("centroids", p), param("counts") > 0
+
+    def model(self, batch: Batch) -> None:
+        net, (mu, known) = self.network, self.centroids(batch.n)
+        with clients(batch):
+            w_j = sample("w_j", flat(net.head.d))
+            with data(batch):
+                z = net.base(batch.x)  # (S, n, D)
+                with mask(mask=known[batch.y]):
+                    sample("z", Normal(mu[batch.y], self.spread).to_event(1), obs=z)
+                sample("y", net.likelihood(net.head(w_j, z)), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        with clients(batch):
+            sample("w_j", Delta(param("w_j_point")).to_event(1))
+
+    def sgd(self, *names: str) -> SVI:
+        """Minibatch gradient descent of these values, on the mean over examples."""
+        s = self.settings
+        return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+
+    def local(self) -> list[LocalStep]:
+        return [self.sgd("base", "w_j_point")]
+
+    def adaptation(self) -> list[LocalStep]:
+        return [self.sgd("w_j_point")]
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        return {k: v.mean(0) for k, v in personal.items()}
+
+    @property
+    def kind(self) -> Kind:
+        """Of the precisions that are sent."""
+        kinds: dict[str, Kind] = {"full": "full", "diagonal": "diagonal"}
+        return kinds.get(self.settings.precision, "scalar")
+
+    def factors(self, local: Local) -> Gaussian:
+        """What each row's features say of the centroids, (S, C, D); of classes that a client lacks, nothing."""
+        s, batch, base = self.settings, local.batch(), self.network.base
+        with torch.no_grad():
+            z = base.apply(base.parameters_from(local.values), batch.x)
+        shape = (len(local.clients), self.classes, self.features)
+        linear = torch.zeros(shape, dtype=torch.float64, device=z.device)
+        wanted = {"scalar": (1,), "diagonal": shape[2:], "full": shape[2:] * 2}[self.kind]
+        precision = linear.new_zeros((*shape[:2], *wanted))
+        for row, n in enumerate(local.sizes):
+            for k in batch.y[row, :n].unique().tolist():
+                own = z[row, :n][batch.y[row, :n] == k]
+                if self.kind == "scalar":
+                    weight = precision.new_full((1,), len(own) if s.precision == "count" else 1)
+                    found = Gaussian.of(own.double().mean(0), weight, "scalar")
+                else:
+                    found = sample_factor(own, self.kind, s.alpha, s.cutoff)
+                linear[row, k], precision[row, k] = found.linear, found.precision
+        return Gaussian(linear, precision, self.kind)
+
+    def counts(self, local: Local) -> Tensor:
+        """How many examples of each class the rows have, (S, C): q(y_k), but for the sum."""
+        batch = local.batch()
+        one_hot = torch.nn.functional.one_hot(batch.y, self.classes).to(local.n)
+        return (one_hot if batch.mask is None else one_hot * batch.mask[..., None]).sum(1)
+
+    def exchange(self) -> dict[str, Rule]:
+        rules: dict[str, Rule] = {"base": SampleWeighted()}
+        if self.settings.prior == "hierarchical":
+            rules["centroids"] = GaussianProduct(self.factors, self.kind, self.settings.prior_precision)
+            rules["counts"] = Total(self.counts)
+        return rules
+
+    @property
+    def has_global_model(self) -> bool:
+        return False

@@ -1,0 +1,193 @@
+"""Gaussian factors: products of densities by brute force, cavities, what is absent or badly scaled, the wire."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hierfl import UserError
+from hierfl.inference.exchange import GaussianProduct, SampleWeighted
+from hierfl.inference.gaussians import KINDS, Gaussian, Kind, packed_size, sample_factor
+from hierfl.inference.method import Exchange
+
+D = 2
+
+
+def factor(kind: Kind, seed: int, *shape: int, d: int = D) -> Gaussian:
+    """A proper factor, or several."""
+    rng = torch.Generator().manual_seed(seed)
+    draw = {"generator": rng, "dtype": torch.float64}
+    mean = torch.randn(*shape, d, **draw)
+    if kind == "full":
+        a = torch.randn(*shape, d, d, **draw)
+        return Gaussian.of(mean, a @ a.mT + 0.3 * torch.eye(d), kind)
+    return Gaussian.of(mean, torch.rand(*shape, d if kind == "diagonal" else 1, **draw) + 0.5, kind)
+
+
+def dense(g: Gaussian) -> Tensor:
+    return g.precision if g.kind == "full" else torch.diag_embed(g.precision.expand(g.linear.shape))
+
+
+def on_a_grid(*factors: Gaussian) -> tuple[Tensor, Tensor]:
+    """Mean and precision of a product of densities, each written out, by summing over a grid."""
+    axis = torch.linspace(-9, 9, 901, dtype=torch.float64)
+    z = torch.cartesian_prod(axis, axis)
+    log = torch.zeros(len(z), dtype=torch.float64)
+    for g in factors:
+        precision = dense(g)
+        mean = torch.linalg.solve(precision, g.linear)
+        log += torch.distributions.MultivariateNormal(mean, precision_matrix=precision).log_prob(z)
+    p = (log - log.max()).exp()
+    p = p / p.sum()
+    mean = p @ z
+    return mean, torch.linalg.inv((p[:, None] * (z - mean)).mT @ (z - mean))
+
+
+@pytest.mark.parametrize("two", KINDS)
+@pytest.mark.parametrize("one", KINDS)
+def test_a_product_is_the_product_of_the_densities(one: Kind, two: Kind) -> None:
+    a, b, c = factor(one, 1), factor(two, 2), factor(one, 3)
+    product = a * b * c
+    assert product.kind == KINDS[max(KINDS.index(one), KINDS.index(two))]
+    mean, precision = on_a_grid(a, b, c)
+    assert torch.allclose(product.mean(torch.full((D,), 7.0, dtype=torch.float64)), mean, atol=1e-8)
+    assert torch.allclose(dense(product), precision, rtol=1e-6)
+    cavity = product / b
+    assert torch.allclose(cavity.linear, (a * c).linear)
+    assert torch.allclose(dense(cavity), dense(a * c))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_factors_say_nothing_of_stays(kind: Kind) -> None:
+    here = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64)
+    absent = factor(kind, 0, 2, d=3)
+    absent = absent / absent
+    assert torch.equal(absent.mean(here), here)
+    one = factor(kind, 1, 2, d=3)
+    alone = (absent * one).mean(here)
+    assert torch.allclose(alone, torch.linalg.solve(dense(one), one.linear), rtol=1e-10)
+    only = one.precision.clone()
+    only[1] = 0
+    half = Gaussian(torch.where(torch.tensor([[True], [False]]), one.linear, 0.0), only, kind)  # the first alone
+    assert torch.allclose(half.mean(here), torch.stack([alone[0], here[1]]), rtol=1e-10)
+
+
+def test_a_direction_that_nobody_speaks_of_stays() -> None:
+    """Rank two of three, in turned axes."""
+    q, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    precision = q @ torch.diag(torch.tensor([5.0, 0.2, 0.0], dtype=torch.float64)) @ q.mT
+    target, here = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]))
+    found = Gaussian.of(target, precision, "full").mean(here)
+    assert torch.allclose(q.mT @ found, torch.cat([(q.mT @ target)[:2], (q.mT @ here)[2:]]), atol=1e-9)
+
+
+def test_badly_scaled_precisions() -> None:
+    """Ten orders of magnitude between directions, and between factors."""
+    d, rng = 40, torch.Generator().manual_seed(1)
+    q, _ = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=rng))
+    scales = torch.logspace(-3, 7, d, dtype=torch.float64)
+    means = torch.randn(3, d, dtype=torch.float64, generator=rng)
+    parts = [Gaussian.of(q @ m, q @ torch.diag(scales.roll(7 * k)) @ q.mT, "full") for k, m in enumerate(means)]
+    weights = torch.stack([scales.roll(7 * k) for k in range(3)])
+    found = q.mT @ (parts[0] * parts[1] * parts[2]).mean(torch.zeros(d, dtype=torch.float64))
+    assert torch.allclose(found, (weights * means).sum(0) / weights.sum(0), atol=1e-6)
+
+
+def test_what_is_no_precision_moves_nothing() -> None:
+    here = torch.tensor([1.0, 2.0])
+    improper = Gaussian(torch.ones(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]]), "full")
+    assert torch.equal(improper.mean(here), here)
+    assert torch.equal(
+        Gaussian(torch.ones(2), torch.tensor([-1.0, 2.0]), "diagonal").mean(here), torch.tensor([1, 0.5])
+    )
+    for precision, kind in ((torch.ones(3), "diagonal"), (torch.ones(2), "scalar"), (torch.ones(2), "full")):
+        with pytest.raises(UserError, match="precision of factors"):
+            Gaussian(torch.ones(2), precision, kind)
+    with pytest.raises(UserError, match="unknown kind of precision"):
+        Gaussian(torch.ones(2), torch.ones(2), "square")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wire(kind: Kind) -> None:
+    """Half of a symmetric matrix is enough, and sums of what is sent are products."""
+    many = factor(kind, 4, 3, 5, d=6)
+    packed = many.packed()
+    assert packed.shape == (3, 5, packed_size(6, kind))
+    again = Gaussian.unpacked(many.linear, packed, kind)
+    assert torch.allclose(again.precision, many.precision, rtol=1e-12)
+    whole = Gaussian.unpacked(many.linear.sum(0), packed.sum(0), kind)
+    one_by_one = Gaussian(many.linear[0], many.precision[0], kind)
+    for j in (1, 2):
+        one_by_one = one_by_one * Gaussian(many.linear[j], many.precision[j], kind)
+    start = torch.zeros(5, 6, dtype=torch.float64)
+    assert torch.allclose(whole.mean(start), one_by_one.mean(start), rtol=1e-10)
+
+
+@pytest.mark.parametrize("z", [1, 2, 5, 30])
+@pytest.mark.parametrize("cutoff", [1e-12, 0.2])
+def test_a_samples_factor(z: int, cutoff: float) -> None:
+    """The pseudo-inverse of its covariance by torch's own, whichever Gram matrix is smaller."""
+    x = torch.randn(z, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(z)) * torch.logspace(0, 1, 8)
+    sigma = (x - x.mean(0)).mT @ (x - x.mean(0)) / z
+    found = sample_factor(x, "full", 0.7, cutoff)
+    wanted = torch.linalg.pinv(sigma, rtol=cutoff, hermitian=True) + 0.7 * torch.eye(8)
+    assert torch.allclose(found.precision, wanted, rtol=1e-7, atol=1e-9)
+    assert torch.allclose(found.mean(torch.zeros(8, dtype=torch.float64)), x.mean(0), atol=1e-9)
+    diagonal = sample_factor(x.float(), "diagonal", 0.7, cutoff)
+    variances = sigma.diagonal()
+    kept = (variances > cutoff * variances.max()) & (z > 1)
+    assert torch.allclose(diagonal.precision, torch.where(kept, 1 / variances, 0.0) + 0.7, rtol=1e-5)
+    with pytest.raises(UserError, match="diagonal or full"):
+        sample_factor(x, "scalar", 1.0, 0.1)
+
+
+def updated(rule: object, sent: list[dict[str, Tensor]], old: dict[str, Tensor]) -> Tensor:
+    total = {k: torch.stack([one[k] for one in sent]).sum(0) for k in sent[0]}
+    (value,) = rule.update(old, total, Exchange(3, torch.tensor(3.0), 1, dict)).values()  # type: ignore[attr-defined]
+    return value
+
+
+@pytest.mark.parametrize("prior", [0.0, 2.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_update_is_the_mode_of_the_product(kind: Kind, prior: float) -> None:
+    """Found by climbing the sum of the clients' log densities."""
+    d, classes = 4, 3
+    parts = [factor(kind, seed, classes, d=d) for seed in range(3)]
+    rule = GaussianProduct(lambda local: parts[0], kind, prior)
+    sent = [{"mu": g.linear, "precision": g.packed()} for g in parts]
+    old = {"mu": torch.full((classes, d), 9.0, dtype=torch.float64)}
+    assert rule.shapes(old)["precision"] == sent[0]["precision"].shape
+    found = updated(rule, sent, old)
+    z = torch.zeros(classes, d, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [z], max_iter=2000, line_search_fn="strong_wolfe", tolerance_grad=1e-10, tolerance_change=0
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        total = prior * z.square().sum() / 2
+        for g in parts:
+            mean = torch.linalg.solve(dense(g), g.linear)
+            total = total - torch.distributions.MultivariateNormal(mean, precision_matrix=dense(g)).log_prob(z).sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    assert torch.allclose(found, z.detach(), atol=1e-6)
+
+
+def test_isotropic_factors_are_means() -> None:
+    """Equal ones the plain mean, those that go by counts the weighted one, which is FedAvg's rule."""
+    means = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    n = torch.tensor([2.0, 3.0, 7.0], dtype=torch.float64)
+    old = {"mu": torch.zeros(5, 4, dtype=torch.float64)}
+    for weights in (torch.full((3,), 0.3, dtype=torch.float64), n):
+        for kind in KINDS:
+            scalar = [Gaussian.of(m, w.expand(5, 1), "scalar") for m, w in zip(means, weights, strict=True)]
+            parts = [g * Gaussian(g.linear * 0, factor(kind, 0, 5, d=4).precision * 0, kind) for g in scalar]
+            sent = [{"mu": g.linear, "precision": g.packed()} for g in parts]
+            found = updated(GaussianProduct(lambda local: parts[0], kind), sent, old)  # noqa: B023
+            assert torch.allclose(found, (weights[:, None, None] * means).sum(0) / weights.sum(), rtol=1e-12)
+    theirs = updated(SampleWeighted(), [{"mu": w * m, "weight": w} for m, w in zip(means, n, strict=True)], old)
+    assert torch.allclose(found, theirs, rtol=1e-12)

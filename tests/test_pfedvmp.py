@@ -1,0 +1,255 @@
+"""pFedVMP: Eq. 9, a round by hand, what is sent of classes that a client lacks, and its limits."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from hierfl import Federation, UserError
+from hierfl.inference import fit
+from hierfl.inference.compression import message_bytes
+from hierfl.inference.method import Exchange, Local, Start, visible
+from hierfl.inference.svi import elbo, plan
+from hierfl.models import FedPer, PFedVMP
+from hierfl.networks import architecture
+
+SIZES, CLASSES = (14, 9, 6), 4
+
+
+def bumps(sizes: tuple[int, ...] = SIZES, seed: int = 0, test: float = 0.0) -> Federation:
+    """Four bumps in five dimensions; clients have two or three of them, the last class belongs to the first alone."""
+    rng = np.random.default_rng(seed)
+    y = np.concatenate([np.arange(n) % (3 - (j > 0)) + (j > 0) * (j - 1) for j, n in enumerate(sizes)])
+    y[: sizes[0]][y[: sizes[0]] == 2] = 3
+    x = 3 * np.eye(5)[y] + rng.normal(size=(len(y), 5))
+    who = np.repeat([f"c{j}" for j in range(len(sizes))], sizes)
+    return Federation.from_arrays(x.astype(np.float32), y, who, test=test)
+
+
+def method_of(fed: Federation, **settings: object) -> PFedVMP:
+    return PFedVMP(architecture("mlp:6", fed), **settings)
+
+
+class Torch(nn.Module):
+    """The network as anybody would write it, for one client."""
+
+    def __init__(self, method: PFedVMP, values: dict[str, Tensor], head: Tensor) -> None:
+        super().__init__()
+        self.base = copy.deepcopy(method.network.base.module).double().requires_grad_(True)
+        f = method.features
+        with torch.random.fork_rng(devices=[]):
+            self.head = nn.Linear(f, CLASSES).double()
+        with torch.no_grad():
+            for name, p in self.base.named_parameters():
+                p.copy_(values[f"base.{name}"])
+            self.head.weight.copy_(head[: CLASSES * f].view(CLASSES, f))
+            self.head.bias.copy_(head[CLASSES * f :])
+
+    def loss(self, x: Tensor, y: Tensor, xi: float, mu: Tensor, known: Tensor) -> Tensor:
+        """Eq. 9, summed, the distance summed over features."""
+        z = self.base(x)
+        distance = (z - mu[y]).square().sum(-1) * known[y]
+        return (cross_entropy(self.head(z), y, reduction="none") + xi * distance).sum()
+
+
+@pytest.mark.parametrize("distance", ["sum", "mean"])
+def test_the_objective_is_equation_9(distance: str) -> None:
+    """Value up to the Gaussians' constant, and every gradient; a class without a centroid pulls at nothing."""
+    fed = bumps().to(dtype=torch.float64)
+    method = method_of(fed, xi=0.7, distance=distance)
+    assert fed.classes == CLASSES
+    assert {int(k) for k in fed.y[fed.train[2]]} == {1, 2}
+    start, rng = Start.of(method.network, 3), torch.Generator().manual_seed(0)
+    shared = {k: v.double() for k, v in method.shared(start).items()}
+    mu = torch.randn(CLASSES, method.features, dtype=torch.float64, generator=rng)
+    shared |= {"centroids": mu, "counts": torch.tensor([3.0, 0.0, 2.0, 1.0], dtype=torch.float64)}
+    local = Local(method, fed, [0, 1, 2], 1, 0, shared, {})
+    local = local.put({"w_j_point": torch.randn(3, 1, method.network.head.d, dtype=torch.float64, generator=rng)})
+    local = local.own([k for k in shared if k.startswith("base")])
+    leaves = {k: v.requires_grad_() for k, v in local.rows.items()}
+    ours = elbo(method, local.batch(), visible(shared, leaves), None)
+    gradients = torch.autograd.grad(-ours.sum(), list(leaves.values()))
+    known, xi = shared["counts"] > 0, 0.7 / (method.features if distance == "mean" else 1)
+    spread = torch.distributions.Normal(0.0, method.spread)
+    for j in range(3):
+        client = Torch(method, {k: v[j, 0] for k, v in leaves.items()}, leaves["w_j_point"][j, 0])
+        index = fed.train[j]
+        theirs = client.loss(fed.x[index].double(), fed.y[index], xi, mu, known)
+        constant = spread.log_prob(torch.tensor(0.0)).double() * method.features * known[fed.y[index]].sum()
+        assert torch.isclose(-ours[j] + constant, theirs, rtol=1e-6)
+        theirs.backward()
+        found = dict(zip(leaves, (g[j, 0] for g in gradients), strict=True))
+        for name, p in client.base.named_parameters():
+            assert torch.allclose(found[f"base.{name}"], p.grad, rtol=1e-9, atol=1e-12), name
+        head = torch.cat([client.head.weight.grad.flatten(), client.head.bias.grad])
+        assert torch.allclose(found["w_j_point"], head, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("precision", "more"),
+    [("full", {}), ("full", {"alpha": 0.3, "cutoff": 0.05, "prior_precision": 2.0}), ("diagonal", {}), ("count", {}),
+     ("equal", {"prior_precision": 0.5})],
+)  # fmt: skip
+def test_rounds_by_hand(precision: str, more: dict[str, float]) -> None:
+    """Three rounds, client after client in plain torch, products of densities by their formula."""
+    fed = bumps()
+    method = method_of(fed, precision=precision, xi=0.2, distance="sum", lr=0.05, batch=4, epochs=2, **more)
+    run = fit(method, fed, rounds=3, chunk=3, dtype=torch.float64, progress=False, seed=3)
+    s, start, d = method.settings, Start.of(method.network, 3), method.features
+    base = {k: v.double() for k, v in start.base.items()}
+    heads = dict.fromkeys(range(3), 0.1 * start.head)
+    mu, known = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.bool)
+    for t in (1, 2, 3):
+        totals: dict[str, Tensor] = {}
+        top = s.prior_precision * torch.eye(d).double().repeat(CLASSES, 1, 1)
+        down = torch.zeros(CLASSES, d, dtype=torch.float64)
+        heard = known.clone()
+        for j, n in enumerate(fed.sizes()):
+            client = Torch(method, base, heads[j])
+            optimizer = torch.optim.SGD(client.parameters(), lr=0.05)
+            local = Local(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
+            for step in plan(local, 0, 0, 4, 2):
+                index = fed.train[j][step[step >= 0]]
+                optimizer.zero_grad()
+                (client.loss(fed.x[index].double(), fed.y[index], 0.2, mu, known) / len(index)).backward()
+                optimizer.step()
+            heads[j] = torch.cat([client.head.weight.flatten(), client.head.bias]).detach()
+            for name, value in client.base.named_parameters():
+                totals[name] = totals.get(name, 0) + n / sum(fed.sizes()) * value.detach()
+            x, y = fed.x[fed.train[j]].double(), fed.y[fed.train[j]]
+            with torch.no_grad():
+                z = client.base(x)
+            for k in set(y.tolist()):
+                own = z[y == k]
+                sigma = torch.cov(own.mT, correction=0) if len(own) > 1 else torch.zeros(d, d, dtype=torch.float64)
+                precision_k = {
+                    "full": torch.linalg.pinv(sigma, rtol=s.cutoff, hermitian=True) + s.alpha * torch.eye(d),
+                    "diagonal": torch.linalg.pinv(sigma.diagonal().diag(), rtol=s.cutoff) + s.alpha * torch.eye(d),
+                    "count": len(own) * torch.eye(d),
+                    "equal": torch.eye(d),
+                }[precision].double()
+                top[k] += precision_k
+                down[k] += precision_k @ own.mean(0)
+                heard[k] = True
+        base = {f"base.{k}": v for k, v in totals.items()}
+        known = heard
+        mu = torch.linalg.solve(top, down)
+    for name, value in base.items():
+        assert torch.allclose(run.shared[name], value, atol=1e-8), name
+    assert torch.allclose(run.shared["centroids"], mu, atol=1e-7)
+    assert torch.equal(run.shared["counts"], torch.bincount(fed.y[torch.cat(fed.train)], minlength=CLASSES).double())
+    for j in range(3):
+        assert torch.allclose(run.personal["w_j_point"][j], heads[j], atol=1e-8)
+
+
+def test_the_first_round_knows_no_centroids() -> None:
+    """It is FedPer's; without a centroid factor every round is."""
+    fed = bumps()
+    how = {"rounds": 1, "dtype": torch.float64, "progress": False}
+    ours = fit(method_of(fed, xi=5.0), fed, **how)
+    none = fit(method_of(fed, prior="flat"), fed, **how)
+    fedper = FedPer(architecture("mlp:6", fed), epochs=1, lr=0.01, batch=10, momentum=0.0)
+    theirs = fit(fedper, fed, **how)
+    for name in ("base.1.weight", "base.1.bias"):
+        assert torch.equal(ours.shared[name], none.shared[name])
+        assert torch.equal(none.shared[name], theirs.shared[name])
+    assert torch.equal(none.personal["w_j_point"], theirs.personal["mu"])
+    assert none.shared.keys() == {"base.1.weight", "base.1.bias"}
+    later = [fit(m, fed, **{**how, "rounds": 4}) for m in (method_of(fed, xi=5.0), method_of(fed, prior="flat"))]
+    assert not torch.allclose(later[0].shared["base.1.weight"], later[1].shared["base.1.weight"], atol=1e-3)
+
+
+def test_a_fixed_prior_never_moves() -> None:
+    """Centroids at zero: a penalty on the features' size, for every class."""
+    fed = bumps()
+    fixed = fit(method_of(fed, prior="fixed", xi=20.0, lr=0.05), fed, rounds=20, progress=False)
+    flat = fit(method_of(fed, prior="flat", lr=0.05), fed, rounds=20, progress=False)
+    assert "centroids" not in fixed.shared
+    sizes = []
+    for run in (fixed, flat):
+        base = run.fitted.method.network.base
+        weights = {k: run.shared[f"base.{k}"] for k in ("1.weight", "1.bias")}
+        sizes.append(float(base.apply(weights, fed.x[None]).square().mean()))
+    assert sizes[0] < 0.2 * sizes[1]
+
+
+def test_what_is_sent() -> None:
+    """A client says nothing of classes that it lacks, and a plate's width changes nothing."""
+    fed = bumps().to(dtype=torch.float64)
+    for precision, numbers in (("full", 6 * 7 // 2), ("diagonal", 6), ("count", 1)):
+        method = method_of(fed, precision=precision)
+        shared = {k: v.double() for k, v in method.shared(Start.of(method.network, 0)).items()}
+        head = torch.zeros(3, 1, method.network.head.d, dtype=torch.float64)
+        local = Local(method, fed, [0, 1, 2], 1, 0, shared, {"w_j_point": head})
+        rule = method.exchange()["centroids"]
+        sent = rule.message(["centroids"], local)
+        assert sent["precision"].shape == (3, CLASSES, numbers)
+        assert message_bytes(rule, ["centroids"], sent) == 8 * CLASSES * (6 + numbers)
+        counts = method.exchange()["counts"].message(["counts"], local)["counts"]
+        for j in range(3):
+            there = torch.bincount(fed.y[fed.train[j]], minlength=CLASSES)
+            assert torch.equal(counts[j], there.double())
+            for key, value in sent.items():
+                assert torch.equal(value[j].abs().sum(-1) > 0, there > 0), key
+            alone = rule.message(["centroids"], local.take([j]))
+            assert all(torch.allclose(alone[k][0], sent[k][j], rtol=1e-10) for k in sent)
+    runs = [fit(method_of(bumps(), lr=0.05), bumps(), rounds=3, chunk=c, progress=False) for c in (1, 3)]
+    assert torch.allclose(runs[0].shared["centroids"], runs[1].shared["centroids"], atol=1e-4)
+
+
+def test_a_class_that_nobody_reports_stays() -> None:
+    fed = bumps()
+    method = method_of(fed, lr=0.05)
+    first = fit(method, fed, rounds=2, progress=False)
+    rule, old = method.exchange()["centroids"], {"centroids": first.shared["centroids"]}
+    local = Local(
+        method, fed, [1], 1, 0, first.shared, {"w_j_point": first.personal["w_j_point"][1:2, None]}
+    )  # without the first client nobody has class 3
+    total = {k: v.sum(0) for k, v in rule.message(["centroids"], local).items()}
+    new = rule.update(old, total, Exchange(3, torch.tensor(1.0), 1, dict))["centroids"]
+    there = {int(k) for k in fed.y[fed.train[1]]}
+    for k in range(CLASSES):
+        assert torch.equal(new[k], old["centroids"][k]) == (k not in there)
+
+
+def test_predictions_and_a_newcomer() -> None:
+    """The shared base under the client's own head; a newcomer trains a head from the mean of the others'."""
+    fed = bumps((40, 40, 40), test=0.3)
+    run = fit(method_of(fed, lr=0.05, xi=0.5), fed, rounds=20, dtype=torch.float64, progress=False)
+    assert run.last()["pm_accuracy"] > 0.8
+    x = fed.x[fed.test[1]].double()
+    client = Torch(run.fitted.method, run.shared, run.personal["w_j_point"][1])
+    with torch.no_grad():
+        theirs = client.head(client.base(x)).softmax(-1)
+    assert torch.allclose(run.predict(fed.x[fed.test[1]], 1, draws=0), theirs, atol=1e-9)
+    index = fed.train[0]
+    before, after = (
+        run.predict_new_client(fed.x[index], draws=0, given=(fed.x[index], fed.y[index]), rounds=r) for r in (0, 20)
+    )
+    nll = [float(-p.gather(1, fed.y[index][:, None]).log().mean()) for p in (before, after)]
+    assert nll[1] < nll[0]
+    posterior = run.posterior(draws=4)
+    assert set(posterior.log_likelihood.data_vars) == {"y"}
+
+
+def test_methods_that_cannot_be() -> None:
+    fed = bumps()
+    x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    regression = Federation.from_arrays(x, x[:, 0].astype(np.float64), np.repeat(["a", "b"], 10))
+    for make, words in (
+        (lambda: PFedVMP(architecture("mlp:6", regression)), "a centroid for every class"),
+        (lambda: method_of(fed, prior="fixed", precision="count"), "nobody sends centroids"),
+        (lambda: method_of(fed, prior="flat", prior_precision=1), "nobody sends centroids"),
+        (lambda: method_of(fed, precision="count", alpha=2), "looks at no covariance"),
+        (lambda: method_of(fed, cutoff=0), "cutoff must be above 0"),
+        (lambda: method_of(fed, xi=0), "xi must be above 0"),
+    ):
+        with pytest.raises(UserError, match=words):
+            make()
+    assert replace(method_of(fed).settings, xi=2.0).xi == 2.0
