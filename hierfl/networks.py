@@ -274,9 +274,14 @@ def _chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
         return None
     # the maximum of ReLUs is the ReLU of the maximum, and that is four times fewer of them
     for k in range(len(layers) - 1):
-        if type(layers[k][1]) is nn.ReLU and type(layers[k + 1][1]) is nn.MaxPool2d:
+        if _rises(layers[k][1]) and type(layers[k + 1][1]) is nn.MaxPool2d:
             layers[k], layers[k + 1] = layers[k + 1], layers[k]
     return layers
+
+
+def _rises(layer: nn.Module) -> bool:
+    """Whether a layer is a function of single numbers that never falls."""
+    return type(layer) is nn.ReLU or (type(layer) is nn.LeakyReLU and layer.negative_slope >= 0)
 
 
 def _known(layer: nn.Module) -> bool:
@@ -399,6 +404,7 @@ NETWORKS = {
     "bncnn:C,C,...:H,H,...": "5x5 convolutions (padding 2) with C channels, batch norm, ReLU, all but the last with "
     "2x2 max-pool; then hidden layers H with batch norm",
     "NETWORK,dropout=P": "mlp or cnn with dropout after each hidden layer, where the network is trained",
+    "NETWORK,leaky=A": "LeakyReLU of slope A instead of ReLU",
     "NETWORK,z-norm": "for latent features: batch norm of their mean and log variance",
 }
 
@@ -413,7 +419,8 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: 
     Args:
         spec: one of :data:`NETWORKS`. pFedVEM's are mlp:100 (Fashion-MNIST), cnn:16,32:120,84 (CIFAR-10) and
             convnet:32,64,128,256,100 (CIFAR-100, SUN397); FedPop's mlp:512,256,64 (MNIST), cnn:64,64:120,64 (CIFAR-10)
-            and cnn:64,128:256,128,dropout=0.6 (CIFAR-100); pFedV's bncnn:64,64,128:2048,512 (Digit-Five).
+            and cnn:64,128:256,128,dropout=0.6 (CIFAR-100); pFedV's bncnn:64,64,128:2048,512 (Digit-Five); pFedVMP's
+            cnn:32,64:512,leaky=0.1.
         federation: says what goes in and comes out.
         noise: standard deviation of a regression's response.
         latent: with latent features.
@@ -481,8 +488,12 @@ def _cut(module: nn.Sequential, event: torch.Size, spec: str) -> tuple[nn.Sequen
 
 
 def _module(spec: str, event: torch.Size) -> nn.Sequential:
-    whole, (spec, _, rate) = spec, spec.partition(",dropout=")
-    drop = _rate(rate, whole) if rate or whole != spec else 0.0
+    spec, options = _options(spec)
+    drop, slope = options.get("dropout", 0.0), options.get("leaky")
+
+    def relu() -> nn.Module:
+        return nn.ReLU() if slope is None else nn.LeakyReLU(slope)
+
     kind, *parts = spec.split(":")
     expected = {"linear": 0, "projection": 1, "mlp": 1, "cnn": 2, "convnet": 1, "bncnn": 2}
     if kind not in expected:
@@ -504,33 +515,46 @@ def _module(spec: str, event: torch.Size) -> nn.Sequential:
     if kind == "convnet":
         channels = [event[0], *widths[0]]
         for k, (below, above) in enumerate(itertools.pairwise(channels), start=1):
-            layers += [nn.Conv2d(below, above, 3, padding=1), nn.ReLU()]
+            layers += [nn.Conv2d(below, above, 3, padding=1), relu()]
             layers += [nn.MaxPool2d(2, 2, padding=1)] if k < len(widths[0]) else []
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     if kind == "bncnn":
         channels = [event[0], *widths[0]]
         for k, (below, above) in enumerate(itertools.pairwise(channels), start=1):
-            layers += [nn.Conv2d(below, above, 5, padding=2), nn.BatchNorm2d(above), nn.ReLU()]
+            layers += [nn.Conv2d(below, above, 5, padding=2), nn.BatchNorm2d(above), relu()]
             layers += [nn.MaxPool2d(2)] if k < len(widths[0]) else []
     if kind == "cnn":
         for below, above in itertools.pairwise([event[0], *widths[0]]):
-            layers += [nn.Conv2d(below, above, 5), nn.ReLU(), nn.MaxPool2d(2)]
+            layers += [nn.Conv2d(below, above, 5), relu(), nn.MaxPool2d(2)]
     layers.append(nn.Flatten())
     features = nn.Sequential(*layers).eval()(torch.zeros(1, *event)).shape[-1]
     for below, above in itertools.pairwise([features, *(widths[-1] if widths else [])]):
         norm = [nn.BatchNorm1d(above)] if kind == "bncnn" else []
-        layers += [nn.Linear(below, above), *norm, nn.ReLU(), *([nn.Dropout(drop)] if drop else [])]
+        layers += [nn.Linear(below, above), *norm, relu(), *([nn.Dropout(drop)] if drop else [])]
     return nn.Sequential(*layers)
 
 
-def _rate(text: str, spec: str) -> float:
-    """A probability of dropout."""
-    if not spec.startswith(("mlp", "cnn")):
-        raise UserError(f"dropout is for mlp and cnn, not for {spec}")
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = -1.0
-    if not 0 < rate < 1:
-        raise UserError(f"dropout is a probability between 0 and 1, as in mlp:100,dropout=0.5; got {spec}")
-    return rate
+#: network options that are numbers between 0 and 1: what they are, and the kinds that have them
+RATES = {"dropout": ("a probability", ("mlp", "cnn")), "leaky": ("a slope", ("mlp", "cnn", "convnet", "bncnn"))}
+
+
+def _options(spec: str) -> tuple[str, dict[str, float]]:
+    """A network's name without its options, and those by name."""
+    first = min((spec.find(f",{name}=") for name in RATES if f",{name}=" in spec), default=len(spec))
+    found: dict[str, float] = {}
+    for option in filter(None, spec[first:].split(",")):
+        name, _, text = option.partition("=")
+        if name not in RATES:
+            raise unknown("option of a network", option, (f"{name}=NUMBER" for name in RATES))
+        what, kinds = RATES[name]
+        if spec.partition(":")[0] not in kinds:
+            raise UserError(f"{name} is for {', '.join(kinds)}, not for {spec}")
+        if name in found:
+            raise UserError(f"{name} is said twice in {spec}")
+        try:
+            found[name] = float(text)
+        except ValueError:
+            found[name] = -1.0
+        if not 0 < found[name] < 1:
+            raise UserError(f"{name} is {what} between 0 and 1, as in mlp:100,{name}=0.5; got {spec}")
+    return spec[:first], found

@@ -1,13 +1,14 @@
 """How one data set is cut into clients: label skew, concept drift, Dirichlet, shards, random slicing, ...
 
-A split is named with its parameter, ``label-skew:5``, and with options after commas, ``dirichlet:0.3,redraw``. Every
-draw is keyed by the seed, so a split can be repeated anywhere.
+A split is named with its parameter, ``label-skew:5``, and with options after commas, ``dirichlet:0.3,redraw``: draw
+again where a client is left with too little; ``keep=0.25``: of a quarter of the data set, drawn at random. Every draw
+is keyed by the seed, so a split can be repeated anywhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,8 +30,9 @@ class Split:
 
     about: str
     parameter: str | None
-    make: Callable[[Pool, int, float, np.random.Generator], Parts]
+    make: Callable[..., Parts]  # of the pool, number of clients, parameter, generator, and its options by name
     names: Callable[[Pool, list[Index]], list[str]] | None = None  # of clients, by what each is given
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,29 @@ def split_pool(pool: Pool, clients: int, name: str, seed: int) -> Partition:
         UserError: for a split that is not known or cannot be made of these data.
     """
     kind, parameter, options = parse(name)
+    if "keep" in options:
+        kept, places = _share(pool, options.pop("keep"), seed)
+        part = _split(kept, clients, kind, parameter, options, name, seed)
+        return replace(part, train=[places[i] for i in part.train], test=[places[i] for i in part.test])
+    return _split(pool, clients, kind, parameter, options, name, seed)
+
+
+def _share(pool: Pool, share: float, seed: int) -> tuple[Pool, Index]:
+    """A share of a pool's training and test examples, drawn at random, and their places in the whole of it."""
+    rng, arrays, places = np.random.default_rng([seed, *b"keep"]), {}, []
+    for part, offset in (("train", 0), ("test", len(pool.y_train))):
+        n = len(getattr(pool, f"y_{part}"))
+        index = np.sort(rng.permutation(n)[: max(1, round(share * n))])
+        for name in ("x", "y", "fine", "client"):
+            whole = getattr(pool, f"{name}_{part}")
+            arrays[f"{name}_{part}"] = None if whole is None else whole[index]
+        places.append(index + offset)
+    return replace(pool, **arrays), np.concatenate(places)
+
+
+def _split(
+    pool: Pool, clients: int, kind: str, parameter: float, options: dict[str, float], name: str, seed: int
+) -> Partition:
     if kind == "natural":
         names = _names(pool, clients)
         return Partition(*_natural(pool, len(names), 0.0, np.random.default_rng(seed)), names, 0)
@@ -69,7 +94,8 @@ def split_pool(pool: Pool, clients: int, name: str, seed: int) -> Partition:
     least, attempts = 2 if pool.task == "classification" else 1, 1000 if "redraw" in options else 1
     for attempt in range(attempts):
         rng = np.random.default_rng([seed, *kind.encode(), attempt])
-        train, test = SPLITS[kind].make(pool, clients, parameter, rng)
+        own = {k: v for k, v in options.items() if k in SPLITS[kind].options}
+        train, test = SPLITS[kind].make(pool, clients, parameter, rng, **own)
         short = [j for j in range(clients) if len(train[j]) < least or not len(test[j])]
         if not short:
             named = SPLITS[kind].names
@@ -84,19 +110,24 @@ def split_pool(pool: Pool, clients: int, name: str, seed: int) -> Partition:
     )
 
 
-def parse(name: str) -> tuple[str, float, list[str]]:
-    """Reads "kind:parameter,option,..." .
+def parse(name: str) -> tuple[str, float, dict[str, float]]:
+    """Reads "kind:parameter,option,option=number,..." .
 
     Raises:
         UserError: for an unknown kind or option, a parameter missing, superfluous or out of range.
     """
-    head, *options = name.split(",")
+    head, *said = name.split(",")
     kind, colon, text = head.partition(":")
     if kind not in SPLITS:
         raise unknown("split", kind, (f"{k}:{s.parameter}" if s.parameter else k for k, s in SPLITS.items()))
-    for option in options:
-        if option != "redraw":
-            raise unknown("split option", option, ["redraw"])
+    options: dict[str, float] = {}
+    for option in said:
+        key, equals, number = option.partition("=")
+        if key not in ("redraw", "keep", *SPLITS[kind].options):
+            raise unknown("split option", option, ["redraw", "keep=SHARE", *(f"{k}=N" for k in SPLITS[kind].options)])
+        if key in options:
+            raise UserError(f"split {name} says {key} twice")
+        options[key] = _option(name, key, equals, number)
     wanted = SPLITS[kind].parameter
     if wanted is None:
         if colon:
@@ -111,6 +142,23 @@ def parse(name: str) -> tuple[str, float, list[str]]:
         number = "a whole number above zero" if whole else "a number above zero"
         raise UserError(f"split {kind} needs {number}, as in {kind}:{5 if whole else 0.3}; got {text or 'none'!r}")
     return kind, value, options
+
+
+def _option(split: str, key: str, equals: str, text: str) -> float:
+    """The number of a split's option; 1 for one that has none."""
+    if key == "redraw":
+        if equals:
+            raise UserError(f"redraw is an option without a number; got {split}")
+        return 1.0
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if key == "keep" and not 0 < value <= 1:
+        raise UserError(f"keep is a share of the data above 0 and at most 1, as in keep=0.25; got {split}")
+    if key != "keep" and not (value >= 1 and value == int(value)):
+        raise UserError(f"{key} is a whole number above zero, as in {key}=100; got {split}")
+    return value
 
 
 def hold_out(
@@ -317,13 +365,36 @@ def _dirichlet(pool: Pool, clients: int, beta: float, rng: np.random.Generator) 
         edges = np.floor(np.cumsum(rng.dirichlet(np.full(clients, beta)))[:-1] * len(index)).astype(int)
         for j, piece in enumerate(np.split(index, edges)):
             mine[j].append(piece)
+    return _fifth_held_out([np.concatenate(pieces) for pieces in mine], rng)
+
+
+def _fifth_held_out(mine: Sequence[Index], rng: np.random.Generator) -> Parts:
+    """80/20 inside each client."""
     train, test = [], []
-    for pieces in mine:
-        index = rng.permutation(np.concatenate(pieces))
+    for own in mine:
+        index = rng.permutation(own)
         cut = max(1, round(0.2 * len(index))) if len(index) else 0
         test.append(np.sort(index[:cut]))
         train.append(np.sort(index[cut:]))
     return train, test
+
+
+def _pathological(pool: Pool, clients: int, parameter: float, rng: np.random.Generator, each: float = 100) -> Parts:
+    """C random labels each, and as many examples of each, no two clients the same; 80/20 inside (pFedVMP, C.1)."""
+    y, c, n = np.concatenate([pool.y_train, pool.y_test]), int(parameter), int(each)
+    labels = np.unique(y)
+    if c > len(labels):
+        raise UserError(f"{c} labels per client are more than the {len(labels)} there are")
+    left = {k: rng.permutation(np.flatnonzero(y == k)) for k in labels.tolist()}
+    mine = []
+    for _ in range(clients):
+        enough = [k for k, index in left.items() if len(index) >= n]
+        if len(enough) < c:
+            raise UserError(f"{clients} clients with {c} labels, {n} examples of each, are more than {pool.name} has")
+        hand = rng.choice(enough, c, replace=False).tolist()
+        mine.append(np.concatenate([left[k][:n] for k in hand]))
+        left |= {k: left[k][n:] for k in hand}
+    return _fifth_held_out(mine, rng)
 
 
 def _shards(pool: Pool, clients: int, parameter: float, rng: np.random.Generator) -> Parts:
@@ -458,6 +529,9 @@ SPLITS: dict[str, Split] = {
         _concept_drift(_slices_own),
     ),
     "dirichlet": Split("each class over the clients by Dir(BETA); 80/20 inside each client", "BETA", _dirichlet),
+    "pathological": Split(
+        "C random labels each, each=N (100) examples of each; 80/20 inside", "C", _pathological, options=("each",)
+    ),
     "classes": Split("exactly S labels each, exactly equal sizes", "S", _classes),
     "shards": Split("S shards of the label-sorted data each (labels may repeat)", "S", _shards),
     "random-slicing": Split("all labels, sizes cut at random", None, _random_slicing),

@@ -381,6 +381,17 @@ def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(sm
     assert not torch.allclose(seven.shared["base.1.weight"], undropped.shared["base.1.weight"])
     x = x[0, :3]
     assert torch.equal(seven.predict(x, client="place-00"), seven.predict(x, client="place-00"))
+    for spec, words in (
+        ("mlp:4,leaky=1", "leaky is a slope between 0 and 1"),
+        ("linear,leaky=0.1", "leaky is for mlp, cnn, convnet, bncnn"),
+        ("mlp:4,leaky=0.1,leaky=0.2", "leaky is said twice"),
+        ("mlp:4,dropout=0.1,tanh=1", "unknown option of a network 'tanh=1'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            architecture(spec, small)
+    both = architecture("mlp:4,leaky=0.2,dropout=0.5", small).base.module
+    assert [type(layer).__name__ for layer in both] == ["Flatten", "Linear", "LeakyReLU", "Dropout"]
+    assert both[2].negative_slope == 0.2
     for spec in ("mlp:4,dropout=1", "mlp:4,dropout=", "mlp:4,dropout=x", "linear,dropout=0.5"):
         with pytest.raises(UserError, match="dropout is"):
             architecture(spec, small)

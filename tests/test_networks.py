@@ -32,6 +32,12 @@ def pooled() -> nn.Module:
     )  # fmt: skip
 
 
+def leaky() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.LeakyReLU(0.2), nn.MaxPool2d(2, 2, padding=1), nn.Flatten(), nn.Linear(16, 5)
+    )
+
+
 class Own(nn.Module):
     """No chain: what is made of it is torch.func's."""
 
@@ -48,7 +54,7 @@ def linear_first() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(4, 5))
 
 
-NETWORKS = {"linear first": linear_first, "mlp": mlp, "cnn": cnn, "pooled": pooled, "own": Own}
+NETWORKS = {"linear first": linear_first, "mlp": mlp, "cnn": cnn, "pooled": pooled, "leaky": leaky, "own": Own}
 
 
 @pytest.fixture(params=NETWORKS.values(), ids=NETWORKS)

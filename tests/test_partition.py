@@ -15,7 +15,7 @@ from hierfl.partition import SPLITS, hold_out, parse, split_pool
 CASES = [
     ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6),
     ("classes:2", 10), ("shards:2", 10), ("random-slicing,redraw", 7), ("equal", 7), ("iid", 7),
-    ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
+    ("pathological:3,each=9", 6), ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
 ]  # fmt: skip
 
 
@@ -32,6 +32,9 @@ def test_no_training_example_is_given_twice_and_tests_fit_the_client(name: str, 
     if name.startswith("dirichlet"):
         given_away = np.concatenate([given_away, *parts.test])
         assert len(np.unique(given_away)) == everything
+    elif name.startswith("pathological"):
+        given_away = np.concatenate([given_away, *parts.test])
+        assert len(np.unique(given_away)) == len(given_away) == 27 * clients
     elif not name.startswith("classes"):
         assert len(given_away) == everything  # nothing is lost
     y = np.concatenate([pool.y_train, pool.y_test])
@@ -157,12 +160,51 @@ def test_redraws_happen_only_on_request_and_are_counted() -> None:
         ("natural", 0, "does not say whose"),
         ("shards:50", 30, "more than the 480 training examples"),
         ("classes:2", 430, "less than one example"),
+        ("iid,keep=0", 8, "a share of the data above 0"),
+        ("iid,keep", 8, "a share of the data above 0"),
+        ("iid,keep=0.5,keep=0.5", 8, "says keep twice"),
+        ("iid,redraw=2", 8, "an option without a number"),
+        ("iid,each=5", 8, "unknown split option 'each=5'; known: redraw, keep=SHARE$"),
+        ("pathological:3,each=x", 8, "each is a whole number above zero"),
+        ("pathological:11", 8, "more than the 10 there are"),
+        ("pathological:3,each=50", 8, "8 clients with 3 labels, 50 examples of each, are more than"),
     ],
 )
 def test_what_cannot_be_split_is_said_in_one_line(name: str, clients: int, words: str) -> None:
     with pytest.raises(UserError, match=words) as error:
         split_pool(image_pool(), clients, name, 0)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["dirichlet:0.5,redraw", "iid", "label-skew:5"])
+def test_a_share_of_the_data(kind: str) -> None:
+    """A quarter of the training and of the test examples; other ones for other seeds."""
+    pool = image_pool()
+    taken = []
+    for seed in (0, 0, 1):
+        parts = split_pool(pool, 4, f"{kind},keep=0.25", seed)
+        index = np.unique(np.concatenate([*parts.train, *parts.test]))
+        taken.append(index)
+        train = index[index < len(pool.y_train)]
+        assert len(train) == round(0.25 * len(pool.y_train))
+        assert len(index) - len(train) == round(0.25 * len(pool.y_test))
+    assert (taken[0] == taken[1]).all()
+    assert len(np.intersect1d(taken[0], taken[2])) < 0.5 * len(taken[0])
+    whole = split_pool(pool, 4, f"{kind},keep=1", 0)
+    assert all((a == b).all() for a, b in zip(whole.train, split_pool(pool, 4, kind, 0).train, strict=True))
+
+
+def test_pathological_clients_hold_as_many_of_each_label() -> None:
+    pool = image_pool()
+    y = np.concatenate([pool.y_train, pool.y_test])
+    parts = split_pool(pool, 6, "pathological:3,each=10", 2)
+    hands = set()
+    for train, test in zip(parts.train, parts.test, strict=True):
+        labels, counts = np.unique(y[np.concatenate([train, test])], return_counts=True)
+        assert counts.tolist() == [10, 10, 10]
+        assert len(test) == 6
+        hands.add(tuple(labels.tolist()))
+    assert len(hands) > 1
 
 
 def test_validation_takes_a_tenth_of_each_class_that_has_ten() -> None:
