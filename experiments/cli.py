@@ -175,6 +175,21 @@ def _table(first: str, *others: str) -> Table:
 
 
 @app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's folder.")],
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie, if elsewhere.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no list.")] = False,
+) -> None:
+    """Draw a run's features by class and by client (t-SNE)."""
+    from .runner import report as draw
+
+    pictures = draw(folder, data_root, progress=not quiet)
+    if not quiet:
+        for path in pictures:
+            typer.echo(path)
+
+
+@app.command()
 def table(
     name: Annotated[str, typer.Argument(help="pfedvem-1.")] = "",
     data: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these data sets.")] = None,

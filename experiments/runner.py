@@ -230,11 +230,7 @@ def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None)
         UserError: if the folder is not a run's, its checkpoint cannot be used, or the method's file has changed.
     """
     config = folders.read_config(folder)
-    loaded = methods.load(config["run"]["method"])
-    if loaded.digest != config["run"]["method_digest"]:
-        raise UserError(
-            f"{loaded.source} has changed since {folder} was begun; start a new run (or move that one away)"
-        )
+    _unchanged(folder, config)
     if place:
         config["run"] |= {k: str(Path(v).resolve()) if k == "data_root" else v for k, v in place.items()}
     with working("loading data", progress):
@@ -244,6 +240,51 @@ def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None)
     # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
     return _run(ready, folder, name, progress, config["run"], resume=begun)
+
+
+def _unchanged(folder: Path, config: Mapping[str, Any]) -> methods.Loaded:
+    """The method of a run, whose file must be what it was."""
+    loaded = methods.load(config["run"]["method"])
+    if loaded.digest != config["run"]["method_digest"]:
+        raise UserError(
+            f"{loaded.source} has changed since {folder} was begun; start a new run (or move that one away)"
+        )
+    return loaded
+
+
+def report(folder: Path, data_root: Path | None, progress: bool) -> list[Path]:
+    """Draws of a finished run what takes its time: features of test data in the plane, by class and by client.
+
+    Returns:
+        The pictures, in the run's ``figures``.
+
+    Raises:
+        UserError: for a folder that is no finished run, a method's file that has changed, or a run without features.
+    """
+    from hierfl.inference.predict import features
+    from hierfl.plots import embedding, feature_map, save_all
+
+    config = folders.read_config(folder)
+    loaded = _unchanged(folder, config)
+    if not (folder / "summary.json").is_file():
+        raise UserError(f"{folder} has not finished; go on with: hierfl run --resume {folder}")
+    if loaded.cls.tabular:
+        raise UserError(f"{loaded.name} has no features to draw: its inputs are a table's columns")
+    if data_root is not None:
+        config["run"]["data_root"] = str(data_root.resolve())
+    with working("loading data", progress):
+        ready, name = build(config)
+        run = ready.run(folder / "checkpoint", resume=True, progress=False)
+    with working("laying features out in the plane", progress):
+        z, labels, clients = features(run.fitted)
+        if len(z) < 3:
+            raise UserError(f"{folder} has {len(z)} test examples, too few to draw")
+        places = embedding(z)
+        drawn = {"features-clients": lambda ax: feature_map(places, clients, "client", ax)}
+        if run.fitted.federation.task == "classification":
+            drawn = {"features-classes": lambda ax: feature_map(places, labels, "class", ax), **drawn}
+        about = run.fitted.federation.about
+        return save_all(folder / "figures", drawn, f"{name} on {about['data']}, {about['split']}", "features")
 
 
 def options_of(config: Mapping[str, Any]) -> Options:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,7 +67,8 @@ def split_pool(pool: Pool, clients: int, name: str, seed: int) -> Partition:
 
 def _share(pool: Pool, share: float, seed: int) -> tuple[Pool, Index]:
     """A share of a pool's training and test examples, drawn at random, and their places in the whole of it."""
-    rng, arrays, places = np.random.default_rng([seed, *b"keep"]), {}, []
+    rng, places = np.random.default_rng([seed, *b"keep"]), []
+    arrays: dict[str, Any] = {}
     for part, offset in (("train", 0), ("test", len(pool.y_train))):
         n = len(getattr(pool, f"y_{part}"))
         index = np.sort(rng.permutation(n)[: max(1, round(share * n))])

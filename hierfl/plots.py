@@ -142,7 +142,7 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
     ax.set_title("Reliability of personal models, pooled")
     _percent(ax, "accuracy")
     _percent(ax, "accuracy", "x")
-    ax.legend(loc="upper left")
+    ax.legend(loc="best")
     return ax
 
 
@@ -256,6 +256,51 @@ def entropy_histograms(pairs: Sequence[tuple[np.ndarray, np.ndarray]], ax: Any =
     return ax
 
 
+def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:
+    """How far what is shared moved in a round, over the rounds: root mean square of each rule's values."""
+    ax = _axis(ax)
+    rows = metrics[(metrics["split"] == metrics["split"].iloc[-1]) & (metrics["round"] > 0)]
+    for k, name in enumerate(c for c in metrics if c.startswith("moved_")):
+        values = rows[name].astype(float)
+        if (values > 0).sum() > 1:
+            ax.plot(rows["round"], values.where(values > 0), color=COLOURS[2 + k % 4], lw=1.6,
+                    marker="o" if len(rows) < 4 else None, label=name.removeprefix("moved_"))  # fmt: skip
+    ax.set(yscale="log", xlabel="round", ylabel="moved in the round (RMS)", title="What is shared, moving")
+    ax.legend(loc="best")
+    return ax
+
+
+def embedding(z: np.ndarray) -> np.ndarray:
+    """Features (N, D) in the plane by t-SNE, the same each time: (N, 2)."""
+    from sklearn.manifold import TSNE
+
+    return TSNE(perplexity=min(30.0, (len(z) - 1) / 3), init="pca", random_state=0).fit_transform(z)
+
+
+def feature_map(places: np.ndarray, labels: np.ndarray, what: str, ax: Any = None) -> Any:
+    """Features in the plane (:func:`embedding`), coloured by what they belong to.
+
+    Args:
+        places: (N, 2).
+        labels: (N,), of class or client.
+        what: they are.
+        ax: where to draw.
+    """
+    import matplotlib.pyplot as plt
+
+    ax, names = _axis(ax), np.unique(labels)
+    colours = plt.get_cmap("tab10" if len(names) <= 10 else "turbo")
+    for k, name in enumerate(names):
+        here = places[labels == name]
+        colour = colours(k if len(names) <= 10 else k / (len(names) - 1))
+        ax.scatter(here[:, 0], here[:, 1], s=5, color=colour, linewidth=0, alpha=0.8, label=str(name))
+    ax.set(xticks=[], yticks=[], title=f"Features by {what} (t-SNE)")
+    ax.grid(visible=False)
+    if len(names) <= 12:
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2.5)
+    return ax
+
+
 def panels(
     metrics: pd.DataFrame,
     clients: pd.DataFrame,
@@ -267,6 +312,9 @@ def panels(
     drawn: dict[str, Callable[[Any], Any]] = {}
     if len(metrics) and (metrics["split"] == "test").any():
         drawn["rounds"] = lambda ax: metric_over_rounds(metrics, ax)
+    moved = [c for c in metrics if c.startswith("moved_")]
+    if moved and (metrics[metrics["split"] == metrics["split"].iloc[-1]][moved] > 0).sum().max() > 1:
+        drawn["movement"] = lambda ax: movement(metrics, ax)
     if _main(clients)[0] in clients and clients[_main(clients)[0]].notna().any():
         alike = clients["n"].max() <= 1.05 * clients["n"].min() and 1 < len(clients) <= NAMED
         draw = metric_by_client if alike else metric_by_size
@@ -286,8 +334,10 @@ def panels(
     return drawn
 
 
-def save_all(folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str) -> list[Path]:
-    """Writes every picture to ``folder/NAME.png``, and all of them together to overview.png."""
+def save_all(
+    folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str, together: str = "overview"
+) -> list[Path]:
+    """Writes every picture to ``folder/NAME.png``, and all of them beside each other to one more."""
     folder.mkdir(parents=True, exist_ok=True)
     with _styled() as plt:
         paths = []
@@ -302,7 +352,7 @@ def save_all(folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str) -
         for ax in axes.flat[len(drawn) :]:
             ax.set_axis_off()
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
-        return [*paths, _save(plt, figure, folder / "overview.png")]
+        return [*paths, _save(plt, figure, folder / f"{together}.png")]
 
 
 def _save(plt: Any, figure: Any, path: Path) -> Path:

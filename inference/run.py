@@ -230,6 +230,7 @@ class Fit:
             "void": int(self.server.void),
             "bytes": self.server.bytes,
             "failed": self.failures,
+            **{f"moved_{group}": float(value) for group, value in self.server.moved.items()},
         }
         return {**row, "seconds": round(self.seconds, 3)}
 
@@ -270,8 +271,8 @@ class Fit:
             raise UserError("to resume, say where the checkpoint is")
         state, record = checkpoints.load(self.folder)
         fresh = self._state()
-        memory = {k for k in state if k.startswith("server/memory/")}
-        if state.keys() - memory != fresh.keys() - memory or any(
+        extra = {k for k in {**state, **fresh} if k.startswith(("server/memory/", "server/moved/"))}
+        if state.keys() - extra != fresh.keys() - extra or any(
             state[k].shape != v.shape for k, v in fresh.items() if k in state
         ):
             raise UserError(f"the checkpoint in {self.folder} belongs to another method, network or federation")

@@ -68,6 +68,8 @@ class Server(nn.Module):
         self.register_buffer("dropped", torch.zeros(self.clients, dtype=torch.int64, device=device))
         #: rounds that fell short of the quorum
         self.register_buffer("void", torch.zeros((), dtype=torch.int64, device=device))
+        #: how far each rule's values moved in the last round, root mean square
+        self.moved = {group: torch.zeros((), device=device) for group in self.rules}
         #: rounds that have ended, and bytes that clients have sent (both known without asking the device)
         self.rounds, self.bytes = 0, 0
         self._total: dict[str, State] = {}
@@ -177,6 +179,8 @@ class Server(nn.Module):
             )
             new = rule.update({k: old[k] for k in names}, self._total[group], exchange)
             new_values |= {k: torch.where(enough, new[k], old[k]) for k in names}
+            gaps = torch.cat([(new_values[k] - old[k]).flatten() for k in names])
+            self.moved[group] = gaps.square().mean().sqrt().to(torch.float32)
             for k, v in exchange.memory.items():  # an optimiser that has not begun remembers zeros
                 exchange.memory[k] = torch.where(enough.to(v.device), v, before.get(k, torch.zeros_like(v)))
         self.replace(new_values)  # last: every rule has seen the same old values
@@ -199,6 +203,7 @@ class Server(nn.Module):
         return {
             **{f"shared/{k}": v for k, v in self.shared.items()},
             **memory,
+            **{f"moved/{group}": value for group, value in self.moved.items()},
             "dropped": self.dropped,
             "void": self.void,
             "counts": torch.tensor([self.rounds, self.bytes]),
@@ -210,6 +215,8 @@ class Server(nn.Module):
         self.dropped.copy_(state["dropped"])
         self.void.copy_(state["void"])
         self.rounds, self.bytes = state["counts"].tolist()
+        for group, old in self.moved.items():
+            self.moved[group] = state.get(f"moved/{group}", old)  # (older checkpoints have none)
         for group, kept in self.memory.items():
             prefix = f"memory/{group}/"
             kept.update({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import Call
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -15,8 +18,9 @@ from hierfl import Federation, UserError
 from hierfl.inference import fit
 from hierfl.inference.compression import message_bytes
 from hierfl.inference.method import Exchange, Local, Start, visible
+from hierfl.inference.predict import features
 from hierfl.inference.svi import elbo, plan
-from hierfl.models import FedPer, PFedVMP
+from hierfl.models import FedPer, PFedV, PFedVMP
 from hierfl.networks import architecture
 
 SIZES, CLASSES = (14, 9, 6), 4
@@ -253,3 +257,61 @@ def test_methods_that_cannot_be() -> None:
         with pytest.raises(UserError, match=words):
             make()
     assert replace(method_of(fed).settings, xi=2.0).xi == 2.0
+
+
+def test_features_are_what_the_head_sees() -> None:
+    """Every client's own test data under its own base; latent features at their mean."""
+    fed = bumps((40, 30, 20), test=0.3)
+    ours = fit(method_of(fed, lr=0.05, xi=0.5), fed, rounds=2, dtype=torch.float64, progress=False)
+    fedper = fit(FedPer(architecture("mlp:6", fed)), fed, rounds=2, dtype=torch.float64, progress=False)
+    pfedv = fit(PFedV(architecture("mlp:6", fed, latent=True)), fed, rounds=2, dtype=torch.float64, progress=False)
+    for run in (ours, fedper, pfedv):
+        z, y, who = features(run.fitted)
+        assert z.shape == (sum(fed.sizes("test")), 6)
+        assert y.dtype.kind == "i"
+        for j, name in enumerate(fed.ids):
+            own = torch.as_tensor(z[who == name])
+            assert y[who == name].tolist() == fed.y[fed.test[j]].tolist()
+            head = run.personal["mu" if run is fedper else "w_j_point"][j]
+            said = run.fitted.method.network.head(head, own[None])[0].softmax(-1)
+            assert torch.allclose(said, run.predict(fed.x[fed.test[j]], name, draws=0), atol=1e-9)
+    few = features(ours.fitted, most=10)
+    assert [len(part) for part in few] == [10, 10, 10]
+    rows = [{tuple(row) for row in z.round(9).tolist()} for z in (few[0], features(ours.fitted)[0])]
+    assert rows[0] <= rows[1]
+
+
+def test_movement_is_told(tmp_path: Path) -> None:
+    """How far each rule's values moved in the last round; a run that goes on tells the same."""
+    fed = bumps(test=0.3)
+    runs = [fit(method_of(fed), fed, rounds=r, dtype=torch.float64, progress=False) for r in (2, 3)]
+    for group in ("base", "centroids", "counts"):
+        names = [k for k in runs[0].shared if k == group or k.startswith(f"{group}.")]
+        gaps = torch.cat([(runs[1].shared[k] - runs[0].shared[k]).flatten() for k in names])
+        assert runs[1].rows[-1][f"moved_{group}"] == pytest.approx(float(gaps.square().mean().sqrt()), rel=1e-5)
+    fit(method_of(fed), fed, rounds=2, progress=False, folder=tmp_path)
+    again = fit(method_of(fed), fed, rounds=3, progress=False, folder=tmp_path, resume=True)
+    whole = fit(method_of(fed), fed, rounds=3, progress=False)
+    assert [r["moved_centroids"] for r in again.rows] == [r["moved_centroids"] for r in whole.rows]
+
+
+def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:
+    how = ["--rounds", 2, "--clients", 5, "--network", "mlp:8", "--quiet"]
+    assert hierfl("run", "pfedvmp", *how, "--split", "dirichlet:0.5,keep=0.4,redraw", "--out", "o")[0] == 0
+    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    assert 0 < summary["pm_accuracy_pooled"] < 1
+    assert summary["accuracy_cv"] > 0
+    code, out, _ = hierfl("report", "o")
+    assert code == 0
+    made = ["o/figures/features-classes.png", "o/figures/features-clients.png", "o/figures/features.png"]
+    assert out.split() == made
+    assert all((tmp_path / path).stat().st_size > 5000 for path in made)
+    (tmp_path / "o" / "summary.json").unlink()
+    for folder, words in (("o", "has not finished"), ("nowhere", "not the folder of a run")):
+        code, _, err = hierfl("report", folder)
+        assert code == 2
+        assert words in err
+    assert hierfl("run", "mixed-effects", "--rounds", 2, "--quiet", "--out", "m")[0] == 0
+    code, _, err = hierfl("report", "m")
+    assert code == 2
+    assert "has no features to draw" in err

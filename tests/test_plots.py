@@ -99,3 +99,25 @@ def test_few_clients_of_one_size_stand_beside_their_names() -> None:
     sure = plots.client_reliability(bins, names=["mnist", "usps", "svhn"]).get_lines()[1]
     assert len(sure.get_xdata()) == 1
     assert sure.get_marker() == "o"
+
+
+def test_what_moves_and_where_features_lie() -> None:
+    rng = np.random.default_rng(0)
+    moving = metrics().assign(moved_base=0.1, moved_none=0.0)
+    assert "movement" in plots.panels(moving, clients([5, 40, 230]).drop(columns="tau"), None)
+    assert "movement" not in plots.panels(moving.assign(moved_base=0.0), clients([5, 40, 230]), None)
+    (line,) = plots.movement(moving).get_lines()
+    assert line.get_label() == "base"
+    z = np.concatenate([rng.normal(size=(30, 5)), 20 + rng.normal(size=(30, 5))])
+    places, labels = plots.embedding(z), np.repeat(["a", "b"], 30)
+    assert places.shape == (60, 2)
+    assert np.array_equal(places, plots.embedding(z))
+    centres = [places[labels == name].mean(0) for name in "ab"]
+    spread = max(
+        np.linalg.norm(places[labels == name] - c, axis=1).max() for name, c in zip("ab", centres, strict=True)
+    )
+    assert np.linalg.norm(centres[0] - centres[1]) > spread  # two heaps stay two heaps
+    ax = plots.feature_map(places, labels, "class")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
+    assert [len(dots.get_offsets()) for dots in ax.collections] == [30, 30]
+    assert plots.feature_map(places, np.arange(60), "client").get_legend() is None
