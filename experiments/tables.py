@@ -73,15 +73,15 @@ TABLES = {
 }
 
 
-def published_numbers(paper: str, number: str) -> dict[tuple[str, int, str, str], Published]:
-    """{(data, clients, method, PM or GM): number} of one table from published.csv."""
+def published_numbers(paper: str, number: str, split: str = "") -> dict[tuple[str, int, str, str], Published]:
+    """{(data, clients, method, PM or GM): number} of one table from published.csv, of a split where it has several."""
     text = (files("hierfl.experiments") / "published.csv").read_text()
     return {
         (row["data"], int(row["clients"]), row["method"], row["model"]): Published(
             float(row["accuracy"]), float(row["sem"]) if row["sem"] else None
         )
         for row in csv.DictReader(io.StringIO(text))
-        if (row["paper"], row["table"]) == (paper, number)
+        if (row["paper"], row["table"], row["split"]) == (paper, number, split)
     }
 
 

@@ -389,6 +389,31 @@ def compared(frame: pd.DataFrame, metrics: Mapping[str, str], path: Path, title:
         return _save(plt, figure, path)
 
 
+def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: str, title: str, path: Path) -> Path:
+    """A share over the rounds of several methods: a thin line for every run, a thick one for a method's mean.
+
+    Args:
+        lines: (method, rounds, values) of every run.
+        label: of the values.
+        title: above all.
+        path: of the png.
+    """
+    methods = list(dict.fromkeys(name for name, _, _ in lines))
+    with _styled() as plt:
+        figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
+        for k, method in enumerate(methods):
+            mine, colour = [(x, y) for name, x, y in lines if name == method], COLOURS[k % len(COLOURS)]
+            for x, y in mine if len(mine) > 1 else ():
+                ax.plot(x, y, color=colour, lw=0.6, alpha=0.45)
+            shared = sorted(set.intersection(*(set(x) for x, _ in mine)))
+            means = [np.mean([y[list(x).index(r)] for x, y in mine]) for r in shared]
+            ax.plot(shared, means, color=colour, lw=1.8, marker="o" if len(shared) < 4 else None, label=method)
+        ax.set(xlabel="round", ylabel=label, title=title)
+        _percent(ax, "accuracy")
+        ax.legend(loc="lower right")
+        return _save(plt, figure, path)
+
+
 def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
     """Personal test accuracy against seconds in rounds, a panel for each split, a line for each method and seed.
 

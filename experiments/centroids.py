@@ -1,0 +1,204 @@
+"""pFedVMP and its ablations where labels differ between clients: accuracy over rounds, pFedVMP's Tables 1 and 2.
+
+    python -m hierfl.experiments.centroids --data fashion-mnist --beta 0.3 --data-root DATA --seeds 3 --out OUT
+
+Training and test files merged, a share of them kept, each class over 50 clients by Dir(beta), 80/20 inside each client,
+one epoch a round: the paper's, but for the number of rounds. One run folder for each method and seed, resumed or left
+alone if it is there; all training data. Accuracy is the paper's, of all clients' test data together, in the last round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError, unknown
+
+from . import folder as folders
+from .collect import setting_of
+from .launch import launch
+from .runner import configure, settings_said
+from .skew import mean_and_error, percent
+from .tables import published_numbers, run_cell
+
+#: name in the table: settings of pfedvmp, where its number was published (table, method)
+VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "FedPer": ({"prior": "flat"}, ("1", "fedper")),
+    "centroids at zero": ({"prior": "fixed"}, ("", "")),
+    "pFedVMP, equal precisions": ({"precision": "equal"}, ("", "")),
+    "pFedVMP-avg": ({"precision": "count"}, ("2", "pfedvmp-avg")),
+    "pFedVMP, diagonal": ({"precision": "diagonal"}, ("", "")),
+    "pFedVMP": ({}, ("1", "pfedvmp")),
+}
+#: those that the paper compares
+PAPERS = ("FedPer", "pFedVMP-avg", "pFedVMP")
+#: share of the data set that the paper keeps, by data and beta
+KEPT = {
+    ("fashion-mnist", 0.1): 0.5, ("fashion-mnist", 0.3): 0.25, ("cifar10", 0.1): 0.5, ("cifar10", 0.3): 0.25,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    variant: str
+    data: str
+    given: Mapping[str, Any]
+    seed: int
+    said: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        words = "".join(c if c.isalnum() else "-" for c in self.variant.lower())
+        return f"{'-'.join(filter(None, words.split('-')))}-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.data}, {self.given['split']}, {self.variant}, seed {self.seed}"
+
+    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Of the run."""
+        own = VARIANTS[self.variant][0]
+        kept = {k: v for k, v in self.said.items() if k not in ("xi", "distance") or own.get("prior") != "flat"}
+        settings = {**kept, **own}
+        if settings.get("prior", "hierarchical") != "hierarchical":
+            settings = {k: v for k, v in settings.items() if k not in ("alpha", "cutoff", "prior_precision")}
+        elif settings.get("precision") in ("count", "equal"):
+            settings = {k: v for k, v in settings.items() if k not in ("alpha", "cutoff")}
+        given = {"validation": 0.0, "participation": 1.0, "evaluate_every": 5, **self.given, **extra, "seed": self.seed}
+        return configure("pfedvmp", self.data, given, settings)
+
+
+def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """A record for each variant whose runs have finished: numbers by seed, and accuracy over the rounds.
+
+    Raises:
+        UserError: for runs of other data, rounds and the like than the first.
+    """
+    import pandas as pd
+
+    found: dict[str, dict[str, Any]] = {}
+    first: dict[str, Any] = {}
+    for cell in cells:
+        folder = out / cell.name
+        if not (folder / "summary.json").is_file():
+            continue
+        summary = json.loads((folder / "summary.json").read_text())
+        config = folders.read_config(folder)
+        about = {k: v for k, v in setting_of(config)["run"].items() if k != "data_origin"}
+        if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
+            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
+        first = about
+        metrics = pd.read_csv(folder / "metrics.csv")
+        metrics = metrics[metrics["split"] == "test"]
+        record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "setting": {}, "runs": []})
+        record["seeds"].append(cell.seed)
+        record["setting"] = {**about, **setting_of(config)["settings"]}
+        record["runs"].append(
+            {
+                "pooled": summary["pm_accuracy_pooled"],
+                "accuracy": summary["pm_accuracy"],
+                "cv": summary["accuracy_cv"],
+                "nll": summary["pm_nll"],
+                "ece": summary["pm_ece"],
+                "redraws": summary["redraws"],
+                "failed": summary["failed_local_steps"],
+                "seconds_per_round": summary["seconds_per_round"],
+                "bytes_per_message": float(metrics["bytes"].iloc[-1]) / summary["rounds"] / summary["clients"],
+                "rounds": metrics["round"].tolist(),
+                "pooled_by_round": metrics["pm_accuracy_pooled"].tolist(),
+            }
+        )
+    return [found[name] for name in VARIANTS if name in found]
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """What was run, and a row for each variant."""
+    one, theirs = rows[0]["setting"], {}
+    split = one["split"].partition(",")[0]
+    for table in ("1", "2"):
+        theirs |= {(table, *key): value for key, value in published_numbers("pfedvmp", table, split).items()}
+    lines = [
+        f"{one['data']}, {one['clients']} clients, {one['split']}, {one['network']}, {one['rounds']} rounds (paper: "
+        + f"1,000), xi of the squared distance's {rows[-1]['setting']['distance']} over features; last round, mean ± "
+        + "standard error over seeds. Accuracy is of all clients' test data together; the coefficient of variation is "
+        + "of clients' own.",
+        "",
+        "| | seeds | accuracy, % | published | mean over clients, % | variation | NLL | ECE | failed "
+        "| kB a message | xi |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        runs, (table, method) = row["runs"], VARIANTS[row["variant"]][1]
+        published = theirs.get((table, one["data"], one["clients"], method, "PM"))
+        shown = [percent(mean_and_error([run[name] for run in runs])) for name in ("pooled", "accuracy")]
+        mean = {name: mean_and_error([run[name] for run in runs])[0] for name in ("cv", "nll", "ece")}
+        flat, beside = row["setting"]["prior"] == "flat", "" if published is None else published.accuracy
+        cells = [
+            row["variant"], len(row["seeds"]), shown[0], beside, shown[1], *(f"{mean[k]:.3f}" for k in mean),
+            sum(run["failed"] for run in runs), f"{runs[0]['bytes_per_message'] / 1e3:,.0f}",
+            "" if flat else row["setting"]["xi"],
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: list[str]) -> None:
+    """The command; see the module."""
+    parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.centroids", description="pFedVMP's Table 1.")
+    parser.add_argument("--data", default="fashion-mnist")
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--beta", type=float, default=0.3, help="of the Dirichlet split")
+    parser.add_argument("--keep", type=float, help="share of the data set; by default the paper's")
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--network", default="cnn:32,64:512,leaky=0.1")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", default=list(PAPERS), metavar="NAME", help="some of the table's names")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all that have them")
+    parser.add_argument("--device")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--collect", action="store_true", help="only collect what has finished")
+    said = parser.parse_args(arguments)
+    for variant in said.methods:
+        if variant not in VARIANTS:
+            raise unknown("method of this table", variant, VARIANTS)
+    settings = settings_said(said.set)
+    if mine := [k for k in ("prior", "precision") if k in settings]:
+        raise UserError(f"{mine[0]} is what tells the rows of this table apart: choose rows with --methods")
+    if said.seeds < 1:
+        raise UserError("seeds must be at least 1")
+    keep = KEPT.get((said.data, said.beta), 1.0) if said.keep is None else said.keep
+    given = {
+        "clients": said.clients, "network": said.network, "rounds": said.rounds,
+        "split": f"dirichlet:{said.beta:g}{f',keep={keep:g}' if keep != 1 else ''},redraw",
+    }  # fmt: skip
+    extra = {name: getattr(said, name) for name in ("data_root", "device") if getattr(said, name) is not None}
+    everything = [
+        [Cell(v, said.data, given, s, settings) for s in range(said.seeds) for v in names]
+        for names in (said.methods, VARIANTS)
+    ]
+    for cell in [] if said.collect else everything[0]:
+        if not (said.out / cell.name / "summary.json").is_file():
+            print(cell, file=sys.stderr, flush=True)
+        run_cell(cell, said.out / cell.name, extra, progress=False)
+    rows = records(said.out, everything[1])
+    if not rows:
+        raise UserError(f"no run of this table has finished in {said.out}")
+    from hierfl.plots import curves
+
+    folders.write_text(said.out / "centroids.json", json.dumps(rows, indent=1) + "\n")
+    folders.write_text(said.out / "centroids.md", markdown(rows))
+    lines = [(row["variant"], run["rounds"], run["pooled_by_round"]) for row in rows for run in row["runs"]]
+    curves(lines, "test accuracy, all clients together", f"{said.data}, {given['split']}", said.out / "curve.png")
+    print(markdown(rows))
+
+
+if __name__ == "__main__":
+    launch(main)
