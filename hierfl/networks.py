@@ -222,6 +222,8 @@ class Network:
                 if isinstance(layer, nn.Conv2d):
                     weight, bias = weights[f"{prefix}weight"], weights.get(f"{prefix}bias")
                     out = convolve(out, weight, bias, layer)
+                    if out.shape[1] > 1:  # (with a single channel in, torch does not see which layout is meant)
+                        out = out.contiguous(memory_format=torch.channels_last)
                 elif isinstance(layer, NORMS):
                     own = layer_values(prefix, weights)
                     if seen is None:

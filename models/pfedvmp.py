@@ -24,7 +24,7 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 
 from hierfl.errors import UserError
-from hierfl.federation import Batch
+from hierfl.federation import Batch, buckets
 from hierfl.inference.exchange import GaussianProduct, SampleWeighted, Total
 from hierfl.inference.gaussians import Gaussian, Kind, sample_factor
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
@@ -133,23 +133,29 @@ class PFedVMP(Method):
 
     def factors(self, local: Local) -> Gaussian:
         """What each row's features say of the centroids, (S, C, D); of classes that a client lacks, nothing."""
-        s, batch, base = self.settings, local.batch(), self.network.base
-        with torch.no_grad():
-            z = base.apply(base.parameters_from(local.values), batch.x)
+        base = self.network.base
         shape = (len(local.clients), self.classes, self.features)
-        linear = torch.zeros(shape, dtype=torch.float64, device=z.device)
+        linear = torch.zeros(shape, dtype=torch.float64, device=local.n.device)
         wanted = {"scalar": (1,), "diagonal": shape[2:], "full": shape[2:] * 2}[self.kind]
         precision = linear.new_zeros((*shape[:2], *wanted))
-        for row, n in enumerate(local.sizes):
-            for k in batch.y[row, :n].unique().tolist():
-                own = z[row, :n][batch.y[row, :n] == k]
-                if self.kind == "scalar":
-                    weight = precision.new_full((1,), len(own) if s.precision == "count" else 1)
-                    found = Gaussian.of(own.double().mean(0), weight, "scalar")
-                else:
-                    found = sample_factor(own, self.kind, s.alpha, s.cutoff)
-                linear[row, k], precision[row, k] = found.linear, found.precision
+        for first, last in buckets(local.sizes):
+            part = local.part(first, last)
+            batch = part.batch()
+            with torch.no_grad():
+                zs = base.apply(base.parameters_from(part.values), batch.x)
+            for row, n, z, y in zip(range(first, last), part.sizes, zs, batch.y, strict=True):
+                for k in y[:n].unique().tolist():
+                    found = self.factor(z[:n][y[:n] == k])
+                    linear[row, k], precision[row, k] = found.linear, found.precision
         return Gaussian(linear, precision, self.kind)
+
+    def factor(self, z: Tensor) -> Gaussian:
+        """What a class's features (Z, D) say of its centroid (Eq. 11, or an ablation)."""
+        s = self.settings
+        if self.kind != "scalar":
+            return sample_factor(z, self.kind, s.alpha, s.cutoff)
+        weight = z.new_full((1,), len(z) if s.precision == "count" else 1, dtype=torch.float64)
+        return Gaussian.of(z.double().mean(0), weight, "scalar")
 
     def counts(self, local: Local) -> Tensor:
         """How many examples of each class the rows have, (S, C): q(y_k), but for the sum."""
