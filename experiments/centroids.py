@@ -5,24 +5,28 @@
 Training and test files merged, a share of them kept, each class over 50 clients by Dir(beta), 80/20 inside each client,
 one epoch a round: the paper's, but for the number of rounds. One run folder for each method and seed, resumed or left
 alone if it is there; all training data. Accuracy is the paper's, of all clients' test data together, in the last round.
+
+``--cost 128 256 ...`` instead times rounds with features of these widths, every method and width in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
 
 from . import folder as folders
+from .bench import Machine, seconds
 from .collect import setting_of
 from .launch import launch
-from .runner import configure, settings_said
+from .runner import build, configure, settings_said
 from .skew import mean_and_error, percent
 from .tables import published_numbers, run_cell
 
@@ -149,6 +153,68 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
+def _wide(network: str, width: int) -> str:
+    """A network's name with another width of its last hidden layer.
+
+    Raises:
+        UserError: for a network without one.
+    """
+    name, comma, options = network.partition(",leaky")
+    before, mark, last = name.rpartition(":")
+    if not mark:
+        raise UserError(f"network {network} has no hidden layer whose width could be another")
+    widths = [*last.split(",")[:-1], str(width)]
+    return f"{before}:{','.join(widths)}{comma}{options}"
+
+
+def cost(cells: Mapping[tuple[str, int], Cell], extra: dict[str, Any], turns: int) -> list[dict[str, Any]]:
+    """Seconds and bytes of a round, every cell in turn, after one to warm up.
+
+    Args:
+        cells: by method and width.
+        extra: run options.
+        turns: rounds of each that are timed.
+    """
+    fits = {}
+    for (name, width), cell in cells.items():
+        config = cell.config(extra)
+        print(f"{name}, {width} features", file=sys.stderr, flush=True)
+        fits[name, width] = build(config)[0]
+    taken: dict[tuple[str, int], list[float]] = {key: [] for key in fits}
+    for _ in range(turns + 1):
+        for key, fit in fits.items():
+            taken[key].append(seconds(fit.step, fit.options.device))
+    return [
+        {
+            "variant": name,
+            "width": width,
+            "seconds": taken[name, width][1:],
+            "median_seconds": statistics.median(taken[name, width][1:]),
+            "bytes_per_message": fit.server.bytes / fit.round / fit.federation.clients,
+        }
+        for (name, width), fit in fits.items()
+    ]
+
+
+def cost_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Widths down, methods across: seconds a round, and kilobytes of a client's message."""
+    names, widths = (list(dict.fromkeys(row[k] for row in rows)) for k in ("variant", "width"))
+    by = {(row["variant"], row["width"]): row for row in rows}
+    columns = [f"{name}: {what}" for name in names for what in ("s a round", "kB a message")]
+    lines = [f"| features | {' | '.join(columns)} |", "|---:|" + "---:|" * len(columns)]
+    for width in widths:
+        cells = [
+            cell
+            for name in names
+            for cell in (
+                f"{by[name, width]['median_seconds']:.2f}",
+                f"{by[name, width]['bytes_per_message'] / 1e3:,.0f}",
+            )
+        ]
+        lines.append(f"| {width} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def main(arguments: list[str]) -> None:
     """The command; see the module."""
     parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.centroids", description="pFedVMP's Table 1.")
@@ -164,6 +230,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all that have them")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--cost", type=int, nargs="+", metavar="WIDTH", help="time rounds with features of these widths"
+    )
+    parser.add_argument("--turns", type=int, default=3, help="rounds of each that are timed")
     parser.add_argument("--collect", action="store_true", help="only collect what has finished")
     said = parser.parse_args(arguments)
     for variant in said.methods:
@@ -180,6 +250,21 @@ def main(arguments: list[str]) -> None:
         "split": f"dirichlet:{said.beta:g}{f',keep={keep:g}' if keep != 1 else ''},redraw",
     }  # fmt: skip
     extra = {name: getattr(said, name) for name in ("data_root", "device") if getattr(said, name) is not None}
+    if said.cost:
+        if min(said.cost) < 1 or said.turns < 1:
+            raise UserError("widths and turns must be at least 1")
+        by = {
+            (v, width): Cell(v, said.data, {**given, "network": _wide(said.network, width)}, 0, settings)
+            for width in said.cost
+            for v in said.methods
+        }
+        rows = cost(by, extra, said.turns)
+        record = {"machine": asdict(Machine.here(said.device or "cpu")), "versions": folders.versions(), "rows": rows}
+        said.out.mkdir(parents=True, exist_ok=True)
+        folders.write_text(said.out / "cost.json", json.dumps(record, indent=1) + "\n")
+        folders.write_text(said.out / "cost.md", cost_table(rows))
+        print(cost_table(rows))
+        return
     everything = [
         [Cell(v, said.data, given, s, settings) for s in range(said.seeds) for v in names]
         for names in (said.methods, VARIANTS)

@@ -88,3 +88,18 @@ def test_what_cannot_be(tiny: list[str]) -> None:
     ):
         with pytest.raises(UserError, match=words):
             centroids.main([*tiny, *more])
+
+
+def test_what_a_round_costs(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
+    centroids.main([*tiny, "--cost", "3", "6", "--turns", "2"])
+    rows = json.loads(Path("t/cost.json").read_text())["rows"]
+    assert [(row["variant"], row["width"]) for row in rows] == [(v, w) for w in (3, 6) for v in centroids.PAPERS]
+    assert all(len(row["seconds"]) == 2 and row["median_seconds"] > 0 for row in rows)
+    base = {w: 4 * (36 * w + w + 1) for w in (3, 6)}
+    full = [base[w] + 8 * 4 * (w + w * (w + 1) // 2) + 16 for w in (3, 6)]
+    assert [row["bytes_per_message"] for row in rows if row["variant"] == "pFedVMP"] == full
+    assert f"{full[1] / 1e3:,.0f} |" in capsys.readouterr().out
+    assert centroids._wide("cnn:32,64:100,512,leaky=0.1", 128) == "cnn:32,64:100,128,leaky=0.1"
+    for more, words in ((["--cost", "0"], "at least 1"), (["--cost", "3", "--network", "linear"], "no hidden layer")):
+        with pytest.raises(UserError, match=words):
+            centroids.main([*tiny, *more])
