@@ -124,10 +124,11 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """What was run, and a row for each variant."""
-    one, theirs = rows[0]["setting"], {}
+    one = rows[0]["setting"]
+    theirs: dict[tuple[str, ...], Any] = {}
     split = one["split"].partition(",")[0]
     for table in ("1", "2"):
-        theirs |= {(table, *key): value for key, value in published_numbers("pfedvmp", table, split).items()}
+        theirs |= {(table, *map(str, key)): v for key, v in published_numbers("pfedvmp", table, split).items()}
     lines = [
         f"{one['data']}, {one['clients']} clients, {one['split']}, {one['network']}, {one['rounds']} rounds (paper: "
         + f"1,000), xi of the squared distance's {rows[-1]['setting']['distance']} over features; last round, mean ± "
@@ -140,7 +141,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for row in rows:
         runs, (table, method) = row["runs"], VARIANTS[row["variant"]][1]
-        published = theirs.get((table, one["data"], one["clients"], method, "PM"))
+        published = theirs.get((table, one["data"], str(one["clients"]), method, "PM"))
         shown = [percent(mean_and_error([run[name] for run in runs])) for name in ("pooled", "accuracy")]
         mean = {name: mean_and_error([run[name] for run in runs])[0] for name in ("cv", "nll", "ece")}
         flat, beside = row["setting"]["prior"] == "flat", "" if published is None else published.accuracy

@@ -210,8 +210,8 @@ def npz(path: Path, **change: object) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, local"),
-        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, pfedv, fedv, local"),
+        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp, local"),
+        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp, local"),
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],
