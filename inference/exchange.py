@@ -119,13 +119,14 @@ class GaussianProduct:
     :class:`SampleWeighted`, tau_j :class:`ConfidenceWeighted`.
 
     Args:
-        factor: what each row says of the value (*shape, D): factors (S, *shape, D), of its own choice of type (double,
-            where precisions differ by much).
-        kind: of their precision.
+        factors: what each row says of the value (*shape, D): h (S, *shape, D) and Lambda as
+            :meth:`~hierfl.inference.gaussians.Gaussian.packed` has it, in double precision where its numbers differ by
+            much.
+        kind: of Lambda.
         prior: precision of a factor N(0, I / prior) more; 0 for none.
     """
 
-    factor: Callable[[Local], Gaussian]
+    factors: Callable[[Local], tuple[Tensor, Tensor]]
     kind: Kind
     prior: float = 0.0
     differentiates: ClassVar[bool] = False
@@ -133,8 +134,8 @@ class GaussianProduct:
     def message(self, names: Sequence[str], local: Local) -> State:
         """(h_j, Lambda_j), the latter packed."""
         (name,) = names
-        factor = self.factor(local)
-        return {name: factor.linear, "precision": factor.packed()}
+        linear, precision = self.factors(local)
+        return {name: linear, "precision": precision}
 
     def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
         """Of what is sent beside the value."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from hierfl.errors import UserError
 from hierfl.federation import Batch, buckets
 from hierfl.inference.exchange import GaussianProduct, SampleWeighted, Total
-from hierfl.inference.gaussians import Gaussian, Kind, sample_factor
+from hierfl.inference.gaussians import Gaussian, Kind, packed_size, sample_factor
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
 from hierfl.networks import Architecture
@@ -131,13 +131,12 @@ class PFedVMP(Method):
         kinds: dict[str, Kind] = {"full": "full", "diagonal": "diagonal"}
         return kinds.get(self.settings.precision, "scalar")
 
-    def factors(self, local: Local) -> Gaussian:
-        """What each row's features say of the centroids, (S, C, D); of classes that a client lacks, nothing."""
+    def factors(self, local: Local) -> tuple[Tensor, Tensor]:
+        """What each row's features say of the centroids, h (S, C, D) and Lambda, packed: of its own classes."""
         base = self.network.base
         shape = (len(local.clients), self.classes, self.features)
         linear = torch.zeros(shape, dtype=torch.float64, device=local.n.device)
-        wanted = {"scalar": (1,), "diagonal": shape[2:], "full": shape[2:] * 2}[self.kind]
-        precision = linear.new_zeros((*shape[:2], *wanted))
+        precision = linear.new_zeros((*shape[:2], packed_size(self.features, self.kind)))
         for first, last in buckets(local.sizes):
             part = local.part(first, last)
             batch = part.batch()
@@ -146,8 +145,8 @@ class PFedVMP(Method):
             for row, n, z, y in zip(range(first, last), part.sizes, zs, batch.y, strict=True):
                 for k in y[:n].unique().tolist():
                     found = self.factor(z[:n][y[:n] == k])
-                    linear[row, k], precision[row, k] = found.linear, found.precision
-        return Gaussian(linear, precision, self.kind)
+                    linear[row, k], precision[row, k] = found.linear, found.packed()
+        return linear, precision
 
     def factor(self, z: Tensor) -> Gaussian:
         """What a class's features (Z, D) say of its centroid (Eq. 11, or an ablation)."""

@@ -211,7 +211,10 @@ def npz(path: Path, **change: object) -> Path:
     ("arguments", "words"),
     [
         (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp, local"),
-        (["run", "pfedvme"], "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp, local"),
+        (
+            ["run", "pfedvme"],
+            "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp,",
+        ),
         (["run", "absent.py"], "no file absent.py"),
         (
             ["run", "pfedvem", "--data", "digts"],

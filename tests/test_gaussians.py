@@ -154,8 +154,8 @@ def test_the_update_is_the_mode_of_the_product(kind: Kind, prior: float) -> None
     """Found by climbing the sum of the clients' log densities."""
     d, classes = 4, 3
     parts = [factor(kind, seed, classes, d=d) for seed in range(3)]
-    rule = GaussianProduct(lambda local: parts[0], kind, prior)
-    sent = [{"mu": g.linear, "precision": g.packed()} for g in parts]
+    rule = GaussianProduct(lambda local: (parts[0].linear, parts[0].packed()), kind, prior)
+    sent = [rule.message(["mu"], None), *({"mu": g.linear, "precision": g.packed()} for g in parts[1:])]
     old = {"mu": torch.full((classes, d), 9.0, dtype=torch.float64)}
     assert rule.shapes(old)["precision"] == sent[0]["precision"].shape
     found = updated(rule, sent, old)
@@ -187,7 +187,7 @@ def test_isotropic_factors_are_means() -> None:
             scalar = [Gaussian.of(m, w.expand(5, 1), "scalar") for m, w in zip(means, weights, strict=True)]
             parts = [g * Gaussian(g.linear * 0, factor(kind, 0, 5, d=4).precision * 0, kind) for g in scalar]
             sent = [{"mu": g.linear, "precision": g.packed()} for g in parts]
-            found = updated(GaussianProduct(lambda local: parts[0], kind), sent, old)  # noqa: B023
+            found = updated(GaussianProduct(lambda local: (local, local), kind), sent, old)
             assert torch.allclose(found, (weights[:, None, None] * means).sum(0) / weights.sum(), rtol=1e-12)
     theirs = updated(SampleWeighted(), [{"mu": w * m, "weight": w} for m, w in zip(means, n, strict=True)], old)
     assert torch.allclose(found, theirs, rtol=1e-12)
