@@ -83,6 +83,8 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
         mean, variance = x.new_zeros(rows * channels), x.new_ones(rows * channels)
         weight, bias = (wide[k].flatten() if k in wide else None for k in ("weight", "bias"))
         side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S C, ...): the clients' channels beside each other
+        if n == 1:  # torch's gradients are wrong for a single example whose channels stand last
+            side_by_side = side_by_side.contiguous()
         y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=layer.eps)
         seen = Moments(mean.view(rows, -1), variance.view(rows, -1), known)
         return y.unflatten(1, (rows, channels)).transpose(0, 1), seen

@@ -95,6 +95,28 @@ def test_predictions_go_by_running_statistics(looped: bool) -> None:
     assert torch.allclose(network.apply(shared, x)[1], theirs(x[1]), atol=1e-9)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_gradients_are_torchs_own_whatever_the_layout(channels: int, n: int) -> None:
+    """Pictures go through with channels last; torch's batch norm mistakes the strides of a view with one example."""
+    module = convolutions()[:4]
+    module[0] = nn.Conv2d(channels, 4, 3, padding=1)
+    network = Network(nn.Sequential(*module))
+    weights = weights_of(network, 2)
+    x = torch.randn((2, n, channels, 4, 4), generator=generator("x"), dtype=torch.float64)
+    leaves = {k: v.requires_grad_(not is_statistic(k)) for k, v in weights.items()}
+    y = network.apply(leaves, x, norms=Norms(None, frozenset(network.names)))
+    upstream = torch.randn(y.shape, generator=generator("r"), dtype=torch.float64)
+    (y * upstream).sum().backward()
+    for row in range(2):
+        own = torchs_own(network, {k: v.detach() for k, v in weights.items()}, row).train()
+        theirs = own(x[row])
+        assert torch.allclose(y[row], theirs, atol=1e-12)
+        (theirs * upstream[row]).sum().backward()
+        for name, p in own.named_parameters():
+            assert torch.allclose(leaves[name].grad[row, 0], p.grad, rtol=1e-9, atol=1e-9), name
+
+
 @pytest.mark.parametrize("masked", [True, False])
 def test_shared_weights_still_know_whose_batch_it_is(masked: bool) -> None:
     network = Network(convolutions())
