@@ -135,10 +135,13 @@ def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float) -> Gaussia
         cutoff: share of the largest variance.
 
     Returns:
-        A factor in double precision.
+        A factor in double precision; not finite where the sample is not.
     """
     z, d = x.shape
     x = x.double()
+    if not bool(x.isfinite().all()):  # (no eigenvalues can be found)
+        shape = (d, d) if kind == "full" else (d,)
+        return Gaussian(x.new_full((d,), torch.nan), x.new_full(shape, torch.nan), kind)
     mean = x.mean(0)
     centred = x - mean
     if kind == "diagonal":

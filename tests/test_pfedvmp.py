@@ -222,6 +222,19 @@ def test_a_class_that_nobody_reports_stays() -> None:
         assert torch.equal(new[k], old["centroids"][k]) == (k not in there)
 
 
+@pytest.mark.parametrize("precision", ["full", "diagonal", "count"])
+def test_a_client_that_diverges_is_left_out(precision: str) -> None:
+    """Its message is not finite, and is dropped; the others' centroids stand."""
+    fed = bumps((20, 20, 20), test=0.3)
+    x = fed.x.clone()
+    x[fed.train[1]] = 3e38
+    run = fit(method_of(replace(fed, x=x), precision=precision, xi=0.5), replace(fed, x=x), rounds=3, progress=False)
+    assert run.rows[-1]["dropped"] == 3
+    assert all(value.isfinite().all() for value in run.shared.values())
+    there = torch.bincount(fed.y[torch.cat([fed.train[0], fed.train[2]])], minlength=CLASSES)
+    assert torch.equal(run.shared["counts"], there.to(run.shared["counts"]))
+
+
 def test_predictions_and_a_newcomer() -> None:
     """The shared base under the client's own head; a newcomer trains a head from the mean of the others'."""
     fed = bumps((40, 40, 40), test=0.3)
