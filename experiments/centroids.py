@@ -24,11 +24,10 @@ from hierfl.errors import UserError, unknown
 
 from . import folder as folders
 from .bench import Machine, seconds
-from .collect import setting_of
 from .launch import launch
 from .runner import build, configure, settings_said
 from .skew import mean_and_error, percent
-from .tables import published_numbers, run_cell
+from .tables import finished, published_numbers, run_cell
 
 #: name in the table: settings of pfedvmp, where its number was published (table, method)
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
@@ -88,22 +87,12 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     import pandas as pd
 
     found: dict[str, dict[str, Any]] = {}
-    first: dict[str, Any] = {}
-    for cell in cells:
-        folder = out / cell.name
-        if not (folder / "summary.json").is_file():
-            continue
-        summary = json.loads((folder / "summary.json").read_text())
-        config = folders.read_config(folder)
-        about = {k: v for k, v in setting_of(config)["run"].items() if k != "data_origin"}
-        if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
-            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
-        first = about
+    for cell, folder, summary, setting in finished(out, cells):
         metrics = pd.read_csv(folder / "metrics.csv")
         metrics = metrics[metrics["split"] == "test"]
         record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "setting": {}, "runs": []})
         record["seeds"].append(cell.seed)
-        record["setting"] = {**about, **setting_of(config)["settings"]}
+        record["setting"] = {**setting["run"], **setting["settings"]}
         record["runs"].append(
             {
                 "pooled": summary["pm_accuracy_pooled"],

@@ -25,10 +25,9 @@ import numpy as np
 from hierfl.errors import UserError, unknown
 
 from . import folder as folders
-from .collect import setting_of
 from .launch import launch
 from .runner import configure, settings_said
-from .tables import published_numbers, run_cell
+from .tables import finished, published_numbers, run_cell
 
 SGD = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
 #: name in the table: method, settings, its name in published.csv
@@ -110,13 +109,8 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     import pandas as pd
 
     found: dict[str, dict[str, Any]] = {}
-    first: dict[str, Any] = {}
-    for cell in cells:
-        folder = out / cell.name
-        if not (folder / "summary.json").is_file():
-            continue
+    for cell, folder, summary, setting in finished(out, cells):
         clients = pd.read_csv(folder / "clients.csv")
-        summary = json.loads((folder / "summary.json").read_text())
         record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "accuracy": {}, "numbers": {}})
         record["seeds"].append(cell.seed)
         # (numbered where several share one)
@@ -125,12 +119,7 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             record["accuracy"].setdefault(str(name), []).append(float(accuracy))
         for name in NUMBERS:
             record["numbers"].setdefault(name, []).append(summary[name])
-        config = folders.read_config(folder)
-        record["setting"] = {**{k: v for k, v in config["run"].items() if k != "data_root"}, **config["settings"]}
-        about = {k: v for k, v in setting_of(config)["run"].items() if k != "method"}
-        if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
-            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
-        first = about
+        record["setting"] = {**setting["run"], **setting["settings"]}
     return list(found.values())
 
 

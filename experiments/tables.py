@@ -10,11 +10,11 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from hierfl.errors import UserError, unknown
 
@@ -93,6 +93,15 @@ class Configured(Protocol):
         ...
 
 
+class Named(Configured, Protocol):
+    """A cell whose run has a folder of its own."""
+
+    @property
+    def name(self) -> str:
+        """Of the folder."""
+        ...
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a table."""
@@ -148,6 +157,28 @@ def run_cell(cell: Configured, folder: Path, extra: dict[str, Any], progress: bo
     check_cell(cell, folder, extra)
     if not (folder / "summary.json").is_file():
         resume(folder, progress, {k: extra[k] for k in ("data_root", "device") if k in extra})
+
+
+C = TypeVar("C", bound=Named)
+
+
+def finished(out: Path, cells: Iterable[C]) -> Iterator[tuple[C, Path, dict[str, Any], dict[str, Any]]]:
+    """Those cells whose runs have finished, each with its folder, summary, and setting ("run" and "settings").
+
+    Raises:
+        UserError: for runs that differ from the first in more than method, settings and seed.
+    """
+    first: dict[str, Any] = {}
+    for cell in cells:
+        folder = out / cell.name
+        if not (folder / "summary.json").is_file():
+            continue
+        setting = setting_of(folders.read_config(folder))
+        about = {k: v for k, v in setting["run"].items() if k != "method"}
+        if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
+            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
+        first = about
+        yield cell, folder, json.loads((folder / "summary.json").read_text()), setting
 
 
 def make(
