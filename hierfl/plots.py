@@ -398,6 +398,8 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
         title: above all.
         path: of the png.
     """
+    from matplotlib.ticker import MaxNLocator
+
     methods = list(dict.fromkeys(name for name, _, _ in lines))
     with _styled() as plt:
         figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
@@ -409,6 +411,7 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
             means = [np.mean([y[list(x).index(r)] for x, y in mine]) for r in shared]
             ax.plot(shared, means, color=colour, lw=1.8, marker="o" if len(shared) < 4 else None, label=method)
         ax.set(xlabel="round", ylabel=label, title=title)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         _percent(ax, "accuracy")
         ax.legend(loc="lower right")
         return _save(plt, figure, path)
