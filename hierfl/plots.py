@@ -148,6 +148,8 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
 
 def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:
     """Each client's personal test metric beside its name, the first on top."""
+    from matplotlib.ticker import MaxNLocator
+
     ax = _axis(ax)
     metric, label = _main(clients)
     places = np.arange(len(clients))
@@ -155,6 +157,7 @@ def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:
     ax.axvline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
     ax.set_yticks(places, clients["client"])
     ax.set(xlabel=label, ylim=(len(clients) - 0.5, -0.5), title="Client by client")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     _percent(ax, metric, "x")
     ax.legend(loc="best")
     return ax
