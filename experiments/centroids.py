@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
+from hierfl.inference.method import applicable
+from hierfl.models import PFedVMP
 
 from . import folder as folders
 from .bench import Machine, seconds
@@ -68,12 +70,7 @@ class Cell:
     def config(self, extra: dict[str, Any]) -> dict[str, Any]:
         """Of the run."""
         own = VARIANTS[self.variant][0]
-        kept = {k: v for k, v in self.said.items() if k not in ("xi", "distance") or own.get("prior") != "flat"}
-        settings = {**kept, **own}
-        if settings.get("prior", "hierarchical") != "hierarchical":
-            settings = {k: v for k, v in settings.items() if k not in ("alpha", "cutoff", "prior_precision")}
-        elif settings.get("precision") in ("count", "equal"):
-            settings = {k: v for k, v in settings.items() if k not in ("alpha", "cutoff")}
+        settings = {**applicable(PFedVMP, self.said, own), **own}
         given = {"validation": 0.0, "participation": 1.0, "evaluate_every": 5, **self.given, **extra, "seed": self.seed}
         return configure("pfedvmp", self.data, given, settings)
 

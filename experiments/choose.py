@@ -140,6 +140,7 @@ def main(arguments: list[str]) -> None:
         parser.add_argument(f"--{name}", type=int)
     for name in ("split", "network"):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--participation", type=float, help="probability that a client takes part in a round")
     parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
     parser.add_argument("--by", metavar="METRIC,...", help="judge by the mean of these")
     parser.add_argument("--out", type=Path, required=True)
@@ -149,7 +150,7 @@ def main(arguments: list[str]) -> None:
     if not set(by) <= set(SHOWN) or len(directions) > 1:
         raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {said.by!r}")
     grid = {key: values.split(",") for key, values in settings_said(said.grid).items()}
-    names = ("data_root", "rounds", "split", "network", "clients")
+    names = ("data_root", "rounds", "split", "network", "clients", "participation")
     given = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     best = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle, by)[0]
     print("best:", best)

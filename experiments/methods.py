@@ -132,5 +132,8 @@ def describe(cls: type[Method]) -> list[tuple[str, str, str]]:
         about = str(field.metadata.get("about", ""))
         if typing.get_origin(hints[field.name]) is typing.Literal:
             about = f"{' | '.join(typing.get_args(hints[field.name]))}: {about}"
+        if unless := field.metadata.get("unless"):
+            where = ", ".join(f"{name}={'|'.join(map(str, values))}" for name, values in unless.items())
+            about += f" (not with {where})"
         rows.append((field.name, str(field.default), about))
     return rows

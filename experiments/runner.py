@@ -15,7 +15,7 @@ from hierfl import datasets, tables
 from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.formulas import from_formula
-from hierfl.inference.method import make_settings
+from hierfl.inference.method import applicable, make_settings
 from hierfl.inference.options import Options
 from hierfl.inference.progress import working
 from hierfl.inference.run import Fit
@@ -72,7 +72,8 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
         raise UserError(f"{loaded.name} has no prior to choose")
     shipped, chosen = methods.shipped_settings(loaded.name, data)
-    values = make_settings(loaded.cls, {**shipped, **settings})
+    # (what was chosen for one prior may say nothing under another)
+    values = make_settings(loaded.cls, {**applicable(loaded.cls, shipped, settings), **settings})
     if chosen:
         run["settings_chosen"] = chosen
     if said.get("clients", 1) < 1:
@@ -108,7 +109,9 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
     if run["ood"]:
         strange_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
     try:
-        return Fit(loaded.cls(network, **config["settings"]), federation, options_of(config)), loaded.name
+        return Fit(
+            loaded.cls(network, **applicable(loaded.cls, config["settings"])), federation, options_of(config)
+        ), loaded.name
     except UserError:
         raise
     except Exception as error:

@@ -7,7 +7,8 @@ client has one domain; a method's number in a domain is the accuracy of its clie
 
 FedAvg and FedV differ in more than the prior: z is noisy, and has no batch norm. Some rows tell these apart: *flat* has
 neither noise nor KL (the plain network, but for that batch norm), *noise only* has noise, and a KL of no weight; *own
-batch norm* stays with the client, as in FedBN.
+batch norm* stays with the client, as in FedBN, and where it is taken *anew* its running statistics are those of the
+averaged model, not of the client's last training.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError, unknown
+from hierfl.inference.method import applicable
 
 from . import folder as folders
 from .launch import launch
+from .methods import load
 from .runner import configure, settings_said
 from .tables import finished, published_numbers, run_cell
 
@@ -36,12 +39,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "FedAvg": ("fedavg", SGD, "fedavg"),
     "FedBN": ("fedbn", SGD, "fedbn"),
     "FedBN (statistics alone)": ("fedbn", {**SGD, "keeps": "statistics"}, ""),
+    "FedBN (statistics anew)": ("fedbn", {**SGD, "refresh": 1}, ""),
     "FedV (flat)": ("fedv", {"prior": "flat"}, ""),
     "FedV (Gaussian prior)": ("fedv", {"prior": "fixed"}, "fedv-gaussian-prior"),
     "FedV": ("fedv", {}, "fedv"),
     "pFedV (flat)": ("pfedv", {"prior": "flat"}, ""),
     "pFedV (noise only)": ("pfedv", {"alpha": 1e-9}, ""),
     "pFedV (own batch norm)": ("pfedv", {"keeps": "all"}, ""),
+    "pFedV (own batch norm, anew)": ("pfedv", {"keeps": "all", "refresh": 1}, ""),
     "pFedV (Gaussian prior)": ("pfedv", {"prior": "fixed"}, "pfedv-gaussian-prior"),
     "pFedV": ("pfedv", {}, "pfedv"),
 }
@@ -51,6 +56,8 @@ CLAIMS = (
     ("pFedV (Gaussian prior)", "FedV (Gaussian prior)"), ("FedV", "FedAvg"), ("pFedV", "FedAvg"), ("pFedV", "FedBN"),
     ("pFedV", "pFedV (noise only)"), ("pFedV (Gaussian prior)", "pFedV (noise only)"), ("pFedV", "pFedV (flat)"),
     ("pFedV (own batch norm)", "pFedV"), ("pFedV (own batch norm)", "FedBN"), ("pFedV (flat)", "FedV (flat)"),
+    ("pFedV (own batch norm, anew)", "pFedV (own batch norm)"), ("pFedV (own batch norm, anew)", "pFedV"),
+    ("FedBN (statistics anew)", "FedBN"), ("pFedV (own batch norm, anew)", "FedBN (statistics anew)"),
     ("FedV (flat)", "FedAvg"), ("FedBN (statistics alone)", "FedAvg"),
 )  # fmt: skip
 #: of summary.json, means over clients
@@ -71,8 +78,9 @@ def settings_of(variant: str, said: Mapping[str, Any]) -> tuple[str, dict[str, A
     if "prior" in said:
         raise UserError("the prior is what tells the rows of this table apart: choose rows with --methods")
     method, own, _ = VARIANTS[variant]
-    latent = said if method in ("fedv", "pfedv") else {}
-    return method, {**latent, **own, **{k: v for k, v in said.items() if k in SGD}}
+    steps = {k: v for k, v in said.items() if k in SGD}
+    latent = applicable(load(method).cls, said, own) if method in ("fedv", "pfedv") else {}
+    return method, {**latent, **own, **steps}
 
 
 @dataclass(frozen=True)

@@ -506,7 +506,7 @@ def _module(spec: str, event: torch.Size) -> nn.Sequential:
         widths = []
     if len(widths) != expected[kind] or any(w < 1 for ws in widths for w in ws):
         wanted = next(name for name in NETWORKS if name.partition(":")[0] == kind)
-        raise UserError(f"network {kind} needs widths above zero, as in {wanted}; got {spec}")
+        raise UserError(f"network {kind} is written {wanted}, with whole numbers above zero; got {spec}")
     if kind in ("cnn", "convnet", "bncnn") and len(event) != 3:
         raise UserError(f"network {kind} needs images (channels, height, width), and an input is {tuple(event)}")
     layers: list[nn.Module] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -63,10 +63,24 @@ class Start:
 
 
 def setting(
-    default: Any, about: str, *, above: float | None = None, at_least: float | None = None, below: float | None = None
+    default: Any,
+    about: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    unless: Mapping[str, Collection[Any]] | None = None,
 ) -> Any:
-    """A field of a method's settings: its default, what it means, and the range it must lie in."""
-    return field(default=default, metadata={"about": about, "above": above, "at_least": at_least, "below": below})
+    """A field of a method's settings.
+
+    Args:
+        default: its value where nothing is said.
+        about: what it means.
+        above, at_least, below: the range it must lie in.
+        unless: values of other settings under which it changes nothing.
+    """
+    limits = {"above": above, "at_least": at_least, "below": below}
+    return field(default=default, metadata={"about": about, **limits, "unless": unless or {}})
 
 
 class Method:
@@ -183,16 +197,48 @@ def make_settings(method: type[Method], given: Mapping[str, Any]) -> Any:
     """The method's settings from values that may be strings (the command line) or already typed (Python, TOML).
 
     Raises:
-        UserError: for unknown names, values of the wrong type or out of range.
+        UserError: for unknown names, values of the wrong type or out of range, or that change nothing beside others.
     """
+    values = _all_typed(method, given)
+    for f in dataclasses.fields(method.Settings):
+        silent = _silenced(f, values)
+        if silent and values[f.name] != f.default:
+            raise UserError(f"{f.name}={values[f.name]} changes nothing with {silent}")
+    return method.Settings(**{name: values[name] for name in given})
+
+
+def applicable(method: type[Method], given: Mapping[str, Any], rest: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Those of some settings that change something beside the others.
+
+    Args:
+        method: whose.
+        given: the settings.
+        rest: settings that stand beside them, and before them where both name one.
+
+    Raises:
+        UserError: as :func:`make_settings`.
+    """
+    values = _all_typed(method, {**given, **(rest or {})})
+    silent = {f.name for f in dataclasses.fields(method.Settings) if _silenced(f, values)}
+    return {name: value for name, value in given.items() if name not in silent}
+
+
+def _all_typed(method: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings by name, defaults included."""
     fields = {f.name: f for f in dataclasses.fields(method.Settings)}
     types = typing.get_type_hints(method.Settings)
-    values = {}
+    values = {name: f.default for name, f in fields.items()}
     for name, value in given.items():
         if name not in fields:
             raise unknown(f"setting of {method.name or method.__name__}", name, fields or ["none"])
         values[name] = _typed(name, value, types[name], fields[name].metadata)
-    return method.Settings(**values)
+    return values
+
+
+def _silenced(f: dataclasses.Field[Any], values: Mapping[str, Any]) -> str:
+    """What makes a setting say nothing, as in "prior=flat"; empty if nothing does."""
+    unless = f.metadata.get("unless", {})
+    return next((f"{k}={values[k]}" for k, silent in unless.items() if values[k] in silent), "")
 
 
 def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:

@@ -12,7 +12,7 @@ elsewhere. log p(globals) belongs to no client and is left to the server.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -421,6 +421,19 @@ class SVI:
             optimizer.step()
         for name, new in norms.running.items():
             values[name].copy_(new.unsqueeze(1))
+
+
+def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:
+    """Runs model and guide over the data for the sake of batch norm alone: running statistics follow, nothing learns.
+
+    For weights that were averaged, whose statistics nobody has seen yet (Izmailov et al., UAI 2018, section 3.2).
+
+    Args:
+        names: values among which are running statistics; the others stay.
+        epochs: passes through a client's data.
+        batch: examples at a time; None for all of them.
+    """
+    return SVI(sorted(filter(is_statistic, names)), epochs, sgd(0.0), batch)
 
 
 def elbo_gradient(

@@ -40,6 +40,10 @@ from hierfl.plates import clients, data, flat, param, sample
 
 #: log sigma is projected above this: a population without any spread is one pooled model
 LEAST_LOG_SIGMA = -7.0
+#: where there is no population; where it is not learned; where clients do not train the base
+FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
+HELD: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
+NO_INNER: dict[str, tuple[object, ...]] = {"inner_phi_steps": (0,)}
 
 
 class FedPop(Method):
@@ -55,12 +59,17 @@ class FedPop(Method):
             "hierarchical", "mu and sigma learned | held at 0 and sigma_0 | a point guide and no prior"
         )
         population: Literal["isotropic", "diagonal", "energy"] = setting(
-            "isotropic", "one sigma | one for each number of z | exp(-E(z)), with a second chain"
+            "isotropic", "one sigma | one for each number of z | exp(-E(z)), with a second chain", unless=FLAT
         )
-        energy_hidden: int = setting(0, "population=energy: width of the network in E; 0 for none", at_least=0)
-        sigma_0: float = setting(0.3, "initial sigma", above=0)
+        energy_hidden: int = setting(
+            0, "width of the network in E; 0 for none", at_least=0, unless={"population": ("isotropic", "diagonal")}
+        )
+        sigma_0: float = setting(0.3, "initial sigma", above=0, unless=FLAT)
         w_0: float = setting(0.1, "standard deviation of the initial mu", at_least=0)
-        mu_scale: float = setting(0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0)
+        mu_scale: float = setting(
+            0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,
+            unless=HELD,
+        )  # fmt: skip
         base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
         kernel: Literal["unadjusted", "metropolis"] = setting("unadjusted", "Langevin steps kept | accepted or not")
         start: Literal["stateful", "stateless"] = setting("stateful", "chains go on | begin in the population")
@@ -80,9 +89,9 @@ class FedPop(Method):
         inner_phi_steps: int = setting(
             0, "0: send the base's gradients | passes on a copy of the base, to be averaged", at_least=0
         )
-        inner_lr: float = setting(1e-2, "step size of those, on the mean log likelihood", above=0)
-        inner_batch: int = setting(0, "examples per step of those; 0 for all", at_least=0)
-        inner_momentum: float = setting(0.0, "of those, forgotten each round", at_least=0)
+        inner_lr: float = setting(1e-2, "step size of those, on the mean log likelihood", above=0, unless=NO_INNER)
+        inner_batch: int = setting(0, "examples per step of those; 0 for all", at_least=0, unless=NO_INNER)
+        inner_momentum: float = setting(0.0, "of those, forgotten each round", at_least=0, unless=NO_INNER)
         compress: str = setting("none", "the base's messages: none | quantise:LEVELS | sparsify:SHARE")
         final_steps: int = setting(1000, "Langevin steps after the last round; 0 for none", at_least=0)
         final_keep: int = setting(50, "draws of each chain to keep of their later half", at_least=1)
@@ -96,16 +105,12 @@ class FedPop(Method):
                 raise UserError(f"final_steps={self.final_steps} must be at least twice final_keep={self.final_keep}")
             if self.base_decay and self.inner_phi_steps:
                 raise UserError("base_decay is a prior that gradients know, and inner_phi_steps sends none of the base")
-            if self.mu_scale and self.prior != "hierarchical":
-                raise UserError(f"mu_scale is a prior on mu, which is not learned under a {self.prior} prior")
             if self.precondition != "none" and not self.burn:
                 raise UserError(f"a preconditioner is learned in burn-in: precondition={self.precondition} needs burn")
             if self.controls and (self.prior == "flat" or self.inner_phi_steps):
                 raise UserError("controls need a chain's draws and messages that are gradients")
             if self.population == "energy" and (self.prior != "hierarchical" or self.controls):
                 raise UserError("population=energy is learned, and has no control variates: prior=hierarchical")
-            if self.energy_hidden and self.population != "energy":
-                raise UserError("energy_hidden is the width of a network that only population=energy has")
             if self.lr_decay > 1:
                 raise UserError(f"lr_decay must be at most 1, not {self.lr_decay}")
             compressor(self.compress)

@@ -22,7 +22,7 @@ from pyro.distributions import Delta
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.svi import SVI, running_statistics, sgd
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, param, sample
 
@@ -143,6 +143,9 @@ class FedBN(FedAvg):
         keeps: Literal["all", "statistics"] = setting(
             "all", "of batch norm: weights and running statistics | the latter alone (SiloBN; Andreux et al., 2020)"
         )
+        refresh: int = setting(
+            0, "epochs after the last round that take statistics anew, under the averaged weights", at_least=0
+        )
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
@@ -153,6 +156,10 @@ class FedBN(FedAvg):
 
     def personal(self, start: Start) -> State:
         return {k: v for k, v in start.base.items() if k in self.kept}
+
+    def posterior(self) -> list[LocalStep]:
+        s = self.settings
+        return [running_statistics(self.kept, s.refresh, s.batch)] if s.refresh else []
 
     def adaptation(self) -> list[LocalStep]:
         return [self.sgd(*sorted(self.kept))]

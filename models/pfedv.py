@@ -12,7 +12,8 @@ Mou et al., ICANN 2023. Data differ between clients in their inputs (feature ske
 A round: every client trains copies of the encoder g and h_theta (and w), and its w_j, on that objective; the server
 averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. (Eq. 4 has a sign slip.)
 
-By option a client keeps its batch norm for itself, as FedBN does: the prior's is then its own, as the round begins.
+By option a client keeps its batch norm for itself, as FedBN does: the prior's is then its own, as the round begins. Its
+running statistics are those of its own copies, and what is evaluated is the average: refresh takes them anew.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.predict import Fitted
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.svi import SVI, running_statistics, sgd
 from hierfl.networks import BROADCAST, Architecture
 from hierfl.plates import clients, data, flat, param, sample, scale
 
@@ -46,11 +47,14 @@ class PFedV(Method):
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
             "hierarchical", "of z: the encoder as broadcast | N(0, I) | none, and z a point"
         )
-        alpha: float = setting(0.5, "weight of the KL divergence", above=0)
-        kl: Literal["sum", "mean"] = setting("mean", "of the KL over z's numbers (the paper does not say)")
+        alpha: float = setting(0.5, "weight of the KL divergence", above=0, unless={"prior": ("flat",)})
+        kl: Literal["sum", "mean"] = setting(
+            "mean", "of the KL over z's numbers (the paper does not say)", unless={"prior": ("flat",)}
+        )
         prior_norm: Literal["batch", "running"] = setting(
             "batch",
-            "prior=hierarchical: the prior's batch norm goes by the client's batches | the broadcast statistics",
+            "of the prior: batch norm goes by the client's batches | the broadcast statistics",
+            unless={"prior": ("fixed", "flat")},
         )
         epochs: int = setting(1, "epochs a round", at_least=0)
         lr: float = setting(1e-2, "step size, on the mean over examples", above=0)
@@ -60,14 +64,19 @@ class PFedV(Method):
         keeps: Literal["nothing", "statistics", "all"] = setting(
             "nothing", "of batch norm that stays with the client: nothing | running statistics | its weights, too"
         )
-        sd_min: float = setting(0.0, "least standard deviation of z, of prior and guide (the paper: none)", at_least=0)
+        refresh: int = setting(
+            0, "epochs after the last round that take kept statistics anew, under the averaged weights",
+            at_least=0, unless={"keeps": ("nothing",)},
+        )  # fmt: skip
+        sd_min: float = setting(
+            0.0, "least standard deviation of z, of prior and guide (the paper: none)", at_least=0,
+            unless={"prior": ("flat",)},
+        )  # fmt: skip
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.encoder is None:
             raise UserError(f"{self.name} needs latent features: architecture(spec, federation, latent=True)")
         super().__init__(network, **settings)
-        if self.settings.prior == "flat" and self.settings.sd_min:
-            raise UserError("prior=flat makes z a point, which has no standard deviation (sd_min)")
         self.encoder, self.sent = network.encoder, network.encoder.broadcast(self.settings.prior_norm)
         self.kept = sorted(network.norms(self.settings.keeps))
 
@@ -141,6 +150,10 @@ class PFedV(Method):
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("encoder", "base", "w_j_point"), *self.hold()]
+
+    def posterior(self) -> list[LocalStep]:
+        s = self.settings
+        return [running_statistics(self.kept, s.refresh, s.batch)] if s.refresh else []
 
     def adaptation(self) -> list[LocalStep]:
         return [self.sgd("w_j_point", *self.kept), *self.hold()]

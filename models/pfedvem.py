@@ -19,7 +19,6 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
-from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import RHO_FLOOR, ConfidenceWeighted, SampleWeighted, closed_form_rho
 from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
@@ -40,8 +39,10 @@ class PFedVEM(Method):
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
             "hierarchical", "w and rho_j learned | held at 0 and sigma_0 | a point guide and no prior"
         )
-        tau: Literal["both", "uncertainty", "deviation"] = setting("both", "what confidence is made of (Tables 2, 3)")
-        sigma_0: float = setting(0.1, "initial sigma_j and rho_j", above=0)
+        tau: Literal["both", "uncertainty", "deviation"] = setting(
+            "both", "what confidence is made of (Tables 2, 3)", unless={"prior": ("fixed", "flat")}
+        )
+        sigma_0: float = setting(0.1, "initial sigma_j and rho_j", above=0, unless={"prior": ("flat",)})
         w_0: float = setting(0.1, "standard deviation of the initial w", at_least=0)
         head_epochs: int = setting(10, "R, full-batch gradient steps on the head", at_least=0)
         head_lr: float = setting(1e-4, "step size of the head, on the summed objective", above=0)
@@ -51,12 +52,6 @@ class PFedVEM(Method):
         momentum: float = setting(0.9, "of both phases, forgotten each round", at_least=0)
         particles: int = setting(5, "K, draws of w_j per step", at_least=1)
         beta: float = setting(0.0, "how much of w and the base the server keeps", at_least=0, below=1)
-
-        def __post_init__(self) -> None:
-            if self.tau != "both" and self.prior != "hierarchical":
-                raise UserError(
-                    f"tau={self.tau} changes nothing under a {self.prior} prior, whose rho_j is not learned"
-                )
 
     def shared(self, start: Start) -> State:
         w = {"hierarchical": self.settings.w_0 * start.head, "fixed": torch.zeros_like(start.head)}

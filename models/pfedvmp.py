@@ -34,6 +34,10 @@ from hierfl.plates import clients, data, flat, mask, param, sample
 
 #: torch's own for a matrix of 512 x 512 numbers in single precision
 CUTOFF = 6e-5
+#: where there are no centroids, where nobody sends them, where nobody looks at a covariance
+FREE: dict[str, tuple[str, ...]] = {"prior": ("flat",)}
+UNSENT = {"prior": ("fixed", "flat")}
+UNSEEN = {**UNSENT, "precision": ("count", "equal")}
 
 
 class PFedVMP(Method):
@@ -49,24 +53,22 @@ class PFedVMP(Method):
             "hierarchical", "of features: centroids that clients agree on | centroids at zero | none (FedPer)"
         )
         precision: Literal["full", "diagonal", "count", "equal"] = setting(
-            "full", "of a client's centroid: Eq. 11 | its variances alone | n_jk I (pFedVMP-avg) | I"
+            "full", "of a client's centroid: Eq. 11 | its variances alone | n_jk I (pFedVMP-avg) | I", unless=UNSENT
         )
-        xi: float = setting(50.0, "weight of the squared distance to the centroid", above=0)
-        distance: Literal["mean", "sum"] = setting("mean", "over features, of the squares that xi weighs")
-        alpha: float = setting(1.0, "added to the precision of a client's centroid", above=0)
-        cutoff: float = setting(CUTOFF, "variances below this share of the largest count as zero", above=0, below=1)
-        prior_precision: float = setting(0.0, "of N(0, I / .), a factor of the centroids more; 0 for none", at_least=0)
+        xi: float = setting(50.0, "weight of the squared distance to the centroid", above=0, unless=FREE)
+        distance: Literal["mean", "sum"] = setting("mean", "over features, of the squares that xi weighs", unless=FREE)
+        alpha: float = setting(1.0, "added to the precision of a client's centroid", above=0, unless=UNSEEN)
+        cutoff: float = setting(
+            CUTOFF, "variances below this share of the largest count as zero", above=0, below=1, unless=UNSEEN
+        )
+        prior_precision: float = setting(
+            0.0, "of N(0, I / .), a factor of the centroids more; 0 for none", at_least=0, unless=UNSENT
+        )
         epochs: int = setting(1, "epochs a round", at_least=0)
         lr: float = setting(1e-2, "step size, on the mean over examples", above=0)
         batch: int = setting(10, "examples per step", at_least=1)
         momentum: float = setting(0.0, "forgotten each round", at_least=0)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
-
-        def __post_init__(self) -> None:
-            if self.prior != "hierarchical" and (self.precision != "full" or self.prior_precision):
-                raise UserError(f"under a {self.prior} prior nobody sends centroids: precisions change nothing")
-            if self.precision in ("count", "equal") and (self.alpha, self.cutoff) != (1.0, CUTOFF):
-                raise UserError(f"precision={self.precision} looks at no covariance: alpha and cutoff change nothing")
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.noise is not None:

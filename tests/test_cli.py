@@ -21,7 +21,7 @@ from conftest import Call
 from hierfl import Federation, UserError, datasets
 from hierfl.experiments.methods import shipped_settings
 from hierfl.inference import fit
-from hierfl.models import FedAvg
+from hierfl.models import FedAvg, PFedV
 from hierfl.networks import architecture
 
 SHORT = ("--rounds", 2, "--quiet")
@@ -256,7 +256,7 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "pfedvem", "--validation", "1"], "validation must be a fraction in [0, 1)"),
         (["run", "pfedvem", "--chunk", "-1"], "chunk must be at least 0"),
         (["run", "pfedvem", "--quorum", "21"], "quorum of 21 cannot be reached by 20 clients"),
-        (["run", "pfedvem", "--network", "mlp:0"], "network mlp needs widths above zero"),
+        (["run", "pfedvem", "--network", "mlp:0"], "network mlp is written mlp:H,H,..., with whole"),
         (["run", "pfedvem", "--network", "resnet"], "unknown network 'resnet'; known: linear"),
         (["run", "pfedvem", "--noise", "0"], "noise must be a number above zero"),
         (["run", "pfedvem", "--device", "cuda:97"], "device 'cuda:97' is not there; available: cpu"),
@@ -510,3 +510,19 @@ def test_strange_inputs_are_noticed(hierfl: Call, tmp_path: Path) -> None:
         code, _, err = hierfl(*arguments)
         assert code == 2
         assert words in err, err
+
+
+def test_settings_that_say_nothing_are_not_inherited(hierfl: Call, tmp_path: Path) -> None:
+    """What was chosen for the learned prior is left out where there is none; what was said so is refused."""
+    assert "alpha" in shipped_settings("pfedv", "digits")[0]
+    settings = {}
+    for prior in ("hierarchical", "flat"):
+        code, _, err = hierfl("run", "pfedv", "--rounds", 0, "--prior", prior, "--out", prior, "--quiet")
+        assert code == 0, err
+        settings[prior] = tomllib.loads((tmp_path / prior / "config.toml").read_text())["settings"]
+    assert settings["hierarchical"]["alpha"] == 0.05
+    assert settings["flat"]["alpha"] == PFedV.Settings().alpha
+    assert settings["flat"]["lr"] == settings["hierarchical"]["lr"]
+    code, _, err = hierfl("run", "pfedv", "--prior", "flat", "--set", "alpha=0.1")
+    assert (code, err.strip()) == (2, "error: alpha=0.1 changes nothing with prior=flat")
+    assert "(not with prior=flat)" in hierfl("methods", "pfedv")[1]

@@ -176,7 +176,7 @@ def test_networks_by_name(spec: str, event: tuple[int, ...], features: int, para
 @pytest.mark.parametrize(
     ("spec", "event", "words"),
     [
-        ("cnn:8", (3, 32, 32), "network cnn needs widths above zero, as in cnn:C,C,...:H,H,...; got cnn:8"),
+        ("cnn:8", (3, 32, 32), "network cnn is written cnn:C,C,...:H,H,..., with whole numbers above zero; got cnn:8"),
         ("cnn:8:x", (3, 32, 32), "got cnn:8:x"),
         ("convnet:8,0", (3, 32, 32), "got convnet:8,0"),
         ("convnet:8", (12,), "needs images (channels, height, width), and an input is (12,)"),

@@ -409,7 +409,7 @@ def test_methods_that_cannot_be() -> None:
         (lambda: architecture("mlp:5,dropout=0.5", fed, latent=True), "no dropout"),
         (lambda: method_of(PFedV, fed, alpha=0), "alpha must be above 0"),
         (lambda: FedBN(architecture("mlp:5", fed)), "network mlp:5 has no batch norm"),
-        (lambda: architecture("bncnn:3", fed), "needs widths"),
+        (lambda: architecture("bncnn:3", fed), "is written bncnn:C,C"),
     ):
         with pytest.raises(UserError, match=words):
             make()
@@ -474,6 +474,37 @@ def test_a_newcomers_own_batch_norm(cls: type[Method], keeps: str) -> None:
     assert not torch.allclose(others, mean, rtol=1e-2)
 
 
+@pytest.mark.parametrize("keeps", ["statistics", "all"])
+@pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
+def test_statistics_taken_anew(cls: type[Method], keeps: str) -> None:
+    """After the last round they become those of the averaged weights, in torch's own layers; nothing else moves."""
+    fed = pictures((40, 30, 20), contrast=True)
+    network = architecture("bncnn:3,4:8,z-norm" if cls.latent else "bncnn:3,4:8", fed, latent=cls.latent)
+    settings = {"keeps": keeps, "lr": 0.05, "batch": 64}
+    plain, anew = (
+        fit(cls(network, **settings, refresh=epochs), fed, rounds=2, dtype=torch.float64, progress=False)
+        for epochs in (0, 200)
+    )
+    assert all(torch.equal(value, anew.shared[name]) for name, value in plain.shared.items())
+    for j in range(3):
+        module, before = copy.deepcopy(network.networks[0].module).double(), network.networks[0].name
+        own = {k: v[j] for k, v in anew.personal.items()}
+        for name, value in [*module.named_parameters(), *module.named_buffers()]:
+            if not name.endswith("num_batches_tracked"):
+                with torch.no_grad():
+                    value.copy_({**anew.shared, **{k: v[j] for k, v in plain.personal.items()}}[f"{before}.{name}"])
+        for _ in range(200):
+            module.train()(fed.x[fed.train[j]].double())
+        for name, value in own.items():
+            if not is_statistic(name):
+                assert torch.equal(value, plain.personal[name][j])
+            elif name.startswith(f"{before}."):
+                assert torch.allclose(value, dict(module.named_buffers())[name.removeprefix(f"{before}.")], rtol=1e-9)
+                assert not torch.allclose(value, plain.personal[name][j], rtol=1e-2)
+    with pytest.raises(UserError, match="refresh=1 changes nothing with keeps=nothing"):
+        PFedV(architecture(SPEC, fed, latent=True), refresh=1)
+
+
 def test_a_least_standard_deviation() -> None:
     """Of guide and prior alike; without one the hierarchical prior's goes to zero, and with it everything."""
     fed = pictures((8, 8)).to(dtype=torch.float64)
@@ -488,7 +519,7 @@ def test_a_least_standard_deviation() -> None:
         sds.append(torch.stack([p.scale.expand_as(q.scale), q.scale]))
     assert torch.equal(*means)
     assert torch.allclose(sds[0] + 0.25, sds[1])
-    with pytest.raises(UserError, match="prior=flat makes z a point"):
+    with pytest.raises(UserError, match="sd_min=0.1 changes nothing with prior=flat"):
         method_of(PFedV, fed, prior="flat", sd_min=0.1)
 
 

@@ -261,9 +261,13 @@ def test_methods_that_cannot_be() -> None:
     regression = Federation.from_arrays(x, x[:, 0].astype(np.float64), np.repeat(["a", "b"], 10))
     for make, words in (
         (lambda: PFedVMP(architecture("mlp:6", regression)), "a centroid for every class"),
-        (lambda: method_of(fed, prior="fixed", precision="count"), "nobody sends centroids"),
-        (lambda: method_of(fed, prior="flat", prior_precision=1), "nobody sends centroids"),
-        (lambda: method_of(fed, precision="count", alpha=2), "looks at no covariance"),
+        (lambda: method_of(fed, prior="fixed", precision="count"), "precision=count changes nothing with prior=fixed"),
+        (
+            lambda: method_of(fed, prior="flat", prior_precision=1),
+            "prior_precision=1.0 changes nothing with prior=flat",
+        ),
+        (lambda: method_of(fed, precision="count", alpha=2), "alpha=2.0 changes nothing with precision=count"),
+        (lambda: method_of(fed, prior="flat", xi=3), "xi=3.0 changes nothing with prior=flat"),
         (lambda: method_of(fed, cutoff=0), "cutoff must be above 0"),
         (lambda: method_of(fed, xi=0), "xi must be above 0"),
     ):
