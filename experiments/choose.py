@@ -8,6 +8,8 @@ looked at. The criterion is the personal models' validation NLL (RMSE for regres
 a proper score, and less coarse than accuracy on small validation sets; or, with ``--by``, the mean of other metrics of
 the same direction, as in ``--by pm_accuracy,gm_accuracy``. All numbers are means over the last ``--settle``
 evaluations: where few clients report, one round's global model is a matter of which ones did.
+
+``--against KEY`` draws the metrics against one number of the settings, into OUT.png.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
-from hierfl.inference.method import make_settings
+from hierfl.inference.method import applicable, make_settings
 
 from .folder import read_cells, write_text
 from .launch import launch
 from .methods import load
 from .runner import build, configure, options_of, settings_said
 
+LABELS = {"pm_nll": "validation NLL", "pm_accuracy": "validation accuracy", "pm_rmse": "validation RMSE"}
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 
@@ -92,6 +95,31 @@ def search(
     return _write(out, about, by, cells)
 
 
+def numbers(method: str) -> list[str]:
+    """Settings of a method that are numbers."""
+    default = make_settings(load(method).cls, {})
+    return [name for name, value in dataclasses.asdict(default).items() if not isinstance(value, str | bool)]
+
+
+def picture(method: str, cells: Sequence[dict[str, Any]], key: str, title: str, path: Path) -> Path:
+    """Personal models' metrics against a setting, a line for all cells that differ in nothing else."""
+    import pandas as pd
+
+    from hierfl.plots import sensitivity
+
+    cls, rows, said = load(method).cls, [], []
+    for cell in cells:
+        whole = dataclasses.asdict(make_settings(cls, applicable(cls, cell["all_settings"])))
+        said.append(applicable(cls, whole))
+        rows.append({**whole, **cell})
+    varied = [k for k in rows[0]["all_settings"] if k != key and len({row[k] for row in rows}) > 1]
+    for row, heard in zip(rows, said, strict=True):
+        row["group"] = ", ".join(f"{k}={row[k]}" for k in varied if k in heard)
+        row[key] = float(row[key]) if key in heard else float("nan")
+    metrics = {k: label for k, label in LABELS.items() if any(row.get(k) is not None for row in rows)}
+    return sensitivity(pd.DataFrame(rows), key, metrics, path, title)
+
+
 def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorts the cells, best first, and keeps them."""
     missing = [name for name in by if all(name not in cell for cell in cells)]
@@ -143,6 +171,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--participation", type=float, help="probability that a client takes part in a round")
     parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
     parser.add_argument("--by", metavar="METRIC,...", help="judge by the mean of these")
+    parser.add_argument("--against", metavar="KEY", help="draw the metrics against this setting")
     parser.add_argument("--out", type=Path, required=True)
     said = parser.parse_args(arguments)
     by = said.by.split(",") if said.by else []
@@ -152,8 +181,13 @@ def main(arguments: list[str]) -> None:
     grid = {key: values.split(",") for key, values in settings_said(said.grid).items()}
     names = ("data_root", "rounds", "split", "network", "clients", "participation")
     given = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
-    best = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle, by)[0]
-    print("best:", best)
+    if said.against and said.against not in numbers(said.method):
+        raise UserError(f"--against takes a setting of {said.method} that is a number, not {said.against!r}")
+    cells = search(said.method, said.data, said.seeds, grid, said.out, given, said.settle, by)
+    print("best:", cells[0])
+    if said.against:
+        title = f"{said.method} on {said.data}, {said.seeds} seed{'s' * (said.seeds > 1)}"
+        print(picture(said.method, cells, said.against, title, said.out.with_suffix(".png")))
 
 
 if __name__ == "__main__":

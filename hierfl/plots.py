@@ -420,6 +420,44 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
         return _save(plt, figure, path)
 
 
+def sensitivity(frame: pd.DataFrame, key: str, metrics: Mapping[str, str], path: Path, title: str) -> Path:
+    """Metrics against a setting, a panel for each metric, a line for each group with bars of one standard error.
+
+    Args:
+        frame: columns group, the key (NaN where it says nothing: a level line) and the metrics, by choice with a column
+            ``METRIC_se`` of standard errors.
+        key: the setting, a number.
+        metrics: {column: label}.
+        path: of the png.
+        title: above all.
+    """
+    groups = list(dict.fromkeys(frame["group"]))
+    with _styled() as plt:
+        figure, axes = plt.subplots(
+            1, len(metrics), figsize=(4.4 * len(metrics), 3.4), layout="constrained", squeeze=False
+        )
+        for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
+            for k, group in enumerate(groups):
+                mine, colour = frame[frame["group"] == group].sort_values(key), COLOURS[k % len(COLOURS)]
+                if mine[key].isna().all():
+                    ax.axhline(mine[metric].iloc[0], color=colour, lw=1.2, ls="--", label=group)
+                    continue
+                errors = mine.get(f"{metric}_se")
+                ax.errorbar(
+                    mine[key], mine[metric], None if errors is None else errors,
+                    color=colour, marker="o", ms=4, lw=1.4, capsize=2, label=group,
+                )  # fmt: skip
+            values = frame[key].dropna()
+            if len(values) and values.min() > 0 and values.max() >= 10 * values.min():
+                ax.set_xscale("log")
+            ax.set(xlabel=key, ylabel=label)
+            _percent(ax, metric.removeprefix("pm_").removeprefix("gm_"))
+        if len(groups) > 1:
+            axes[0, -1].legend(loc="best")
+        figure.suptitle(title, fontsize=10)
+        return _save(plt, figure, path)
+
+
 def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
     """Personal test accuracy against seconds in rounds, a panel for each split, a line for each method and seed.
 

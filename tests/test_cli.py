@@ -415,6 +415,10 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     with pytest.raises(UserError, match="fedavg has no pm_rmse"):
         choose.main([*smaller, "--out", str(other), "lr=0.02", "--by", "pm_rmse"])
     assert len(json.loads(other.read_text())["cells"]) == 2  # what was run is kept
+    choose.main([*smaller, "--out", str(other), "lr=0.02", "--against", "lr"])
+    assert (tmp_path / "other" / "search.png").stat().st_size > 5000
+    with pytest.raises(UserError, match="--against takes a setting of fedavg that is a number, not 'keeps'"):
+        choose.main([*smaller, "--out", str(other), "lr=0.01", "--against", "keeps"])
     for text, words in (
         ("{", "damaged, or no json"),
         ("[]", "holds no cells"),
