@@ -33,11 +33,13 @@ from .methods import load
 from .runner import build, configure, options_of, settings_said
 
 LABELS = {"pm_nll": "validation NLL", "pm_accuracy": "validation accuracy", "pm_rmse": "validation RMSE"}
+#: clients' rounds that diverged and were undone, of all seeds: the metrics are of what was left
+FAILED = "failed_local_steps"
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 
 def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str], settle: int) -> dict[str, float]:
-    """Validation metrics of one setting with one seed: means over the last evaluations."""
+    """Validation metrics of one setting with one seed, means over the last evaluations; how many steps diverged."""
     config = configure(method, data, given, settings)
     if settle == 1:
         config["run"]["evaluate_every"] = max(1, config["run"]["rounds"])
@@ -46,7 +48,8 @@ def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]
         raise UserError("there are no validation data to choose by")
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
     rows = ready.run(progress=False).rows[-settle:]
-    return {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
+    found = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
+    return {**found, FAILED: rows[-1]["failed"]}
 
 
 def search(
@@ -90,7 +93,7 @@ def search(
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
             cells.append({"settings": settings, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
-            print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN}, flush=True)
+            print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN or (k == FAILED and v)}, flush=True)
             _write(out, about, by, cells)
     return _write(out, about, by, cells)
 
@@ -145,13 +148,13 @@ def _criterion(cell: dict[str, Any], by: Sequence[str]) -> float:
 def _means(rows: list[dict[str, float]]) -> dict[str, float | None]:
     """Means over seeds and their standard errors; null where something was not finite."""
     numbers: dict[str, float | None] = {}
-    for name in rows[0]:
+    for name in (k for k in rows[0] if k != FAILED):
         values = np.array([row[name] for row in rows])
         finite = bool(np.isfinite(values).all())
         numbers[name] = float(values.mean()) if finite else None
         if len(rows) > 1:
             numbers[f"{name}_se"] = float(values.std(ddof=1) / len(rows) ** 0.5) if finite else None
-    return numbers
+    return {**numbers, FAILED: sum(row[FAILED] for row in rows)}
 
 
 def main(arguments: list[str]) -> None:
