@@ -78,7 +78,7 @@ def search(
     cells = read_cells(out, about, may_differ=("by",))  # the same cells may be judged anew
     cls = load(method).cls
     # (a setting that is newer than the file had its default)
-    done = [make_settings(cls, c["all_settings"]) for c in cells if "all_settings" in c]
+    done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in cells if "all_settings" in c]
     wanted = []  # (setting, with all that it does not name), of the whole grid before anything is run
     for values in itertools.product(*grid.values()):
         settings = dict(zip(grid, values, strict=True))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
-from hierfl.inference.method import make_settings
+from hierfl.inference.method import applicable, make_settings
 
 from .folder import read_config, write_text
 from .launch import launch
@@ -31,10 +31,11 @@ PRIVATE = ("seed", "redraws", "data_root", "method_digest", "device", "chunk", "
 def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a run was, whoever ran it where: its configuration without what is its own.
 
-    A setting that is newer than the run had its default.
+    A setting that is newer than the run had its default, and what changes nothing beside the others is left out.
     """
     told = {k: v for k, v in config["run"].items() if k not in PRIVATE}
-    settings = make_settings(load_method(config["run"]["method"]).cls, config["settings"])
+    cls = load_method(config["run"]["method"]).cls
+    settings = make_settings(cls, applicable(cls, config["settings"]))
     return {"run": told, "settings": {k: getattr(settings, k) for k in settings.__dataclass_fields__}}
 
 
