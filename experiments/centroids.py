@@ -38,10 +38,18 @@ VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
     "pFedVMP, equal precisions": ({"precision": "equal"}, ("", "")),
     "pFedVMP-avg": ({"precision": "count"}, ("2", "pfedvmp-avg")),
     "pFedVMP, diagonal": ({"precision": "diagonal"}, ("", "")),
+    "pFedVMP, cutoff 1e-3": ({"cutoff": 1e-3}, ("", "")),
     "pFedVMP": ({}, ("1", "pfedvmp")),
 }
 #: those that the paper compares
 PAPERS = ("FedPer", "pFedVMP-avg", "pFedVMP")
+#: differences between rows: the first should be better than the second
+CLAIMS = (
+    ("pFedVMP", "FedPer"), ("pFedVMP", "pFedVMP-avg"), ("pFedVMP-avg", "FedPer"), ("pFedVMP", "centroids at zero"),
+    ("pFedVMP", "pFedVMP, equal precisions"), ("pFedVMP", "pFedVMP, diagonal"), ("pFedVMP", "pFedVMP, cutoff 1e-3"),
+)  # fmt: skip
+STEPS = ("epochs", "lr", "batch", "momentum", "w_0")
+NETWORK = "cnn:32,64:512,leaky=0.1"
 #: share of the data set that the paper keeps, by data and beta
 KEPT = {
     ("fashion-mnist", 0.1): 0.5, ("fashion-mnist", 0.3): 0.25, ("cifar10", 0.1): 0.5, ("cifar10", 0.3): 0.25,
@@ -79,12 +87,17 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """A record for each variant whose runs have finished: numbers by seed, and accuracy over the rounds.
 
     Raises:
-        UserError: for runs of other data, rounds and the like than the first.
+        UserError: for runs of other data, rounds, steps and the like than the first.
     """
     import pandas as pd
 
     found: dict[str, dict[str, Any]] = {}
+    first: dict[str, Any] = {}
     for cell, folder, summary, setting in finished(out, cells):
+        told = applicable(PFedVMP, setting["settings"])
+        for name in (*STEPS, "distance"):  # (of distance nothing is told without centroids)
+            if name in told and first.setdefault(name, told[name]) != told[name]:
+                raise UserError(f"the runs in {out} differ in {name}: {cell.name} has {told[name]}")
         metrics = pd.read_csv(folder / "metrics.csv")
         metrics = metrics[metrics["split"] == "test"]
         record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "setting": {}, "runs": []})
@@ -108,21 +121,37 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [found[name] for name in VARIANTS if name in found]
 
 
+def differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each claim, in accuracy (pooled, and mean over clients) and NLL, paired by seed: mean and standard error."""
+    found, by_name = [], {row["variant"]: row for row in rows}
+    for better, worse in CLAIMS:
+        if better not in by_name or worse not in by_name:
+            continue
+        pair = by_name[better], by_name[worse]
+        one, two = (dict(zip(row["seeds"], row["runs"], strict=True)) for row in pair)
+        if seeds := sorted(one.keys() & two.keys()):
+            gaps = {k: mean_and_error([one[s][k] - two[s][k] for s in seeds]) for k in ("pooled", "accuracy", "nll")}
+            found.append({"better": better, "worse": worse, "seeds": seeds, **gaps})
+    return found
+
+
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """What was run, and a row for each variant."""
+    """What was run, a row for each variant, and the differences."""
     one = rows[0]["setting"]
     theirs: dict[tuple[str, ...], Any] = {}
-    split = one["split"].partition(",")[0]
-    for table in ("1", "2"):
+    split, more = one["split"].partition(",")[::2]
+    kept = KEPT.get((one["data"], float(split.partition(":")[2])))
+    papers = one["network"] == NETWORK and more == f"keep={kept:g},redraw" if kept else False
+    for table in ("1", "2") if papers else ():  # (what was published is of the paper's data and network)
         theirs |= {(table, *map(str, key)): v for key, v in published_numbers("pfedvmp", table, split).items()}
     lines = [
         f"{one['data']}, {one['clients']} clients, {one['split']}, {one['network']}, {one['rounds']} rounds (paper: "
-        + f"1,000), xi of the squared distance's {rows[-1]['setting']['distance']} over features; last round, mean ± "
-        + "standard error over seeds. Accuracy is of all clients' test data together; the coefficient of variation is "
-        + "of clients' own.",
+        + f"1,000), {', '.join(f'{k} {one[k]}' for k in STEPS)}, xi of the squared distance's "
+        + f"{rows[-1]['setting']['distance']} over features; last round, mean ± standard error over seeds. Accuracy is "
+        + "of all clients' test data together; the coefficient of variation is of clients' own.",
         "",
         "| | seeds | accuracy, % | published | mean over clients, % | variation | NLL | ECE | failed "
-        "| kB a message | xi |",
+        "| kB a message | settings |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
@@ -130,13 +159,23 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         published = theirs.get((table, one["data"], str(one["clients"]), method, "PM"))
         shown = [percent(mean_and_error([run[name] for run in runs])) for name in ("pooled", "accuracy")]
         mean = {name: mean_and_error([run[name] for run in runs])[0] for name in ("cv", "nll", "ece")}
-        flat, beside = row["setting"]["prior"] == "flat", "" if published is None else published.accuracy
+        told = applicable(PFedVMP, {k: row["setting"][k] for k in PFedVMP.Settings.__dataclass_fields__})
+        beside = "" if published is None else published.accuracy
         cells = [
             row["variant"], len(row["seeds"]), shown[0], beside, shown[1], *(f"{mean[k]:.3f}" for k in mean),
             sum(run["failed"] for run in runs), f"{runs[0]['bytes_per_message'] / 1e3:,.0f}",
-            "" if flat else row["setting"]["xi"],
+            ", ".join(f"{k} {told[k]:g}" for k in ("xi", "alpha", "cutoff") if k in told),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    gaps = differences(rows)
+    if gaps:
+        lines += ["", "| difference, paired by seed | seeds | accuracy, points | mean over clients, points | NLL |",
+                  "|---|---:|---:|---:|---:|"]  # fmt: skip
+    for gap in gaps:
+        points = [percent(gap[name]) for name in ("pooled", "accuracy")]
+        mean, error = gap["nll"]
+        nll = f"{mean:.3f}" + ("" if error is None else f" ± {error:.3f}")
+        lines.append(f"| {gap['better']} less {gap['worse']} | {len(gap['seeds'])} | {' | '.join(points)} | {nll} |")
     return "\n".join([*lines, ""])
 
 
@@ -210,7 +249,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--beta", type=float, default=0.3, help="of the Dirichlet split")
     parser.add_argument("--keep", type=float, help="share of the data set; by default the paper's")
     parser.add_argument("--clients", type=int, default=50)
-    parser.add_argument("--network", default="cnn:32,64:512,leaky=0.1")
+    parser.add_argument("--network", default=NETWORK)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=list(PAPERS), metavar="NAME", help="some of the table's names")
@@ -265,7 +304,9 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"no run of this table has finished in {said.out}")
     from hierfl.plots import curves
 
-    folders.write_text(said.out / "centroids.json", json.dumps(rows, indent=1) + "\n")
+    folders.write_text(
+        said.out / "centroids.json", json.dumps({"rows": rows, "differences": differences(rows)}, indent=1) + "\n"
+    )
     folders.write_text(said.out / "centroids.md", markdown(rows))
     lines = [(row["variant"], run["rounds"], run["pooled_by_round"]) for row in rows for run in row["runs"]]
     curves(lines, "test accuracy, all clients together", f"{said.data}, {given['split']}", said.out / "curve.png")

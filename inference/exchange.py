@@ -115,7 +115,8 @@ class ConfidenceWeighted:
 class GaussianProduct:
     """The mean of the product of Gaussian factors: Lambda = sum Lambda_j, mu = Lambda^-1 sum Lambda_j mu_j.
 
-    pFedVMP, Eq. 12 and 13. Where no factor says anything the value stays as it was. A scalar precision n_j is
+    pFedVMP, Eq. 12 and 13, of the clients that report in the round. Where none of them says anything the value stays as
+    it was, whatever the prior. A scalar precision n_j is
     :class:`SampleWeighted`, tau_j :class:`ConfidenceWeighted`.
 
     Args:
@@ -149,7 +150,8 @@ class GaussianProduct:
         if self.prior:
             weight = product.linear.new_full((*value.shape[:-1], 1), self.prior)
             product = product * Gaussian(torch.zeros_like(product.linear), weight, "scalar")
-        return {name: product.mean(value)}
+        spoken = (total["precision"] != 0).any(-1, keepdim=True)
+        return {name: torch.where(spoken, product.mean(value), value)}
 
 
 @dataclass(frozen=True)

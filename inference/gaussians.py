@@ -70,27 +70,22 @@ class Gaussian:
     def mean(self, otherwise: Tensor) -> Tensor:
         """mu = Lambda^-1 h, the mode: (..., D), in double precision whatever the factors' type.
 
-        Along directions of which the factors say nothing the mean is ``otherwise`` (..., D). That is where they are all
-        of them where Lambda is no precision (not positive, but for rounding).
+        Along directions of which the factors say nothing (but for rounding, beside what they say of others) the mean is
+        ``otherwise`` (..., D); in all directions where Lambda is no precision, with a negative one among them.
         """
         h, precision, start = self.linear.double(), self.precision.double(), otherwise.double()
         gap = h - _times(precision, start, self.kind)
-        if self.kind != "full":
-            known = precision > 0
-            return (start + torch.where(known, gap / torch.where(known, precision, 1.0), 0.0)).to(otherwise)
         little = h.shape[-1] * torch.finfo(h.dtype).eps
+        if self.kind != "full":
+            return (start + _solved(precision, gap, little)).to(otherwise)
         root, failed = torch.linalg.cholesky_ex(precision)
         pivots = root.diagonal(dim1=-2, dim2=-1).square()
         sound = (failed == 0) & (pivots.amin(-1) > little * pivots.amax(-1))
         step = torch.where(sound[..., None], torch.cholesky_solve(gap[..., None], root)[..., 0], 0.0)
         if not bool(sound.all()):  # (most often it is: then this is the one thing that the device is asked)
             values, vectors = torch.linalg.eigh(precision[~sound])
-            largest = values.abs().amax(-1, keepdim=True)
-            along = (vectors.mT @ gap[~sound][..., None])[..., 0]
-            known = values > little * largest
-            along = torch.where(known, along / torch.where(known, values, 1.0), 0.0)
-            proper = (values >= -little * largest).all(-1, keepdim=True)
-            step[~sound] = torch.where(proper, (vectors @ along[..., None])[..., 0], 0.0)
+            along = _solved(values, (vectors.mT @ gap[~sound][..., None])[..., 0], little)
+            step[~sound] = (vectors @ along[..., None])[..., 0]
         return (start + step).to(otherwise)
 
     def packed(self) -> Tensor:
@@ -122,11 +117,21 @@ def _times(precision: Tensor, vector: Tensor, kind: Kind) -> Tensor:
     return (precision @ vector[..., None])[..., 0] if kind == "full" else precision * vector
 
 
+def _solved(precision: Tensor, gap: Tensor, little: float) -> Tensor:
+    """gap / precision (..., 1 or D), zero where that is nothing, and everywhere where one of them is negative."""
+    least = little * precision.abs().amax(-1, keepdim=True)
+    known = precision > least
+    step = torch.where(known, gap / torch.where(known, precision, 1.0), 0.0)
+    return torch.where((precision >= -least).all(-1, keepdim=True), step, 0.0)
+
+
 def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float) -> Gaussian:
     """What a sample says of its population's mean as pFedVMP has it: N(mean, (pinv(Sigma) + alpha I)^-1).
 
     Sigma is the sample's covariance, divided by its size; variances below ``cutoff`` times the largest count as zero,
-    and so does their inverse. The precision is that of one example, however many there are (Eq. 11).
+    and so does their inverse; so do all that are rounding errors of x. It is no precision of the mean (Eq. 11): with
+    many examples it tends to that of a single one; up to Z = D it grows with Z, which is its rank, and far beyond that
+    of a single one, as the least variances are found too small.
 
     Args:
         x: (Z, D), at least one.
@@ -138,6 +143,7 @@ def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float) -> Gaussia
         A factor in double precision; not finite where the sample is not.
     """
     z, d = x.shape
+    noise = (4 * torch.finfo(x.dtype).eps * x.abs().amax()).square().double()
     x = x.double()
     if not bool(x.isfinite().all()):  # (no eigenvalues can be found)
         shape = (d, d) if kind == "full" else (d,)
@@ -146,24 +152,23 @@ def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float) -> Gaussia
     centred = x - mean
     if kind == "diagonal":
         variance = centred.square().mean(0)
-        precision = _inverse(variance, cutoff) + alpha
+        precision = _inverse(variance, cutoff, noise) + alpha
     elif kind == "full":
         if z <= d:  # the smaller of the two Gram matrices has the same eigenvalues
             values, left = torch.linalg.eigh(centred @ centred.mT / z)
             # Sigma = A^T A / Z has the eigenvectors A^T u / sqrt(Z lambda), u those of A A^T / Z
-            half = centred.mT @ (left * (_inverse(values, cutoff) / z**0.5))
+            half = centred.mT @ (left * (_inverse(values, cutoff, d * noise) / z**0.5))
             precision = half @ half.mT
         else:
             values, vectors = torch.linalg.eigh(centred.mT @ centred / z)
-            precision = (vectors * _inverse(values, cutoff)) @ vectors.mT
+            precision = (vectors * _inverse(values, cutoff, d * noise)) @ vectors.mT
         precision = precision + alpha * torch.eye(d, dtype=x.dtype, device=x.device)
     else:
         raise UserError(f"a sample's spread is diagonal or full, not {kind}")
     return Gaussian.of(mean, precision, kind)
 
 
-def _inverse(values: Tensor, cutoff: float) -> Tensor:
-    """1 / values, and zero for those below a share of the largest."""
-    largest = values.amax()
-    there = (values > cutoff * largest) & (largest > 0)
+def _inverse(values: Tensor, cutoff: float, noise: Tensor) -> Tensor:
+    """1 / values, and zero for those below a share of the largest, or of the size of rounding errors."""
+    there = values > torch.maximum(cutoff * values.amax(), noise)
     return torch.where(there, 1 / torch.where(there, values, 1.0), 0.0)

@@ -5,10 +5,14 @@ class looks like should not. Every class k has a centroid mu_k in the space of t
 
     w_j            ~ flat                                             head, the client's own (a point)
     mu_k           ~ flat, or N(0, I / prior_precision)               centroids, shared
-    z_ij           = h_theta(x_ij) ~ N(mu_{y_ij}, I / (2 xi))         features are drawn around their class's centroid
+    z_ij           = h_theta(x_ij) ~ N(mu_{y_ij}, I / (2 xi'))        features are drawn around their class's centroid
     y_ij | z_ij    ~ Categorical(softmax(w_j^T z_ij))
 
-    minimised by client j: sum_i [ -log p(y_ij | z_ij, w_j) + xi |z_ij - mu_{y_ij}|^2 ]                        (Eq. 9)
+    minimised by client j: sum_i [ -log p(y_ij | z_ij, w_j) + xi' |z_ij - mu_{y_ij}|^2 ]                       (Eq. 9)
+
+xi' is xi, or xi / D where the distance is the mean of the squares (the default): the paper does not say which. z is no
+datum: it is what theta makes of x, so that its site is a factor that holds theta, and ELBOs of different xi or distance
+are not comparable.
 
 A round: every client trains theta and w_j on that objective, the centroids held, and then tells what its features say
 of them: for each class that it has a Gaussian factor q_j(mu_k) with the mean of its features and the precision

@@ -13,6 +13,8 @@ from hierfl import UserError
 from hierfl.experiments import centroids
 from hierfl.experiments.tables import published_numbers
 
+ALL_BUT_COVARIANCES = ("FedPer", "centroids at zero", "pFedVMP, equal precisions", "pFedVMP-avg")
+
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -29,7 +31,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_cells_and_numbers(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
     centroids.main([*tiny, "--seeds", "2", "--set", "lr=0.05", "xi=0.5"])
-    rows = {row["variant"]: row for row in json.loads(Path("t/centroids.json").read_text())}
+    rows = {row["variant"]: row for row in json.loads(Path("t/centroids.json").read_text())["rows"]}
     assert list(rows) == list(centroids.PAPERS)
     assert [rows[name]["setting"]["prior"] for name in rows] == ["flat", "hierarchical", "hierarchical"]
     assert [rows[name]["setting"]["precision"] for name in rows] == ["full", "count", "full"]
@@ -46,7 +48,13 @@ def test_cells_and_numbers(tiny: list[str], capsys: pytest.CaptureFixture) -> No
             assert run["rounds"] == [1, 6]
             assert run["pooled_by_round"][-1] == pytest.approx(pooled[-1])
         mean, error = 100 * np.mean(pooled), 100 * np.std(pooled, ddof=1) / 2**0.5
-        assert f"| {name} | 2 | {mean:.2f} ± {error:.2f} |" in said
+        assert f"| {name} | 2 | {mean:.2f} ± {error:.2f} |  |" in said  # (other data and network than the paper's)
+    gaps = {(g["better"], g["worse"]): g for g in json.loads(Path("t/centroids.json").read_text())["differences"]}
+    assert len(gaps) == 3
+    by_seed = [[run["nll"] for run in rows[name]["runs"]] for name in ("pFedVMP", "FedPer")]
+    paired = np.subtract(*by_seed)
+    assert gaps["pFedVMP", "FedPer"]["nll"] == pytest.approx([paired.mean(), paired.std(ddof=1) / 2**0.5])
+    assert "| pFedVMP-avg less FedPer | 2 |" in said
     kilobytes = [rows[name]["runs"][0]["bytes_per_message"] for name in rows]
     base = 4 * (36 * 6 + 6 + 1)  # weights, biases and n_j, in single precision
     messages = [base, base + 8 * 4 * (6 + 1) + 4 * 4, base + 8 * 4 * (6 + 21) + 4 * 4]
@@ -56,8 +64,10 @@ def test_cells_and_numbers(tiny: list[str], capsys: pytest.CaptureFixture) -> No
     assert len(stamps) == 6
     centroids.main([*tiny, "--seeds", "1", "--set", "lr=0.05", "xi=0.5", "--methods", "centroids at zero"])
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
-    again = [row["variant"] for row in json.loads(Path("t/centroids.json").read_text())]
+    again = [row["variant"] for row in json.loads(Path("t/centroids.json").read_text())["rows"]]
     assert again == ["FedPer", "centroids at zero", "pFedVMP-avg", "pFedVMP"]
+    with pytest.raises(UserError, match="differ in lr: pfedvmp-diagonal-0 has 0.2"):
+        centroids.main([*tiny, "--seeds", "1", "--set", "lr=0.2", "xi=0.5", "--methods", "pFedVMP, diagonal"])
 
 
 def test_the_papers_settings() -> None:
@@ -70,7 +80,7 @@ def test_the_papers_settings() -> None:
     for name, settings in found.items():
         assert settings.items() >= steps.items()
         assert settings["xi"] == (50 if name == "FedPer" else 5)
-        assert settings["alpha"] == (2 if name in ("pFedVMP", "pFedVMP, diagonal") else 1)
+        assert settings["alpha"] == (1 if name in ALL_BUT_COVARIANCES else 2)
     assert len({json.dumps(settings) for settings in found.values()}) == len(found)
     table = published_numbers("pfedvmp", "1", "dirichlet:0.3")
     assert table["fashion-mnist", 50, "pfedvmp", "PM"].accuracy == 95.60

@@ -18,8 +18,11 @@ from hierfl import Federation, UserError
 from hierfl.inference import fit
 from hierfl.inference.compression import message_bytes
 from hierfl.inference.method import Exchange, Local, Start, visible
-from hierfl.inference.predict import features
-from hierfl.inference.svi import elbo, plan
+from hierfl.inference.options import Options
+from hierfl.inference.predict import adapted, features
+from hierfl.inference.run import Fit
+from hierfl.inference.server import participants
+from hierfl.inference.svi import elbo, global_log_prob, plan
 from hierfl.models import FedPer, PFedV, PFedVMP
 from hierfl.networks import architecture
 
@@ -98,34 +101,46 @@ def test_the_objective_is_equation_9(distance: str) -> None:
 @pytest.mark.parametrize(
     ("precision", "more"),
     [("full", {}), ("full", {"alpha": 0.3, "cutoff": 0.05, "prior_precision": 2.0}), ("diagonal", {}), ("count", {}),
-     ("equal", {"prior_precision": 0.5})],
+     ("equal", {"prior_precision": 0.5}), ("full", {"distance": "mean", "momentum": 0.5, "prior_precision": 2.0})],
 )  # fmt: skip
-def test_rounds_by_hand(precision: str, more: dict[str, float]) -> None:
-    """Three rounds, client after client in plain torch, products of densities by their formula."""
-    fed = bumps()
-    method = method_of(fed, precision=precision, xi=0.2, distance="sum", lr=0.05, batch=4, epochs=2, **more)
-    run = fit(method, fed, rounds=3, chunk=3, dtype=torch.float64, progress=False, seed=3)
+@pytest.mark.parametrize("participation", [1.0, 0.5])
+def test_rounds_by_hand(precision: str, more: dict[str, object], participation: float) -> None:
+    """Rounds, client after client in plain torch, products of densities by their formula.
+
+    Where half of them report, classes are first heard of late, and missing in later rounds.
+    """
+    fed, seed, rounds = bumps(), 3, 3 if participation == 1 else 6
+    given = {"xi": 0.2, "distance": "sum", "lr": 0.05, "batch": 4, "epochs": 2, **more}
+    method = method_of(fed, precision=precision, **given)
+    run = fit(
+        method, fed, rounds=rounds, chunk=3, dtype=torch.float64, progress=False, seed=seed, participation=participation
+    )
     s, start, d = method.settings, Start.of(method.network, 3), method.features
     base = {k: v.double() for k, v in start.base.items()}
     heads = dict.fromkeys(range(3), 0.1 * start.head)
-    mu, known = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.bool)
-    for t in (1, 2, 3):
+    mu, counts = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.float64)
+    xi, kept = s.xi / (d if s.distance == "mean" else 1), 0
+    for t in range(1, rounds + 1):
+        reporting = participants(fed, t, seed, participation, 1)
+        n_all = sum(fed.sizes()[j] for j in reporting)
         totals: dict[str, Tensor] = {}
         top = s.prior_precision * torch.eye(d).double().repeat(CLASSES, 1, 1)
         down = torch.zeros(CLASSES, d, dtype=torch.float64)
-        heard = known.clone()
+        heard = torch.zeros_like(counts)
         for j, n in enumerate(fed.sizes()):
             client = Torch(method, base, heads[j])
-            optimizer = torch.optim.SGD(client.parameters(), lr=0.05)
-            local = Local(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
+            optimizer = torch.optim.SGD(client.parameters(), lr=0.05, momentum=s.momentum)
+            local = Local(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
             for step in plan(local, 0, 0, 4, 2):
                 index = fed.train[j][step[step >= 0]]
                 optimizer.zero_grad()
-                (client.loss(fed.x[index].double(), fed.y[index], 0.2, mu, known) / len(index)).backward()
+                (client.loss(fed.x[index].double(), fed.y[index], xi, mu, counts > 0) / len(index)).backward()
                 optimizer.step()
             heads[j] = torch.cat([client.head.weight.flatten(), client.head.bias]).detach()
+            if j not in reporting:
+                continue
             for name, value in client.base.named_parameters():
-                totals[name] = totals.get(name, 0) + n / sum(fed.sizes()) * value.detach()
+                totals[name] = totals.get(name, 0) + n / n_all * value.detach()
             x, y = fed.x[fed.train[j]].double(), fed.y[fed.train[j]]
             with torch.no_grad():
                 z = client.base(x)
@@ -140,14 +155,16 @@ def test_rounds_by_hand(precision: str, more: dict[str, float]) -> None:
                 }[precision].double()
                 top[k] += precision_k
                 down[k] += precision_k @ own.mean(0)
-                heard[k] = True
+                heard[k] += len(own)
         base = {f"base.{k}": v for k, v in totals.items()}
-        known = heard
-        mu = torch.linalg.solve(top, down)
+        kept += int(((heard == 0) & (counts > 0)).any())
+        for k in heard.nonzero().flatten().tolist():
+            mu[k], counts[k] = torch.linalg.solve(top[k], down[k]), heard[k]
+    assert (kept > 0) == (participation < 1)  # some class was missing in a later round
     for name, value in base.items():
         assert torch.allclose(run.shared[name], value, atol=1e-8), name
     assert torch.allclose(run.shared["centroids"], mu, atol=1e-7)
-    assert torch.equal(run.shared["counts"], torch.bincount(fed.y[torch.cat(fed.train)], minlength=CLASSES).double())
+    assert torch.equal(run.shared["counts"], counts)
     for j in range(3):
         assert torch.allclose(run.personal["w_j_point"][j], heads[j], atol=1e-8)
 
@@ -235,6 +252,38 @@ def test_a_client_that_diverges_is_left_out(precision: str) -> None:
     assert torch.equal(run.shared["counts"], there.to(run.shared["counts"]))
 
 
+def test_features_beyond_all_bounds_are_never_averaged_in() -> None:
+    """The weights are finite, and what they make of the examples is not: the message says so, and is dropped."""
+    fed = bumps((20, 20, 20))
+    x = fed.x.clone()
+    x[fed.train[1][7]] = 3e38
+
+    class Steep(PFedVMP):
+        def shared(self, start: Start) -> dict[str, Tensor]:
+            return {k: v.abs() + k.startswith("base") for k, v in super().shared(start).items()}
+
+    method = Steep(architecture("mlp:6", fed), epochs=0)
+    fitting = Fit(method, replace(fed, x=x), Options(rounds=1))
+    run = fitting.run(progress=False)
+    assert fitting.failures == 0
+    assert fitting.server.dropped.tolist() == [0, 1, 0]
+    assert run.shared["centroids"].isfinite().all()
+    assert (run.shared["centroids"].abs().sum(1) > 0).tolist() == [True, True, True, True]
+
+
+def test_the_prior_of_the_centroids_is_in_the_model() -> None:
+    fed = bumps().to(dtype=torch.float64)
+    for weight in (0.0, 2.0):
+        method = method_of(fed, prior_precision=weight)
+        start = Start.of(method.network, 0)
+        shared = {k: v.double() for k, v in method.shared(start).items()}
+        mu = shared["centroids"] = torch.randn(CLASSES, 6, dtype=torch.float64, generator=torch.Generator())
+        personal = {k: v.double()[None, None] for k, v in method.personal(start).items()}
+        found = global_log_prob(method, fed.template(), shared, personal)
+        normal = torch.distributions.Normal(0.0, 2.0**-0.5).log_prob(mu).sum() if weight else torch.zeros(())
+        assert torch.isclose(found, normal.to(found), rtol=1e-6)
+
+
 def test_predictions_and_a_newcomer() -> None:
     """The shared base under the client's own head; a newcomer trains a head from the mean of the others'."""
     fed = bumps((40, 40, 40), test=0.3)
@@ -245,12 +294,21 @@ def test_predictions_and_a_newcomer() -> None:
     with torch.no_grad():
         theirs = client.head(client.base(x)).softmax(-1)
     assert torch.allclose(run.predict(fed.x[fed.test[1]], 1, draws=0), theirs, atol=1e-9)
-    index = fed.train[0]
-    before, after = (
-        run.predict_new_client(fed.x[index], draws=0, given=(fed.x[index], fed.y[index]), rounds=r) for r in (0, 20)
-    )
-    nll = [float(-p.gather(1, fed.y[index][:, None]).log().mean()) for p in (before, after)]
-    assert nll[1] < nll[0]
+    index = fed.train[0][:7]  # (less than a minibatch: one step an epoch)
+    head = run.personal["w_j_point"].mean(0)
+    by_hand = Torch(run.fitted.method, run.shared, head)
+    optimizer = torch.optim.SGD(by_hand.head.parameters(), lr=0.05)
+    for rounds in (0, 20):
+        said = run.predict_new_client(fed.x[index], draws=0, given=(fed.x[index], fed.y[index]), rounds=rounds)
+        for _ in range(rounds):
+            optimizer.zero_grad()
+            cross_entropy(by_hand.head(by_hand.base(fed.x[index].double())), fed.y[index]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            assert torch.allclose(said, by_hand.head(by_hand.base(fed.x[index].double())).softmax(-1), atol=1e-9)
+    served = adapted(run.fitted, fed.x[index], fed.y[index], 1)
+    assert served.personal.keys() == {"w_j_point"}
+    assert run.fitted.method.adaptation()[0].trains == ("w_j_point",)
     posterior = run.posterior(draws=4)
     assert set(posterior.log_likelihood.data_vars) == {"y"}
 
