@@ -175,6 +175,38 @@ def _table(first: str, *others: str) -> Table:
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Finished runs; first the one in question.")],
+    loo: Annotated[bool | None, typer.Option(help="Leave-one-out. [default: where all runs have draws]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The comparison's folder. [default: a new one in ./runs]")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the comparison that is in --out.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table.")] = False,
+) -> None:
+    """Compare runs of the same data client by client: gains with intervals, who gains, leave-one-out."""
+    from .compare import compared, heading, make, refuse, shown, write
+
+    refuse(out, overwrite)
+    found = compared(runs, loo)
+    folder = make(out)
+    write(found, folder)
+    if quiet:
+        return
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    console.print(heading(found))
+    for one in shown(found):
+        console.print(f"\n{one.before}")
+        table = _plain(*one.columns)
+        for row in one.rows:
+            table.add_row(*row)
+        console.print(table)
+        if one.after:
+            console.print(one.after.strip())
+    console.print(f"everything is in {folder}", soft_wrap=True)
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run's folder.")],
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie, if elsewhere.")] = None,

@@ -224,6 +224,7 @@ def summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[st
     return {
         "method": name,
         **{k: federation.about.get(k) for k in ("data", "split", "redraws")},
+        "federation": federation.digest(),
         "clients": federation.clients,
         "rounds": options.rounds,
         "participation": options.participation,

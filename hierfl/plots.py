@@ -420,6 +420,48 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
         return _save(plt, figure, path)
 
 
+def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
+    """Gains of one metric over others, each with its interval, and zero: rows of a comparison's table."""
+    ax = _axis(ax)
+    kinds = {"mean": "at the posterior mean", "draws": "averaged over draws"}
+    names = list(dict.fromkeys(table["over"]))
+    shown = [kind for kind in kinds if kind in set(table["kind"])]
+    for k, kind in enumerate(shown):
+        part = table[table["kind"] == kind].set_index("over")
+        at = [names.index(name) + 0.22 * (k - (len(shown) - 1) / 2) for name in part.index]
+        errors = np.stack([part["gain"] - part["low"], part["high"] - part["gain"]]).clip(0)
+        ax.errorbar(part["gain"], at, xerr=errors, fmt="o", ms=4, capsize=2, color=COLOURS[k], label=kinds[kind])
+    ax.axvline(0, color=QUIET, lw=1, ls="--")
+    ax.set_yticks(range(len(names)), [f"over {name}" for name in names])
+    ax.set(xlabel=f"gain: {label.partition(',')[0]}", ylim=(len(names) - 0.5, -0.5), title="Gain, 95 % interval")
+    ax.grid(visible=False, axis="y")
+    if label.endswith("pp"):
+        from matplotlib.ticker import PercentFormatter
+
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    if len(shown) > 1:
+        ax.legend(loc="best")
+    return ax
+
+
+def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -> Any:
+    """Each client's gain against its number of training examples, and the mean of the clients of about that size."""
+    ax = _axis(ax)
+    part = gains[["n", metric]].dropna()
+    ax.scatter(part["n"], part[metric], s=20, color=PERSONAL, alpha=0.5, edgecolor="none")
+    ax.axhline(0, color=QUIET, lw=1, ls="--")
+    if part["n"].max() > part["n"].min():
+        part = part.sort_values("n")
+        places = np.array_split(np.arange(len(part)), max(1, min(6, len(part) // 8)))
+        means = np.stack([part.iloc[place].mean().to_numpy() for place in places])
+        ax.plot(*means.T, color=INK, lw=1.6, marker="o", ms=3, label="mean of clients of this size")
+        ax.legend(loc="best")
+    ax.set(ylabel=label, title="Who gains")
+    _sizes(ax, part["n"])
+    _percent(ax, metric)
+    return ax
+
+
 def sensitivity(frame: pd.DataFrame, key: str, metrics: Mapping[str, str], path: Path, title: str) -> Path:
     """Metrics against a setting, a panel for each metric, a line for each group with bars of one standard error.
 

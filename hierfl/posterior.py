@@ -21,6 +21,7 @@ def to_inference_data(
     prior: Mapping[str, np.ndarray],
     log_likelihood: Mapping[str, np.ndarray],
     posterior_predictive: Mapping[str, np.ndarray],
+    sample_stats: Mapping[str, np.ndarray],
     observed: Mapping[str, np.ndarray],
     obs_client: Sequence[str],
     constants: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
@@ -32,19 +33,20 @@ def to_inference_data(
         clients: the J clients' names.
         posterior, prior: (chain, draw, J, *event).
         log_likelihood, posterior_predictive: (chain, draw, N).
+        sample_stats: (chain, draw, J).
         observed: (N,).
         obs_client: the client of each of the N observations.
         constants: name -> (dimension names, array); "client" is the clients' dimension.
         about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
 
     Returns:
-        Groups posterior, prior, posterior_predictive, log_likelihood, observed_data and constant_data; empty ones
-        are left out.
+        Groups posterior, prior, posterior_predictive, log_likelihood, sample_stats, observed_data and constant_data;
+        empty ones are left out.
     """
     az = import_arviz()
     personal = {
         name: ["client", *(f"{name}_dim_{k}" for k in range(value.ndim - 3))]
-        for name, value in {**posterior, **prior}.items()
+        for name, value in {**posterior, **prior, **sample_stats}.items()
     }
     flat = {name: ["obs"] for name in (*log_likelihood, *posterior_predictive, *observed)}
     constant = {name: list(dims) for name, (dims, _) in constants.items()}
@@ -53,6 +55,7 @@ def to_inference_data(
         "prior": prior,
         "posterior_predictive": posterior_predictive,
         "log_likelihood": log_likelihood,
+        "sample_stats": sample_stats,
         "observed_data": observed,
         "constant_data": {name: value for name, (_, value) in constants.items()},
     }
@@ -72,6 +75,42 @@ def to_inference_data(
         if "obs" in dataset.dims:
             setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
     return data
+
+
+def loo(data: Any) -> Any:
+    """Leave-one-out cross-validation by Pareto-smoothed importance sampling, pointwise: an ArviZ ``ELPDData``.
+
+    ``az.loo`` takes draws for draws of the posterior, as chains' are. Where the draws are a guide's, sample_stats says
+    so (lp, the client's log joint, and guide_lp, log q): then an example's weights are p(w_j, the client's other
+    examples) / q(w_j), so that what the guide gets wrong of the posterior is corrected, as far as Pareto's k allows
+    (Magnusson et al., ICML 2019; Vehtari et al., JMLR 2024).
+
+    Args:
+        data: an InferenceData with log_likelihood "y", as :func:`to_inference_data` makes them.
+    """
+    az = import_arviz()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # (large k are in the result, and those who ask are told)
+        found = az.loo(data, pointwise=True, var_name="y")
+    stats = getattr(data, "sample_stats", None)
+    if stats is None or not {"lp", "guide_lp"} <= set(stats.data_vars):
+        return found
+    stacked = {"__sample__": ("chain", "draw")}
+    density = data.log_likelihood["y"].stack(stacked).astype(float)  # (N, S)
+    ratio = (stats["lp"] - stats["guide_lp"]).stack(stacked).astype(float)
+    owner = data.posterior.indexes["client"].get_indexer(density["client"].values)
+    ratio = ratio.transpose("client", "__sample__").values
+    log_density = density.transpose("obs", "__sample__").values
+    with np.errstate(over="ignore"):  # (in its fit of the tail, where it means a weight of zero)
+        weights, k = az.psislw(ratio[owner] - log_density)
+        whole, _ = az.psislw(ratio)
+    left_out = np.logaddexp.reduce(weights + log_density, axis=-1)
+    lppd = np.logaddexp.reduce(whole[owner] + log_density, axis=-1)
+    found["elpd_loo"], found["se"] = left_out.sum(), (len(left_out) * left_out.var()) ** 0.5
+    found["p_loo"] = (lppd - left_out).sum()
+    found["loo_i"], found["pareto_k"] = found["loo_i"].copy(data=left_out), found["pareto_k"].copy(data=k)
+    found["warning"] = bool((k > found["good_k"]).any())
+    return found
 
 
 def import_arviz() -> Any:

@@ -40,7 +40,7 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
     parts = [client_draws(fitted, j, draws) for j in range(federation.clients)]
 
     def gathered(group: str) -> dict[str, np.ndarray]:
-        join = np.stack if group in ("posterior", "prior") else np.concatenate
+        join = np.stack if group in ("posterior", "prior", "sample_stats") else np.concatenate
         return {name: join([part[group][name] for part in parts], axis=2) for name in parts[0][group]}
 
     everyone = fitted.values(range(federation.clients))
@@ -56,6 +56,7 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
         prior=gathered("prior"),
         log_likelihood=gathered("log_likelihood"),
         posterior_predictive=gathered("posterior_predictive"),
+        sample_stats=gathered("sample_stats"),
         observed={"y": np.concatenate([federation.y[i].cpu().numpy() for i in federation.train])},
         obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
         constants=constants,
@@ -65,6 +66,9 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
 
 def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     """One client's arrays: posterior and prior (chains, draws, *event), the data's (chains, draws, n_j).
+
+    Where the guide is of the client's latents alone, no chain's and no point, sample_stats has its log density at the
+    draws (chains, draws), and that of the client's latents and data: what :func:`hierfl.posterior.loo` needs.
 
     float32 or int16; one chain where the guide is no chain's, and for the prior.
     """
@@ -96,12 +100,24 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
         prior = fitted.prior_sites(federation.template(), fitted.values([j]), draws, "prior", client)
         for name in personal:
             groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(2)
+    groups["sample_stats"] = {}
+    if personal.keys() == latents.keys() and personal and all(_spread(site.fn) for site in personal.values()):
+        q, p = (sum(s[k].fn.log_prob(site.value) for k, site in personal.items()) for s in (latents, sites))
+        joint = {"lp": p.squeeze(-1) + density.sum(-1), "guide_lp": q.squeeze(-1)}
+        groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(2) for k, v in joint.items()}
     predicted = drawn(said, 0)
     groups["log_likelihood"] = {"y": drawn(density, 0)}
     groups["posterior_predictive"] = {
         "y": predicted.astype(np.int16) if federation.task == "classification" else predicted
     }
     return groups
+
+
+def _spread(fn: Any) -> bool:
+    """Whether a guide's site is a density: no chain's draws, and no point."""
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    return not isinstance(fn, Delta | Draws)
 
 
 def guide_sites(fitted: Fitted) -> dict[str, Site]:

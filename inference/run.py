@@ -370,7 +370,10 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row per client: sizes, test metrics of its personal model, and what the method has."""
+        """One row per client: sizes, test metrics of its personal model, and what the method has.
+
+        Metrics are at the posterior mean; with ``draws_`` before their name, averaged over draws.
+        """
         import pandas as pd
 
         federation = self.fitted.federation
@@ -378,6 +381,8 @@ class Run:
         rows = self.client_metrics[0]
         columns["n_test"] = federation.sizes("test")
         columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
+        for more in self.client_metrics[1:]:
+            columns |= {f"draws_{name}": value for name, value in more.items() if name not in ("n", "bins")}
         everyone = self.fitted.values(range(federation.clients))
         columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.per_client(everyone).items()}
         return pd.DataFrame(columns)

@@ -1,0 +1,427 @@
+"""`hierfl compare`: one way to fit a federation against others, client by client.
+
+Runs of the same data and split, any number of seeds each. The first run's method is compared with every other: gains in
+accuracy, NLL, Brier score and ECE (regression: RMSE, NLL, CRPS, coverage), paired by seed and client, with bootstrap
+intervals; who gains, by size; and leave-one-out log predictive densities, where the runs have draws.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl import paired
+from hierfl.errors import UserError
+from hierfl.inference.method import applicable
+
+from . import folder as folders
+from .collect import setting_of
+from .methods import load
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: of a run's configuration, what makes its data and split; the rest may differ, and is told
+DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
+#: predictions at the posterior mean, and averaged over draws
+KINDS = {"mean": "at the mean", "draws": "over draws"}
+FILES = ("comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
+
+
+def refuse(out: Path | None, overwrite: bool) -> None:
+    """Refuses an ``--out`` that exists, unless it is a comparison's folder and may be overwritten.
+
+    Raises:
+        UserError: see above.
+    """
+    if out is None or not out.exists():
+        return
+    if not overwrite:
+        raise UserError(f"{out} exists; choose another --out, or say --overwrite")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / "comparison.json").is_file()):
+        raise UserError(f"{out} is not the folder of a comparison; --overwrite replaces only those")
+
+
+def make(out: Path | None) -> Path:
+    """A fresh folder: ``out``, emptied of an old comparison, or the next numbered one in ./runs."""
+    if out is None:
+        return folders.make(None, False, "compare")
+    out.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (out / name).unlink(missing_ok=True)
+    shutil.rmtree(out / "figures", ignore_errors=True)
+    return out
+
+
+@dataclass
+class Variant:
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        name: of the method and of what tells it from the others.
+        setting: "run" and "settings".
+        runs: folders by seed.
+        summaries: their summary.json.
+        clients: a row for each seed and client, as in clients.csv.
+    """
+
+    name: str
+    setting: dict[str, Any]
+    runs: dict[int, Path]
+    summaries: dict[int, dict[str, Any]]
+    clients: pd.DataFrame
+
+    @property
+    def sampled(self) -> bool:
+        """Whether there are predictions averaged over draws."""
+        return "draws_nll" in self.clients
+
+
+def gather(runs: Sequence[Path]) -> list[Variant]:
+    """The variants among some finished runs, in their order.
+
+    Raises:
+        UserError: for folders that are no finished runs, the same run twice, or runs of different data or splits.
+    """
+    import pandas as pd
+
+    groups: list[tuple[dict[str, Any], dict[int, Path]]] = []
+    configs: dict[Path, dict[str, Any]] = {}
+    for run in runs:
+        config = folders.read_config(run)
+        if not (run / "summary.json").is_file():
+            raise UserError(f"{run} has not finished: it has no summary.json")
+        configs[run], seed = config, config["run"]["seed"]
+        setting = setting_of(config)
+        members = next((m for s, m in groups if s == setting), None)
+        if members is None:
+            groups.append((setting, members := {}))
+        if seed in members:
+            raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")
+        members[seed] = run
+    about = [{k: c["run"].get(k) for k in DATA} for c in configs.values()]
+    for run, mine in zip(configs, about, strict=True):
+        if other := [k for k in DATA if mine[k] != about[0][k]]:
+            k = other[0]
+            raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {about[0][k]!r}")
+    found = []
+    for name, (setting, members) in zip(_names([s for s, _ in groups]), groups, strict=True):
+        summaries = {seed: json.loads((run / "summary.json").read_text()) for seed, run in members.items()}
+        frames = [pd.read_csv(run / "clients.csv").assign(seed=seed) for seed, run in members.items()]
+        found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True)))
+    digests: dict[int, str] = {}
+    for variant in found:
+        for seed, summary in variant.summaries.items():
+            digest = summary.get("federation")  # (runs from before it was kept have none)
+            if digest and digests.setdefault(seed, digest) != digest:
+                raise UserError(f"{variant.runs[seed]} holds other data, or splits them otherwise, than the others")
+    return found
+
+
+def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Of variants: the method, its prior, and whatever else tells two of one method apart."""
+    names = []
+    for mine in settings:
+        method, cls = _method(mine), load(mine["run"]["method"]).cls
+        others = [s for s in settings if s is not mine and s["run"]["method"] == mine["run"]["method"]]
+        told = applicable(cls, mine["settings"])
+        prior = f" ({told['prior']} prior)" if "prior" in told else ""
+        same = [s for s in others if s["settings"].get("prior") == told.get("prior")]
+        apart = {k: told[k] for k in told if any(s["settings"].get(k) != told[k] for s in same)}
+        apart |= {k: v for k, v in mine["run"].items() if any(s["run"].get(k) != v for s in same)}
+        names.append(", ".join([method + prior, *(f"{k}={v}" for k, v in apart.items())]))
+    return names
+
+
+def _method(setting: Mapping[str, Any]) -> str:
+    return load(setting["run"]["method"]).name
+
+
+def differing(variants: Sequence[Variant]) -> dict[str, list[Any]]:
+    """What differs between variants beside method and settings: {name: values}."""
+    keys = dict.fromkeys(k for v in variants for k in v.setting["run"])
+    told = {k: [v.setting["run"].get(k) for v in variants] for k in keys if k != "method"}
+    return {k: values for k, values in told.items() if any(value != values[0] for value in values)}
+
+
+def pairs(variants: Sequence[Variant]) -> pd.DataFrame:
+    """Gains of the first over each other, a row for each seed and client: columns over, kind, seed, client, n, ...
+
+    Raises:
+        UserError: where two have no seed in common.
+    """
+    import pandas as pd
+
+    first, found = variants[0], []
+    for other in variants[1:]:
+        for kind in KINDS:
+            if kind == "draws" and not (first.sampled or other.sampled):
+                continue
+            columns = {}
+            for metric in paired.METRICS:
+                names = [f"draws_{metric}" if kind == "draws" and v.sampled else metric for v in (first, other)]
+                if all(name in v.clients for name, v in zip(names, (first, other), strict=True)):
+                    columns[metric] = (names[0], names[1])
+            try:
+                gains = paired.gains(first.clients, other.clients, columns)
+            except UserError as error:
+                raise UserError(f"{first.name} and {other.name} cannot be paired: {error}") from error
+            found.append(gains.assign(over=other.name, kind=kind))
+    frame = pd.concat(found, ignore_index=True)
+    return frame[["over", "kind", *(c for c in frame if c not in ("over", "kind"))]]
+
+
+def crossed(variant: Variant) -> bool:
+    """Whether a client's name means the same data under every seed."""
+    run = variant.setting["run"]
+    return run.get("network") == "design" or run["split"].partition(":")[0] in ("natural", "domains")
+
+
+def table(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
+    """Mean gain, interval and share of clients that gain: a row for each pair, kind and metric."""
+    import pandas as pd
+
+    rows = []
+    for (over, kind), part in gains.groupby(["over", "kind"], sort=False):
+        for metric in (m for m in paired.METRICS if m in part and part[m].notna().any()):
+            values, clients = part[metric].to_numpy(float), part["client"].to_numpy(str) if crossing else None
+            estimate = paired.bootstrap(values, part["seed"].to_numpy(), clients)
+            rows.append(
+                {
+                    "over": over, "kind": kind, "metric": metric, "gain": estimate.mean, "low": estimate.low,
+                    "high": estimate.high, "share_better": float(np.mean(values > 0)),
+                    "share_worse": float(np.mean(values < 0)), "seeds": part["seed"].nunique(), "pairs": len(part),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def sizes(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
+    """Who gains: mean gain of the small, middling and large third of the clients, and its rank correlation with n."""
+    import pandas as pd
+
+    rows = []
+    for (over, kind), part in gains.groupby(["over", "kind"], sort=False):
+        third = paired.thirds(part["n"].to_numpy(float))
+        for metric in (m for m in ("accuracy", "rmse", "nll") if m in part):
+            told = {"over": over, "kind": kind, "metric": metric}
+            told["rank_correlation_with_n"] = paired.rank_correlation(part["n"], part[metric])
+            for k in np.unique(third):
+                mine = part[third == k]
+                clients = mine["client"].to_numpy(str) if crossing else None
+                estimate = paired.bootstrap(mine[metric].to_numpy(float), mine["seed"].to_numpy(), clients)
+                span = {"n_from": int(mine["n"].min()), "n_to": int(mine["n"].max()), "pairs": len(mine)}
+                rows.append({**told, **span, "gain": estimate.mean, "low": estimate.low, "high": estimate.high})
+    return pd.DataFrame(rows)
+
+
+def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
+    """``az.compare`` of PSIS-LOO (:func:`hierfl.posterior.loo`) under every seed, and how many k are large.
+
+    Columns seed, variant, those of ``az.compare``, and k_large, a share of the examples.
+    """
+    import pandas as pd
+
+    from hierfl.posterior import import_arviz, loo
+
+    az, parts = import_arviz(), []
+    for seed in seeds:
+        found = {v.name: loo(az.from_netcdf(v.runs[seed] / "posterior.nc")) for v in variants}
+        frame = az.compare(found).rename_axis("variant").reset_index()
+        frame.insert(0, "seed", seed)
+        large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
+        frame["k_large"] = frame["variant"].map(large)
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)
+
+
+@dataclass
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        variants: the first is compared with every other.
+        gains, table, sizes: see :func:`pairs`, :func:`table`, :func:`sizes`.
+        loo: see :func:`leave_one_out`; None where there are no two variants with draws.
+        points: variants whose guide is a point: nothing could be left out, so they are not in ``loo``.
+        crossing: whether a client's name means the same data under every seed.
+    """
+
+    variants: list[Variant]
+    gains: pd.DataFrame
+    table: pd.DataFrame
+    sizes: pd.DataFrame
+    loo: pd.DataFrame | None
+    points: list[str]
+    crossing: bool
+
+
+def compared(runs: Sequence[Path], want_loo: bool | None = None) -> Comparison:
+    """Compares runs; see the module.
+
+    Args:
+        runs: folders of finished runs, those of the method in question first.
+        want_loo: True insists on leave-one-out, False leaves it out, None has it where all runs have draws.
+
+    Raises:
+        UserError: for runs that cannot be compared, or that have no draws where leave-one-out was asked for.
+    """
+    variants = gather(runs)
+    if len(variants) < 2:
+        raise UserError(f"all these runs are {variants[0].name}: there is nothing to compare")
+    crossing, gains = crossed(variants[0]), pairs(variants)
+    seeds = sorted(set.intersection(*(set(v.runs) for v in variants)))
+    random = [v for v in variants if v.sampled]  # (of a point, what ArviZ would say is training likelihood)
+    points = [v.name for v in variants if not v.sampled]
+    without = [v.runs[s] for v in random for s in seeds if not (v.runs[s] / "posterior.nc").is_file()]
+    if want_loo and without:
+        raise UserError(f"{without[0]} has no draws (posterior.nc)")
+    if want_loo and len(random) < 2:
+        raise UserError(
+            f"leave-one-out needs two posteriors with draws; the guide of {' and '.join(points)} is a point"
+        )
+    asked = want_loo is not False and not without and len(random) > 1 and seeds
+    found = leave_one_out(random, seeds) if asked else None
+    return Comparison(variants, gains, table(gains, crossing), sizes(gains, crossing), found, points, crossing)
+
+
+def _shown(metric: str, row: Any) -> tuple[str, str]:
+    """A gain and its interval: percentage points of shares, else the number."""
+    scale, digits = (100, 2) if metric in ("accuracy", "ece", "coverage90") else (1, 3)
+    gain, low, high = (f"{scale * value:+.{digits}f}" for value in (row.gain, row.low, row.high))
+    return gain, f"{low}…{high}"
+
+
+def labels(variants: Sequence[Variant]) -> dict[str, str]:
+    """Their names, without the method where all have the same."""
+    methods = {_method(v.setting) for v in variants}
+    start = f"{next(iter(methods))} (" if len(methods) == 1 else None
+    return {v.name: v.name.removeprefix(start).replace(")", "", 1) if start else v.name for v in variants}
+
+
+LABELS = {
+    "accuracy": "accuracy, pp", "nll": "NLL", "brier": "Brier", "ece": "ECE, pp", "rmse": "RMSE", "crps": "CRPS",
+    "coverage90": "to 90 % cover, pp",
+}  # fmt: skip
+
+
+@dataclass
+class Shown:
+    """A table as it is shown, with what there is to say before and after."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    before: str = ""
+    after: str = ""
+
+
+def heading(found: Comparison) -> str:
+    """What was compared with what."""
+    first, others = found.variants[0], found.variants[1:]
+    run, summary = first.setting["run"], next(iter(first.summaries.values()))
+    told = f"{first.name} against {', '.join(v.name for v in others)}: {run['data']}, {summary['clients']} clients, "
+    told += f"{run['split']}."
+    if other := differing(found.variants):
+        apart = "; ".join(f"{k} {', '.join(str(v) for v in values)}" for k, values in other.items())
+        told += f" They differ in more than method and settings: {apart}."
+    return told
+
+
+def shown(found: Comparison) -> list[Shown]:
+    """Gains, who gains, and leave-one-out."""
+    seeds = int(found.table["seeds"].max())
+    over = f"a bootstrap over seeds and {'clients' if found.crossing else 'the clients of each'}"
+    over = "a bootstrap over clients alone (one seed)" if seeds == 1 else over
+    few = " (with few seeds too narrow)" if 1 < seeds < 5 else ""
+    label, metrics = labels(found.variants), list(dict.fromkeys(found.table["metric"]))
+    gains = Shown(
+        ["over", "predictions", "metric", "gain", "95 %", "gain, lose"], [],
+        f"Gains: positive where the first is better; mean over clients and seeds ({seeds}), the central 95 % of "
+        f"{over}{few}, and the share of clients that gain and that lose.",
+    )  # fmt: skip
+    for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
+        share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
+        gains.rows.append([label[row.over], KINDS[row.kind], LABELS[row.metric], *_shown(row.metric, row), share])
+    who = Shown(["over", "metric", "clients with n", "gain", "95 %", "rank correlation with n"], [])
+    last = found.sizes[found.sizes["kind"] == found.sizes["kind"].iloc[-1]]
+    who.before = f"Who gains (predictions: {KINDS[last['kind'].iloc[0]]}):"
+    for row in last.itertuples():
+        span = f"{row.n_from}" if row.n_from == row.n_to else f"{row.n_from} to {row.n_to}"
+        rank = "" if np.isnan(row.rank_correlation_with_n) else f"{row.rank_correlation_with_n:+.2f}"
+        who.rows.append([label[row.over], LABELS[row.metric], span, *_shown(row.metric, row), rank])
+    tables = [gains, who]
+    if found.loo is not None:
+        tables.append(_shown_loo(found.loo, label))
+    if found.points:
+        tables[-1].after += f" No leave-one-out of {' and '.join(found.points)}: the guide is a point, so that ArviZ's "
+        tables[-1].after += "would be training likelihood."
+    return tables
+
+
+def _shown_loo(frame: pd.DataFrame, label: Mapping[str, str]) -> Shown:
+    table = Shown(
+        ["seed", "", "elpd", "difference", "its se", "p_loo", "weight", "large k, %"], [],
+        "Leave-one-out log predictive density of the training data (PSIS), globals held:",
+        "The base network and the population saw every example, which makes this optimistic: rank methods with a "
+        "network by held-out NLL.",
+    )  # fmt: skip
+    for row in frame.itertuples():
+        numbers = [f"{x:.1f}" for x in (row.elpd_loo, row.elpd_diff, row.dse, row.p_loo)]
+        table.rows.append(
+            [str(row.seed), label[row.variant], *numbers, f"{row.weight:.2f}", f"{100 * row.k_large:.1f}"]
+        )
+    if frame["k_large"].max() > 0:
+        table.after += (
+            " Where Pareto's k is large, importance sampling cannot leave that example out: nor can the sum be "
+        )
+        table.after += "trusted where there are many."
+    return table
+
+
+def markdown(found: Comparison) -> str:
+    """The comparison as text."""
+    lines = [heading(found)]
+    for one in shown(found):
+        lines += ["", one.before, "", f"| {' | '.join(one.columns)} |", "|---" * len(one.columns) + "|"]
+        lines += [f"| {' | '.join(row)} |" for row in one.rows]
+        lines += ["", one.after.strip()] if one.after else []
+    return "\n".join([*lines, ""])
+
+
+def write(found: Comparison, folder: Path) -> list[Path]:
+    """Tables and pictures of a comparison into a folder; the pictures' paths."""
+    from hierfl.plots import gain_by_size, gain_intervals, save_all
+
+    folder.mkdir(parents=True, exist_ok=True)
+    folders.write_frame(folder / "gains.csv", found.gains)
+    folders.write_frame(folder / "table.csv", found.table)
+    folders.write_frame(folder / "sizes.csv", found.sizes)
+    if found.loo is not None:
+        folders.write_frame(folder / "loo.csv", found.loo)
+    folders.write_text(folder / "comparison.md", markdown(found))
+    first, drawn = found.variants[0], dict[str, Callable[[Any], Any]]()
+    metrics = list(dict.fromkeys(found.table["metric"]))
+    for metric in metrics:
+        rows = found.table[found.table["metric"] == metric]
+        drawn[f"gain-{metric}"] = partial(gain_intervals, rows, LABELS[metric])
+    last = found.gains[found.gains["kind"] == found.gains["kind"].iloc[-1]]
+    for number, over in enumerate(v.name for v in found.variants[1:]):
+        for metric in [m for m in ("accuracy", "rmse", "nll") if m in metrics]:
+            label = f"gain in {LABELS[metric].partition(',')[0]} over {labels(found.variants)[over]}"
+            drawn[f"size-{number + 1}-{metric}"] = partial(gain_by_size, last[last["over"] == over], metric, label)
+    pictures = save_all(folder / "figures", drawn, f"{first.name} against others", "overview")
+    record = {
+        "runs": {v.name: {str(s): str(run.resolve()) for s, run in v.runs.items()} for v in found.variants},
+        "settings": {v.name: v.setting for v in found.variants},
+        "table": found.table.to_dict("records"),
+        "versions": folders.versions(),
+    }
+    folders.write_text(folder / "comparison.json", json.dumps(record, indent=1) + "\n")
+    return pictures

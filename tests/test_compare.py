@@ -1,0 +1,214 @@
+"""Comparing runs client by client: gains by hand, intervals that cover, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from conftest import Call
+
+from hierfl import UserError, paired
+from hierfl.experiments import compare
+from hierfl.plots import gain_by_size, gain_intervals
+from hierfl.posterior import import_arviz, loo
+
+
+def frame(seeds: int, clients: int, shift: float = 0.0, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    rows = [
+        {"seed": s, "client": f"c{j}", "n": 5 * (j + 1), "n_test": 10, "accuracy": 0.5 + shift, "nll": 1 - shift,
+         "coverage90": 0.8 + shift, "draws_nll": rng.normal()}
+        for s in range(seeds)
+        for j in range(clients)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_gains_have_the_sign_that_makes_more_better() -> None:
+    one, two = frame(2, 3, 0.05), frame(2, 3)
+    columns = {"accuracy": ("accuracy", "accuracy"), "nll": ("nll", "draws_nll"), "coverage90": ("coverage90",) * 2}
+    found = paired.gains(one.sample(frac=1, random_state=0), two, columns).sort_values(["seed", "client"])
+    assert np.allclose(found["accuracy"], 0.05)
+    assert np.allclose(found["nll"], two["draws_nll"] - one["nll"])  # less is better
+    assert np.allclose(found["coverage90"], 0.05)  # 0.05 nearer to 0.9
+    nobody = one.assign(n_test=np.where(one["client"] == "c1", 0, 10))
+    assert set(paired.gains(nobody, two.assign(n_test=nobody["n_test"]), columns)["client"]) == {"c0", "c2"}
+    for other, words in (
+        (two.assign(seed=two["seed"] + 5), "no seed in common"),
+        (two.assign(n=two["n"] + 1), "other data"),
+        (two[two["client"] != "c2"], "other data"),
+    ):
+        with pytest.raises(UserError, match=words):
+            paired.gains(one, other, columns)
+
+
+def brute(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None, times: int) -> np.ndarray:
+    """The bootstrap, one resample after the other."""
+    rng, means = np.random.default_rng(1), []
+    for _ in range(times):
+        names, total = np.unique(seeds), []
+        who = rng.choice(np.unique(clients), len(np.unique(clients))) if clients is not None else None
+        for s in rng.choice(names, len(names)):
+            mine = values[seeds == s]
+            if clients is None:
+                total.append(rng.choice(mine, len(mine)).mean())
+            else:
+                of = dict(zip(clients[seeds == s], mine, strict=True))
+                total.append(np.mean([of[c] for c in who]))
+        means.append(np.mean(total))
+    return np.quantile(means, [0.025, 0.975])
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_the_bootstrap_is_the_one_that_is_described(crossed: bool) -> None:
+    """Against loops; seeds differ by 1, clients by 2: alike under every seed, or afresh."""
+    rng, s, j = np.random.default_rng(0), 4, 12
+    seeds, clients = np.repeat(np.arange(s), j), np.tile([f"c{k}" for k in range(j)], s)
+    lasting = np.tile(rng.normal(size=j), s) if crossed else rng.normal(size=s * j)
+    values = np.repeat(rng.normal(size=s), j) + 2 * lasting + 0.1 * rng.normal(size=s * j)
+    told = clients if crossed else None
+    found = paired.bootstrap(values, seeds, told)
+    assert found.mean == pytest.approx(values.mean())
+    assert [found.low, found.high] == pytest.approx(brute(values, seeds, told, 4000), abs=0.06)
+    other = paired.bootstrap(values, seeds, None if crossed else clients)
+    assert (
+        found.high - found.low > 1.2 * (other.high - other.low)
+    ) == crossed  # what clients share does not average out
+    holes = np.r_[values, np.nan]
+    more = paired.bootstrap(holes, np.r_[seeds, 0], None if told is None else np.append(told, "c99"))
+    assert more == found
+    assert paired.bootstrap(values, seeds, told) == found
+    nothing = paired.bootstrap(np.array([np.nan]), np.zeros(1), None)
+    assert all(np.isnan(nothing))
+
+
+def test_the_interval_covers() -> None:
+    """Of one seed's 40 clients, 95 times of a hundred; binomial error 1.5 points, and a little for the bootstrap's."""
+    rng, hits = np.random.default_rng(0), 0
+    for _ in range(200):
+        values = rng.gamma(2.0, size=40)
+        one = paired.bootstrap(values, np.zeros(40), None, times=1000)
+        hits += one.low <= 2.0 <= one.high
+    assert 0.88 <= hits / 200 <= 0.985
+
+
+def test_sizes_and_ranks() -> None:
+    assert paired.thirds(np.array([1, 2, 3, 4, 5, 6])).tolist() == [0, 0, 1, 1, 2, 2]
+    assert paired.thirds(np.array([7, 7, 7])).tolist() == [0, 0, 0]
+    assert paired.thirds(np.array([1, 1, 1, 1, 9])).tolist() == [0, 0, 0, 0, 2]
+    a = pd.Series([1.0, 2.0, 3.0, 4.0, np.nan])
+    assert paired.rank_correlation(a, pd.Series([1.0, 8.0, 27.0, 64.0, 5.0])) == pytest.approx(1.0)
+    assert np.isnan(paired.rank_correlation(a, pd.Series([1.0] * 5)))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of two priors, one of the third, on a few digits."""
+    from hierfl.experiments.runner import configure, start
+
+    root = tmp_path_factory.mktemp("runs")
+    for prior, seed in (("hierarchical", 0), ("hierarchical", 1), ("fixed", 0), ("fixed", 1), ("flat", 0)):
+        given = {"rounds": 3, "seed": seed, "clients": 6, "split": "dirichlet:0.5,redraw", "network": "mlp:8"}
+        config = configure("pfedvem", "digits", {**given, "draws": 4}, {"prior": prior, "head_lr": "0.01"})
+        start(config, root / f"{prior}-{seed}", False, progress=False)
+    config = configure("fedper", "digits", {**given, "seed": 0, "rounds": 2, "draws": 4}, {})
+    start(config, root / "fedper", False, progress=False)
+    return root
+
+
+def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
+    names = ["hierarchical-0", "hierarchical-1", "fixed-1", "flat-0", "fixed-0"]
+    code, out, err = hierfl("compare", *(runs / name for name in names), "--out", tmp_path / "c")
+    assert code == 0, err
+    assert {p.name for p in (tmp_path / "c").iterdir()} == {*compare.FILES, "figures"}
+    gains, table = (pd.read_csv(tmp_path / "c" / f"{name}.csv") for name in ("gains", "table"))
+    clients = {name: pd.read_csv(runs / name / "clients.csv") for name in names}
+    mine = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["seed"] == 1)]
+    for kind, prefix in (("mean", ""), ("draws", "draws_")):
+        one, two = (clients[f"{prior}-1"][f"{prefix}nll"] for prior in ("hierarchical", "fixed"))
+        assert np.allclose(mine[mine["kind"] == kind]["nll"], two - one)
+    flat = gains[(gains["over"] == "pfedvem (flat prior)") & (gains["kind"] == "draws")]
+    assert np.allclose(flat["accuracy"], clients["hierarchical-0"]["draws_accuracy"] - clients["flat-0"]["accuracy"])
+    one = table[(table["over"] == "pfedvem (fixed prior)") & (table["metric"] == "nll") & (table["kind"] == "draws")]
+    both = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["kind"] == "draws")]
+    assert one["gain"].item() == pytest.approx(both.groupby("seed")["nll"].mean().mean())
+    assert one["seeds"].item() == 2
+    assert one["low"].item() < one["gain"].item() < one["high"].item()
+    assert one["share_better"].item() == pytest.approx((both["nll"] > 0).mean())
+    assert set(table["metric"]) == {"accuracy", "nll", "brier", "ece"}
+    left_out = pd.read_csv(tmp_path / "c" / "loo.csv")
+    assert set(left_out["seed"]) == {0}  # all three have
+    assert set(left_out["variant"]) == {"pfedvem (hierarchical prior)", "pfedvem (fixed prior)"}
+    theirs = loo(import_arviz().from_netcdf(runs / "fixed-0" / "posterior.nc"))
+    row = left_out[left_out["variant"] == "pfedvem (fixed prior)"]
+    assert row["elpd_loo"].item() == pytest.approx(theirs["elpd_loo"])
+    assert row["k_large"].item() == pytest.approx(float((theirs["pareto_k"] > theirs["good_k"]).mean()))
+    assert "No leave-one-out of pfedvem (flat prior): the guide is a point" in " ".join(out.split())
+    text = (tmp_path / "c" / "comparison.md").read_text()
+    assert "pfedvem (hierarchical prior) against pfedvem (fixed prior), pfedvem (flat prior): digits, 6 clients" in text
+    record = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert list(record["runs"]) == ["pfedvem (hierarchical prior)", "pfedvem (fixed prior)", "pfedvem (flat prior)"]
+    assert (tmp_path / "c" / "figures" / "overview.png").stat().st_size > 20_000
+    small = gains[gains["over"] == "pfedvem (flat prior)"]
+    assert gain_by_size(small, "accuracy", "gain").get_title() == "Who gains"
+    assert len(gain_intervals(table[table["metric"] == "nll"], "NLL").get_yticks()) == 2
+
+
+def test_other_methods_and_settings_have_names_of_their_own(runs: Path, tmp_path: Path) -> None:
+    found = compare.compared([runs / "hierarchical-0", runs / "fedper"])
+    assert [v.name for v in found.variants] == ["pfedvem (hierarchical prior)", "fedper"]
+    assert found.loo is None
+    assert compare.differing(found.variants) == {"rounds": [3, 2]}
+    assert "They differ in more than method and settings: rounds 3, 2." in compare.heading(found)
+    other = tmp_path / "other"
+    shutil.copytree(runs / "hierarchical-0", other)
+    text = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(text.replace("head_lr = 0.01", "head_lr = 0.02"))
+    found = compare.compared([runs / "hierarchical-0", runs / "hierarchical-1", other], want_loo=False)
+    assert [v.name for v in found.variants] == [
+        "pfedvem (hierarchical prior), head_lr=0.01", "pfedvem (hierarchical prior), head_lr=0.02"
+    ]  # fmt: skip
+    assert list(compare.labels(found.variants).values()) == [
+        "hierarchical prior, head_lr=0.01", "hierarchical prior, head_lr=0.02"
+    ]  # fmt: skip
+    assert (found.gains["nll"] == 0).all()
+
+
+def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:
+    changed = {}
+    for name, old, new in (("split", '"dirichlet:0.5,redraw"', '"iid"'), ("digest", "", ""), ("draws", "", "")):
+        changed[name] = tmp_path / name
+        shutil.copytree(runs / "fixed-0", changed[name])
+        path = changed[name] / "config.toml"
+        path.write_text(path.read_text().replace(old, new))
+    summary = json.loads((changed["digest"] / "summary.json").read_text())
+    (changed["digest"] / "summary.json").write_text(json.dumps({**summary, "federation": "0" * 16}))
+    (changed["draws"] / "posterior.nc").unlink()
+    begun = tmp_path / "begun"
+    shutil.copytree(runs / "fixed-0", begun)
+    (begun / "summary.json").unlink()
+    first = runs / "hierarchical-0"
+    for said, words in (
+        ([changed["split"]], "its split is 'iid', not 'dirichlet:0.5,redraw'"),
+        ([changed["digest"]], "holds other data, or splits them otherwise"),
+        ([changed["draws"], "--loo"], "has no draws (posterior.nc)"),
+        ([runs / "flat-0", "--loo"], "leave-one-out needs two posteriors with draws; the guide of pfedvem (flat"),
+        ([begun], "has not finished"),
+        ([first], "are the same run"),
+        ([runs / "hierarchical-1"], "there is nothing to compare"),
+        ([runs / "absent"], "is not the folder of a run"),
+        ([runs / "fixed-1"], "they have no seed in common"),
+        ([runs / "fixed-0", "--out", str(tmp_path)], "exists; choose another --out"),
+        ([runs / "fixed-0", "--out", str(tmp_path), "--overwrite"], "is not the folder of a comparison"),
+    ):
+        code, _, err = hierfl("compare", first, *said)
+        assert code == 2
+        assert words in err, err
+    assert hierfl("compare", first, changed["draws"], "--out", "plain", "--quiet")[0] == 0  # (leaves it out)
+    assert not (tmp_path / "plain" / "loo.csv").exists()
+    assert hierfl("compare", first, runs / "fixed-0", "--out", "plain", "--overwrite", "--quiet")[0] == 0
+    assert (tmp_path / "plain" / "loo.csv").is_file()
