@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from .compare import Comparison
+
 app = typer.Typer(
     help="Hierarchical-Bayesian personalised federated learning.",
     add_completion=False,
@@ -47,7 +49,7 @@ def run(
     rounds: Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")] = None,
     participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
     prior: Annotated[str | None, typer.Option(help="hierarchical, fixed or flat.")] = None,
-    validation: Annotated[float | None, typer.Option(help="Fraction held out for choosing. [default: 0.1]")] = None,
+    validation: Annotated[float | None, typer.Option(help="Fraction to choose by. [default: 0.1, of tables 0]")] = None,
     network: Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")] = None,
     noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
     formula: Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 + x | site)'.")] = None,
@@ -183,21 +185,83 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table.")] = False,
 ) -> None:
     """Compare runs of the same data client by client: gains with intervals, who gains, leave-one-out."""
-    from .compare import compared, heading, make, refuse, shown, write
+    from .compare import compared, make, refuse, write
 
     refuse(out, overwrite)
     found = compared(runs, loo)
     folder = make(out)
     write(found, folder)
-    if quiet:
-        return
+    if not quiet:
+        _show_comparison(found, folder)
+
+
+@app.command()
+def ablate(
+    method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],
+    data: Annotated[str | None, typer.Option(help="A data set, FILE.npz or FILE.csv. [default: digits]")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
+    clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
+    split: Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")] = None,
+    participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
+    network: Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")] = None,
+    noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
+    formula: Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 + x | site)'.")] = None,
+    family: Annotated[str | None, typer.Option(help="Of a table's response: gaussian, binomial or poisson.")] = None,
+    test: Annotated[float | None, typer.Option(help="Of a table: fraction of rows held out. [default: 0.2]")] = None,
+    validation: Annotated[float | None, typer.Option(help="Fraction that scales are chosen by. [default: 0.1]")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
+    draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, the same for every prior.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each prior.")] = 5,
+    choose_seeds: Annotated[int, typer.Option(help="To choose a scale by; 0 chooses none.")] = 1,
+    scales: Annotated[str | None, typer.Option(metavar="V,V,...", help="To be tried. [default: 0.1 to 10 x]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/ablate-METHOD-DATA]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+) -> None:  # fmt: skip
+    """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares."""
+    from . import ablate as ablation
+    from .methods import load
+    from .runner import settings_said
+
+    given = {
+        "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
+        "network": network, "noise": noise, "formula": formula, "family": family, "test": test,
+        "validation": validation, "evaluate_every": evaluate_every, "draws": draws, "device": device,
+    }  # fmt: skip
+    loaded = load(method)
+    data = data or ("radon-like" if loaded.cls.tabular else "digits")
+    folder = out or Path("runs") / f"ablate-{loaded.name}-{Path(data).stem}"
+    found = ablation.run(
+        method, data, {k: v for k, v in given.items() if v is not None}, settings_said(setting or []), seeds, folder,
+        choose_seeds=choose_seeds, scales=_decimals("--scales", scales) if scales else (), progress=not quiet,
+    )  # fmt: skip
+    if not quiet:
+        _show_comparison(found, folder)
+
+
+def _decimals(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{option} takes numbers, as in 0.1,1,10; not {text!r}") from error
+
+
+def _show_comparison(found: Comparison, folder: Path) -> None:
     from rich.console import Console
+
+    from .compare import heading, shown
 
     console = Console(markup=False, highlight=False)
     console.print(heading(found))
     for one in shown(found):
         console.print(f"\n{one.before}")
-        table = _plain(*one.columns)
+        table = _plain(one.columns[0])
+        for name in one.columns[1:]:
+            table.add_column(name, no_wrap=name in ("metric", "gain", "95 %"))
         for row in one.rows:
             table.add_row(*row)
         console.print(table)

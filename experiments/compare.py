@@ -349,9 +349,9 @@ def shown(found: Comparison) -> list[Shown]:
     for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
         gains.rows.append([label[row.over], KINDS[row.kind], LABELS[row.metric], *_shown(row.metric, row), share])
-    who = Shown(["over", "metric", "clients with n", "gain", "95 %", "rank correlation with n"], [])
+    who = Shown(["over", "metric", "clients with n", "gain", "95 %", "rank r with n"], [])
     last = found.sizes[found.sizes["kind"] == found.sizes["kind"].iloc[-1]]
-    who.before = f"Who gains (predictions: {KINDS[last['kind'].iloc[0]]}):"
+    who.before = f"Who gains (predictions {KINDS[last['kind'].iloc[0]]}; r is Spearman's, of gain and size):"
     for row in last.itertuples():
         span = f"{row.n_from}" if row.n_from == row.n_to else f"{row.n_from} to {row.n_to}"
         rank = "" if np.isnan(row.rank_correlation_with_n) else f"{row.rank_correlation_with_n:+.2f}"

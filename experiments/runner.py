@@ -163,7 +163,7 @@ def strange_inputs(run: Mapping[str, Any], federation: Federation) -> np.ndarray
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
-OF_POOLS = ("clients", "split", "validation", "network", "noise", "ood")
+OF_POOLS = ("clients", "split", "network", "noise", "ood")
 
 
 def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
@@ -185,7 +185,7 @@ def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
     if formula is None:
         raise UserError(f"say what to fit to {data}: --formula 'y ~ 1 + x + (1 + x | site)'")
     return {
-        "clients": 0, "split": "natural", "validation": 0.0, "network": "design",
+        "clients": 0, "split": "natural", "validation": said.get("validation", 0.0), "network": "design",
         "formula": formula,
         "client": said.get("client", named.client if named and "formula" not in said else ""),
         "family": said.get("family", named.family if named else "gaussian"),
@@ -201,7 +201,7 @@ def _from_table(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
     df = tables.read(run["data"])
     federation, design = from_formula(
         df, run["formula"], family=run["family"], client=run["client"] or None, error=run["error"] or None,
-        test=run["test"], seed=run["seed"],
+        test=run["test"], validation=run["validation"], seed=run["seed"],
     )  # fmt: skip
     name = run["data"] if run["data"] in tables.TABLES else Path(run["data"]).stem
     return replace(federation, about={**federation.about, "data": name, "split": run["formula"]}), design

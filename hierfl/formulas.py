@@ -88,6 +88,7 @@ def from_formula(
     client: str | None = None,
     error: str | None = None,
     test: float = 0.0,
+    validation: float = 0.0,
     seed: int = 0,
 ) -> tuple[Federation, Design]:
     """A federation and the design of a mixed-effects model.
@@ -99,6 +100,7 @@ def from_formula(
         client: that column, if it is to be checked against the formula.
         error: a column of known standard errors of a gaussian response.
         test: fraction of every client's rows to hold out.
+        validation: fraction of the others to hold out for choosing, of clients with at least ten.
         seed: of what is held out.
 
     Raises:
@@ -144,8 +146,9 @@ def from_formula(
     )  # fmt: skip
     wide = pd.DataFrame({**columns, "response": y, "client": who})
     federation = Federation.from_frame(
-        wide, client="client", y="response", x=list(columns), test=test, seed=seed, task="regression"
-    )
+        wide, client="client", y="response", x=list(columns), test=test, validation=validation, seed=seed,
+        task="regression",
+    )  # fmt: skip
     reader = Reader(read, place, df[place].iloc[0], tuple(random), error, formula)
     return replace(federation, about={**federation.about, "reader": reader}), design
 

@@ -70,6 +70,7 @@ def setting(
     at_least: float | None = None,
     below: float | None = None,
     unless: Mapping[str, Collection[Any]] | None = None,
+    scale_of: Collection[str] = (),
 ) -> Any:
     """A field of a method's settings.
 
@@ -78,9 +79,10 @@ def setting(
         about: what it means.
         above, at_least, below: the range it must lie in.
         unless: values of other settings under which it changes nothing.
+        scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen anew for each.
     """
     limits = {"above": above, "at_least": at_least, "below": below}
-    return field(default=default, metadata={"about": about, **limits, "unless": unless or {}})
+    return field(default=default, metadata={"about": about, **limits, "unless": unless or {}, "scale_of": scale_of})
 
 
 class Method:
@@ -205,6 +207,12 @@ def make_settings(method: type[Method], given: Mapping[str, Any]) -> Any:
         if silent and values[f.name] != f.default:
             raise UserError(f"{f.name}={values[f.name]} changes nothing with {silent}")
     return method.Settings(**{name: values[name] for name in given})
+
+
+def scale_setting(method: type[Method], prior: str) -> str | None:
+    """The setting that says how strongly a prior pulls, if there is one."""
+    found = (f.name for f in dataclasses.fields(method.Settings) if prior in f.metadata.get("scale_of", ()))
+    return next(found, None)
 
 
 def applicable(method: type[Method], given: Mapping[str, Any], rest: Mapping[str, Any] | None = None) -> dict[str, Any]:

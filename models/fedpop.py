@@ -64,7 +64,7 @@ class FedPop(Method):
         energy_hidden: int = setting(
             0, "width of the network in E; 0 for none", at_least=0, unless={"population": ("isotropic", "diagonal")}
         )
-        sigma_0: float = setting(0.3, "initial sigma", above=0, unless=FLAT)
+        sigma_0: float = setting(0.3, "initial sigma", above=0, unless=FLAT, scale_of=("hierarchical", "fixed"))
         w_0: float = setting(0.1, "standard deviation of the initial mu", at_least=0)
         mu_scale: float = setting(
             0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,

@@ -77,6 +77,7 @@ class MixedEffects(Method):
             1.0,
             "initial sd of random effects: times a gaussian response's, over the column's root mean square",
             above=0,
+            scale_of=("fixed",),  # (where it begins, otherwise)
         )
         noise_0: float = setting(1.0, "initial sd of the residual, times the response's", above=0)
         chains: int = setting(10, "Metropolis-adjusted Langevin chains per place", at_least=1)

@@ -47,7 +47,9 @@ class PFedV(Method):
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
             "hierarchical", "of z: the encoder as broadcast | N(0, I) | none, and z a point"
         )
-        alpha: float = setting(0.5, "weight of the KL divergence", above=0, unless={"prior": ("flat",)})
+        alpha: float = setting(
+            0.5, "weight of the KL divergence", above=0, unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed")
+        )
         kl: Literal["sum", "mean"] = setting(
             "mean", "of the KL over z's numbers (the paper does not say)", unless={"prior": ("flat",)}
         )

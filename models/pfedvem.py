@@ -42,7 +42,9 @@ class PFedVEM(Method):
         tau: Literal["both", "uncertainty", "deviation"] = setting(
             "both", "what confidence is made of (Tables 2, 3)", unless={"prior": ("fixed", "flat")}
         )
-        sigma_0: float = setting(0.1, "initial sigma_j and rho_j", above=0, unless={"prior": ("flat",)})
+        sigma_0: float = setting(
+            0.1, "initial sigma_j and rho_j", above=0, unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed")
+        )
         w_0: float = setting(0.1, "standard deviation of the initial w", at_least=0)
         head_epochs: int = setting(10, "R, full-batch gradient steps on the head", at_least=0)
         head_lr: float = setting(1e-4, "step size of the head, on the summed objective", above=0)

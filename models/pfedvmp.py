@@ -59,7 +59,13 @@ class PFedVMP(Method):
         precision: Literal["full", "diagonal", "count", "equal"] = setting(
             "full", "of a client's centroid: Eq. 11 | its variances alone | n_jk I (pFedVMP-avg) | I", unless=UNSENT
         )
-        xi: float = setting(50.0, "weight of the squared distance to the centroid", above=0, unless=FREE)
+        xi: float = setting(
+            50.0,
+            "weight of the squared distance to the centroid",
+            above=0,
+            unless=FREE,
+            scale_of=("hierarchical", "fixed"),
+        )
         distance: Literal["mean", "sum"] = setting("mean", "over features, of the squares that xi weighs", unless=FREE)
         alpha: float = setting(1.0, "added to the precision of a client's centroid", above=0, unless=UNSEEN)
         cutoff: float = setting(
