@@ -79,9 +79,16 @@ class Variant:
     clients: pd.DataFrame
 
     @property
-    def sampled(self) -> bool:
-        """Whether there are predictions averaged over draws."""
-        return "draws_nll" in self.clients
+    def random(self) -> bool:
+        """Whether the guide is no point."""
+        return any(summary.get("pm_draws_nll") is not None for summary in self.summaries.values())
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Predictions there are for each client, {kind: what its columns begin with}: a point is its only draw."""
+        if self.random and "draws_nll" not in self.clients:  # (a run from before they were kept)
+            return {"mean": ""}
+        return {"mean": "", "draws": "draws_" if self.random else ""}
 
 
 def gather(runs: Sequence[Path]) -> list[Variant]:
@@ -162,11 +169,13 @@ def pairs(variants: Sequence[Variant]) -> pd.DataFrame:
     first, found = variants[0], []
     for other in variants[1:]:
         for kind in KINDS:
-            if kind == "draws" and not (first.sampled or other.sampled):
+            if any(kind not in v.kinds for v in (first, other)) or (
+                kind == "draws" and not (first.random or other.random)
+            ):
                 continue
             columns = {}
             for metric in paired.METRICS:
-                names = [f"draws_{metric}" if kind == "draws" and v.sampled else metric for v in (first, other)]
+                names = [v.kinds[kind] + metric for v in (first, other)]
                 if all(name in v.clients for name, v in zip(names, (first, other), strict=True)):
                     columns[metric] = (names[0], names[1])
             try:
@@ -278,8 +287,8 @@ def compared(runs: Sequence[Path], want_loo: bool | None = None) -> Comparison:
         raise UserError(f"all these runs are {variants[0].name}: there is nothing to compare")
     crossing, gains = crossed(variants[0]), pairs(variants)
     seeds = sorted(set.intersection(*(set(v.runs) for v in variants)))
-    random = [v for v in variants if v.sampled]  # (of a point, what ArviZ would say is training likelihood)
-    points = [v.name for v in variants if not v.sampled]
+    random = [v for v in variants if v.random]  # (of a point, what ArviZ would say is training likelihood)
+    points = [v.name for v in variants if not v.random]
     without = [v.runs[s] for v in random for s in seeds if not (v.runs[s] / "posterior.nc").is_file()]
     if want_loo and without:
         raise UserError(f"{without[0]} has no draws (posterior.nc)")

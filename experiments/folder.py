@@ -242,16 +242,12 @@ def summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[st
     }
 
 
-#: more numbers than this are not asked how well their chains mixed: it takes a millisecond for each
-ASKED = 20_000
-
-
 def mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
     """The worst R-hat and bulk ESS of all personal numbers, by ArviZ; each client's become columns of ``clients``.
 
     Nothing where there is one chain only (a guide's draws are independent), or numbers without end.
     """
-    from hierfl.posterior import import_arviz
+    from hierfl.posterior import ASKED, import_arviz
 
     if "posterior" not in data.groups():
         return {"rhat": None, "ess_bulk": None}

@@ -91,7 +91,7 @@ def loo(data: Any) -> Any:
     az = import_arviz()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # (large k are in the result, and those who ask are told)
-        found = az.loo(data, pointwise=True, var_name="y")
+        found = az.loo(data, pointwise=True, var_name="y", reff=_efficiency(data))
     stats = getattr(data, "sample_stats", None)
     if stats is None or not {"lp", "guide_lp"} <= set(stats.data_vars):
         return found
@@ -111,6 +111,22 @@ def loo(data: Any) -> Any:
     found["loo_i"], found["pareto_k"] = found["loo_i"].copy(data=left_out), found["pareto_k"].copy(data=k)
     found["warning"] = bool((k > found["good_k"]).any())
     return found
+
+
+#: of more numbers than this nobody asks how well their chains mixed: it takes a millisecond for each
+ASKED = 20_000
+
+
+def _efficiency(data: Any) -> float:
+    """Effective draws of the mean over draws, on average over the posterior's numbers, as ``az.loo`` takes it."""
+    posterior = getattr(data, "posterior", None)
+    if posterior is None or posterior.sizes["chain"] == 1:
+        return 1.0
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    each = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
+    some = posterior.isel(client=slice(None, None, max(1, round(each * posterior.sizes["client"] / ASKED))))
+    found = import_arviz().ess(some, method="mean")
+    return float(np.concatenate([v.values.ravel() for v in found.data_vars.values()]).mean() / draws)
 
 
 def import_arviz() -> Any:

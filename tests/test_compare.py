@@ -180,6 +180,17 @@ def test_other_methods_and_settings_have_names_of_their_own(runs: Path, tmp_path
     assert (found.gains["nll"] == 0).all()
 
 
+def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "fixed-0", tmp_path / "old")
+    path = tmp_path / "old" / "clients.csv"
+    frame = pd.read_csv(path)
+    frame[[c for c in frame if not c.startswith("draws_")]].to_csv(path, index=False)
+    found = compare.compared([runs / "hierarchical-0", tmp_path / "old"])
+    assert set(found.gains["kind"]) == {"mean"}
+    assert found.points == []
+    assert found.loo is not None
+
+
 def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     changed = {}
     for name, old, new in (("split", '"dirichlet:0.5,redraw"', '"iid"'), ("digest", "", ""), ("draws", "", "")):
