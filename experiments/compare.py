@@ -22,6 +22,7 @@ from hierfl.errors import UserError
 from hierfl.inference.method import applicable
 
 from . import folder as folders
+from . import page
 from .collect import setting_of
 from .methods import load
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
 #: predictions at the posterior mean, and averaged over draws
 KINDS = {"mean": "at the mean", "draws": "over draws"}
-FILES = ("comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
+FILES = ("report.html", "comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
 
 
 def refuse(out: Path | None, overwrite: bool) -> None:
@@ -120,7 +121,7 @@ def gather(runs: Sequence[Path]) -> list[Variant]:
             raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {about[0][k]!r}")
     found = []
     for name, (setting, members) in zip(_names([s for s, _ in groups]), groups, strict=True):
-        summaries = {seed: json.loads((run / "summary.json").read_text()) for seed, run in members.items()}
+        summaries = {seed: folders.read_json(run / "summary.json") for seed, run in members.items()}
         frames = [pd.read_csv(run / "clients.csv").assign(seed=seed) for seed, run in members.items()]
         found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True)))
     digests: dict[int, str] = {}
@@ -432,5 +433,6 @@ def write(found: Comparison, folder: Path) -> list[Path]:
         "table": found.table.to_dict("records"),
         "versions": folders.versions(),
     }
+    page.of_comparison(found, folder)
     folders.write_text(folder / "comparison.json", json.dumps(record, indent=1) + "\n")
     return pictures

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 
-FILES = ("config.toml", "metrics.csv", "clients.csv", "effects.csv", "posterior.nc", "summary.json")
+FILES = ("config.toml", "metrics.csv", "clients.csv", "effects.csv", "posterior.nc", "summary.json", "report.html")
 FOLDERS = ("checkpoint", "figures")
 OF_TABLES = ("formula", "client", "family", "error", "test")
 #: what a run's configuration must hold
@@ -137,6 +137,21 @@ def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] =
         what = "; ".join(f"its {k} is {held.get(k)!r}, not {wanted.get(k)!r}" for k in other)
         raise UserError(f"{path} holds another experiment: {what}; choose another --out")
     return cells
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of ours.
+
+    Raises:
+        UserError: if it is damaged.
+    """
+    try:
+        held = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is damaged, or no json: {error}") from error
+    if not isinstance(held, dict):
+        raise UserError(f"{path} is damaged: it holds no table")
+    return held
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> None:

@@ -255,24 +255,40 @@ def _unchanged(folder: Path, config: Mapping[str, Any]) -> methods.Loaded:
     return loaded
 
 
-def report(folder: Path, data_root: Path | None, progress: bool) -> list[Path]:
-    """Draws of a finished run what takes its time: features of test data in the plane, by class and by client.
+def report(folder: Path, data_root: Path | None, progress: bool, features: bool = True) -> list[Path]:
+    """One page of a finished run or a comparison, ``report.html``; of a run with a network its features, too.
 
     Returns:
-        The pictures, in the run's ``figures``.
+        The page, and what was drawn for it, in ``figures``.
 
     Raises:
-        UserError: for a folder that is no finished run, a method's file that has changed, or a run without features.
+        UserError: for a folder that is neither, or, where features are to be drawn, a method's file that has changed,
+            data that are not there, or too few of them.
+    """
+    from . import compare, page
+
+    if (folder / "comparison.json").is_file():
+        record = folders.read_json(folder / "comparison.json")
+        found = compare.compared([Path(run) for runs in record["runs"].values() for run in runs.values()])
+        return [folder / "report.html", *compare.write(found, folder)]
+    config = folders.read_config(folder)
+    if not (folder / "summary.json").is_file():
+        raise UserError(f"{folder} has not finished; go on with: hierfl run --resume {folder}")
+    tabular = config["run"]["network"] == "design"
+    drawn = draw_features(folder, config, data_root, progress) if features and not tabular else []
+    return [page.of_run(folder), *drawn]
+
+
+def draw_features(folder: Path, config: dict[str, Any], data_root: Path | None, progress: bool) -> list[Path]:
+    """Features of test data in the plane, by class and by client; the pictures.
+
+    Raises:
+        UserError: for a method's file that has changed, data that are not there, or too few of them.
     """
     from hierfl.inference.predict import features
     from hierfl.plots import embedding, feature_map, save_all
 
-    config = folders.read_config(folder)
-    loaded = _unchanged(folder, config)
-    if not (folder / "summary.json").is_file():
-        raise UserError(f"{folder} has not finished; go on with: hierfl run --resume {folder}")
-    if loaded.cls.tabular:
-        raise UserError(f"{loaded.name} has no features to draw: its inputs are a table's columns")
+    _unchanged(folder, config)
     if data_root is not None:
         config["run"]["data_root"] = str(data_root.resolve())
     with working("loading data", progress):

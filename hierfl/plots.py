@@ -439,8 +439,9 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
         from matplotlib.ticker import PercentFormatter
 
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    ax.locator_params(axis="x", nbins=5)
     if len(shown) > 1:
-        ax.legend(loc="best")
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, fontsize=8)
     return ax
 
 

@@ -1,0 +1,136 @@
+"""Pages: one file, nothing from elsewhere, everything in it; looked at by a browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import Call
+
+from hierfl.experiments import page
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Checks that elements are closed in order, and collects texts, pictures and whatever points elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.pictures: list[str] = []
+        self.elsewhere: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href") and not str(value).startswith("data:"):
+                self.elsewhere.append(str(value))
+            if tag == "img" and name == "alt":
+                self.pictures.append(str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+def read(path: Path) -> Reader:
+    reader, text = Reader(), path.read_text()
+    reader.feed(text)
+    assert reader.open == []
+    assert reader.elsewhere == []
+    assert not re.search(r"<script|@import|url\(|https?://", text)
+    return reader
+
+
+@pytest.fixture
+def pages(hierfl: Call, tmp_path: Path) -> list[Path]:
+    for prior in ("hierarchical", "flat"):
+        small = ["--rounds", 2, "-J", 5, "--network", "mlp:8", "--split", "iid", "--draws", 3, "--quiet"]
+        code, _, err = hierfl("run", "pfedvem", "--prior", prior, *small, "--out", prior)
+        assert code == 0, err
+    assert hierfl("compare", "hierarchical", "flat", "--out", "c", "--quiet")[0] == 0
+    assert hierfl("report", "hierarchical", "--quiet")[0] == 0
+    return [tmp_path / "hierarchical" / "report.html", tmp_path / "c" / "report.html"]
+
+
+def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path) -> None:
+    run, comparison = map(read, pages)
+    assert {"rounds", "reliability", "confidence", "features classes"} <= set(run.pictures)
+    summary = json.loads((tmp_path / "hierarchical" / "summary.json").read_text())
+    assert f"{summary['pm_accuracy']:.1%}" in run.texts
+    assert {"head_lr", "sigma_0", summary["versions"]["torch"], "seconds_per_round"} <= set(run.texts)
+    assert {"gain accuracy", "gain nll", "size 1 accuracy"} <= set(comparison.pictures)
+    assert {"Gains", "Who gains", "flat prior", "accuracy, pp"} <= set(comparison.texts)
+    before = pages[1].read_bytes()
+    pages[1].unlink()
+    code, out, err = hierfl("report", "c")
+    assert code == 0, err
+    assert out.splitlines()[0] == "c/report.html"
+    assert pages[1].read_bytes() == before  # made anew from the runs
+    shutil.rmtree(tmp_path / "flat")
+    code, _, err = hierfl("report", "c")
+    assert code == 2
+    assert "flat is not the folder of a run" in err
+    assert pages[1].read_bytes() == before
+    (tmp_path / "hierarchical" / "summary.json").write_text("{")
+    code, _, err = hierfl("report", "hierarchical", "--no-features")
+    assert code == 2
+    assert "summary.json is damaged" in err
+
+
+def test_text_is_text() -> None:
+    text = page.html("a < b", "x & y", [page.Section("<h>", ["1 < 2"], [(["<c>"], [["<script>"]])])])
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert {"a < b", "x & y", "<h>", "1 < 2", "<c>", "<script>"} <= set(reader.texts)
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> None:
+    """No console errors, nothing wider than the window but in boxes that scroll, every picture there."""
+    look = """<script>addEventListener("load", () => {
+      const all = [...document.images], wide = document.documentElement.scrollWidth > innerWidth;
+      document.title = JSON.stringify({pictures: all.length, drawn: all.filter(i => i.naturalWidth > 0 &&
+        i.getBoundingClientRect().width > 200).length, wide, width: innerWidth});
+    })</script>"""
+    for number, path in enumerate(pages):
+        copy = tmp_path / f"{number}.html"
+        copy.write_text(path.read_text().replace("</body>", f"{look}</body>"))
+        flags = [
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+            "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={max(width, 500)},900", "--enable-logging=stderr", "--virtual-time-budget=5000",
+        ]  # fmt: skip
+        # (a window is at least 500 wide: the phone's width is that of a frame)
+        frame = tmp_path / f"{number}-frame.html"
+        frame.write_text(
+            f'<link rel="icon" href="data:,"><iframe src="{copy.name}" style="width:{width}px;height:800px;border:0">'
+            '</iframe><script>addEventListener("load", () => setTimeout(() => document.title = '
+            'document.querySelector("iframe").contentDocument.title, 500))</script>'
+        )
+        done = subprocess.run(
+            [str(BROWSER), *flags, "--allow-file-access-from-files", "--dump-dom", f"file://{frame}"],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        title = re.search(r"<title>(.*?)</title>", done.stdout)
+        assert title, done.stdout[:500]
+        seen = json.loads(title[1].replace("&quot;", '"'))
+        assert seen["width"] == width
+        assert seen["pictures"] == seen["drawn"] > 3
+        assert not seen["wide"]
+        assert "CONSOLE" not in done.stderr, done.stderr
