@@ -25,7 +25,8 @@ h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p { max-width: 46rem; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; margin-bottom: 1rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; white-space: nowrap;
+  border-bottom: 1px solid var(--line); }
 th { color: var(--quiet); font-weight: 600; }
 .pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
 figure { margin: 0; }

@@ -423,7 +423,7 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
 def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
     """Gains of one metric over others, each with its interval, and zero: rows of a comparison's table."""
     ax = _axis(ax)
-    kinds = {"mean": "at the posterior mean", "draws": "averaged over draws"}
+    kinds = {"mean": "at the mean", "draws": "over draws"}
     names = list(dict.fromkeys(table["over"]))
     shown = [kind for kind in kinds if kind in set(table["kind"])]
     for k, kind in enumerate(shown):
