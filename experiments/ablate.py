@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from hierfl.inference.method import applicable, scale_setting
 from hierfl.tables import is_table
 
 from . import compare
-from .choose import search
+from . import folder as folders
+from .choose import criterion, search
 from .methods import load
 from .runner import configure
-from .tables import run_cell
+from .tables import check_cell, run_cell
 
 #: of a prior's usual scale, what is tried; how often three times more or less, where the best is at an end
 FACTORS, EXTENSIONS = (0.1, 0.3, 1.0, 3.0, 10.0), 3
@@ -71,7 +72,7 @@ def priors_of(method: str) -> list[str]:
 
 def chosen_scale(
     method: str, data: str, prior: str, given: Mapping[str, Any], settings: Mapping[str, Any], out: Path,
-    seeds: int, scales: Sequence[float] = (),
+    seeds: int, scales: Sequence[float] = (), progress: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
     """The scale of a prior by validation data, {setting: value}; empty for a prior that has none.
 
@@ -82,29 +83,42 @@ def chosen_scale(
         seeds: how many it is averaged over.
         scales: what is tried; by default a tenth to ten times what the method has for these data, and on from there
             where the best is at an end.
+        progress: whether to show it.
 
     Raises:
-        UserError: if there are no validation data.
+        UserError: if there are no validation data, or nothing is finite.
     """
-    name = scale_setting(load(method).cls, prior)
+    cls, say = load(method).cls, (lambda line: print(line, file=sys.stderr, flush=True)) if progress else _nothing
+    name = scale_setting(cls, prior)
     if name is None or name in settings:
+        say(f"{prior}: {'no scale to choose' if name is None else f'{name}={settings[name]}, as said'}")
         return {}
-    usual = configure(method, data, given, {**settings, "prior": prior})["settings"][name]
+    whole = configure(method, data, given, {**settings, "prior": prior})["settings"]
     grid = {k: [str(v)] for k, v in settings.items()} | {"prior": [prior]}
-    tried = sorted(scales or [factor * usual for factor in FACTORS])
-    told = {"validation": HELD_OUT, **{k: v for k, v in given.items() if k not in ("seed", "device")}}
+    wanted = sorted(scales or [factor * whole[name] for factor in FACTORS])
+    told = {"validation": HELD_OUT, **{k: v for k, v in given.items() if k != "seed"}}
     if told["validation"] == 0:
         raise UserError("a prior's scale is chosen on validation data: --validation above 0, or --choose-seeds 0")
+    path, tried, best = out / f"choose-{prior}.json", wanted, wanted[0]
     for more in range(EXTENSIONS + 1):
         words = [f"{value:g}" for value in tried]
-        cells = search(method, data, seeds, {**grid, name: words}, out / f"choose-{prior}.json", told)
-        best = float(cells[0]["all_settings"][name])
-        if scales or f"{best:g}" not in (words[0], words[-1]) or more == EXTENSIONS:
+        cells = search(method, data, seeds, {**grid, name: words}, path, told, say=say)
+        # (the file may hold cells of other settings, and of other scales than these)
+        mine = [c for c in cells if {**c["all_settings"], name: None} == {**whole, name: None}]
+        mine = [c for c in mine if f"{c['all_settings'][name]:g}" in words]
+        if criterion(mine[0]) == float("inf"):
+            raise UserError(f"under the {prior} prior nothing that was tried is finite: {name}={', '.join(words)}")
+        best = float(mine[0]["all_settings"][name])
+        at_end = f"{best:g}" in (words[0], words[-1]) and len(words) > 1
+        if scales or not at_end or more == EXTENSIONS:
             break
         tried = [tried[0] / 3, *tried] if f"{best:g}" == words[0] else [*tried, tried[-1] * 3]
-    if f"{best:g}" in (words[0], words[-1]) and len(words) > 1:
-        print(f"{prior}: {name}={best:g} is at the end of what was tried", file=sys.stderr)
+    say(f"{prior}: {name}={best:g}{', at the end of what was tried' if at_end else ''}")
     return {name: best}
+
+
+def _nothing(line: str) -> None:
+    """Says nothing."""
 
 
 def run(
@@ -130,26 +144,42 @@ def run(
         raise UserError("the prior is what ablate varies")
     if seeds < 1 or choose_seeds < 0:
         raise UserError("ablate needs at least one seed, and no less than 0 to choose by")
+    if scales and not choose_seeds:
+        raise UserError("--scales are to be chosen among, and --choose-seeds 0 chooses none")
     priors, found = priors_of(method), dict[str, dict[str, Any]]()
     if is_table(data):
         given = {"test": TEST, **given}
+        if not given["test"]:
+            raise UserError("priors are compared on test data: --test above 0")
+    names = {scale_setting(load(method).cls, prior) for prior in priors}
+    if scales and (fixed := sorted(n for n in names if n in settings)):
+        raise UserError(f"{fixed[0]} is said by --set, so that --scales changes nothing")
     for prior in priors:
         found[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}
         configure(method, data, given, found[prior])  # (cannot be? say so before anything is run)
+    whole = {k: v for k, v in given.items() if k not in ("seed", "validation")}
+    place = {k: given[k] for k in ("data_root", "device") if k in given}
+    for prior in priors:  # (a folder of another ablation? say so before anything is run)
+        name = scale_setting(load(method).cls, prior)
+        for seed in range(seeds):
+            cell = Cell(method, data, whole, found[prior], seed)
+            if (out / cell.name / "config.toml").is_file():
+                held = folders.read_config(out / cell.name)["settings"].get(name)
+                known = {} if name is None or not choose_seeds else {name: held}
+                check_cell(replace(cell, settings={**known, **found[prior]}), out / cell.name, place)
     for prior in priors if choose_seeds else ():
         own = {k: v for k, v in found[prior].items() if k != "prior"}
-        found[prior] |= chosen_scale(method, data, prior, given, own, out, choose_seeds, scales)
-    folders = []
+        found[prior] |= chosen_scale(method, data, prior, given, own, out, choose_seeds, scales, progress)
+    runs = []
     for seed in range(seeds):
         for prior in priors:
-            whole = {k: v for k, v in given.items() if k not in ("seed", "validation")}
             cell = Cell(method, data, whole, found[prior], seed)
             folder = out / cell.name
             if progress and not (folder / "summary.json").is_file():
                 print(f"{prior} prior, seed {seed}", file=sys.stderr, flush=True)
-            run_cell(cell, folder, {k: given[k] for k in ("data_root", "device") if k in given}, progress)
-            folders.append(folder)
-    order = sorted(folders, key=lambda folder: priors.index(folder.name.rpartition("-")[0]))
+            run_cell(cell, folder, place, progress)
+            runs.append(folder)
+    order = sorted(runs, key=lambda folder: priors.index(folder.name.rpartition("-")[0]))
     result = compare.compared(order)
     compare.write(result, compare.make(out / "comparison"))
     return result

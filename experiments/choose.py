@@ -18,7 +18,7 @@ import argparse
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,15 @@ def search(
     given: dict[str, Any],
     settle: int = 1,
     by: Sequence[str] = (),
+    say: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
-    """All cells of the grid, best first; ``out`` is written after each.
+    """All cells that ``out`` holds, those of the grid among them, best first; it is written after each.
 
     Raises:
         UserError: for a setting that cannot be (before anything is run), if ``out`` holds another search, or nothing
             can be chosen by.
     """
-    told = {k: v for k, v in given.items() if k != "data_root"}
+    told = {k: v for k, v in given.items() if k not in ("data_root", "device")}
     about = {"method": method, "data": data, "seeds": seeds, **told, **({"settle": settle} if settle > 1 else {})}
     for what, number in (("seeds", seeds), ("settle", settle)):
         if number < 1:
@@ -93,7 +94,8 @@ def search(
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
             cells.append({"settings": settings, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
-            print(settings, {k: v for k, v in cells[-1].items() if k in SHOWN or (k == FAILED and v)}, flush=True)
+            found = {k: v for k, v in cells[-1].items() if k in SHOWN or (k == FAILED and v)}
+            say(", ".join([*(f"{k}={v}" for k, v in settings.items()), *map(_told, found.items())]))
             _write(out, about, by, cells)
     return _write(out, about, by, cells)
 
@@ -123,11 +125,16 @@ def picture(method: str, cells: Sequence[dict[str, Any]], key: str, title: str, 
     return sensitivity(pd.DataFrame(rows), key, metrics, path, title)
 
 
+def _told(item: tuple[str, Any]) -> str:
+    name, value = item
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
 def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sorts the cells, best first, and keeps them."""
     missing = [name for name in by if all(name not in cell for cell in cells)]
     judged = {"by": list(by)} if by and not missing else {}
-    cells = sorted(cells, key=lambda cell: _criterion(cell, [] if missing else by))
+    cells = sorted(cells, key=lambda cell: criterion(cell, [] if missing else by))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, json.dumps({**about, **judged, "cells": cells}, indent=1, allow_nan=False) + "\n")
     if missing:  # (what has been run is kept)
@@ -135,7 +142,7 @@ def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict
     return cells
 
 
-def _criterion(cell: dict[str, Any], by: Sequence[str]) -> float:
+def criterion(cell: Mapping[str, Any], by: Sequence[str] = ()) -> float:
     """What is to be small; a cell that diverged, or lacks what it is judged by, comes last."""
     values = [cell.get(name) for name in by] or [cell.get("pm_nll", cell.get("pm_rmse"))]
     numbers = [value for value in values if value is not None]

@@ -261,7 +261,7 @@ def _show_comparison(found: Comparison, folder: Path) -> None:
         console.print(f"\n{one.before}")
         table = _plain(one.columns[0])
         for name in one.columns[1:]:
-            table.add_column(name, no_wrap=name in ("metric", "gain", "95 %"))
+            table.add_column(name, no_wrap=name in ("metric", "gain", "95 %", ""))
         for row in one.rows:
             table.add_row(*row)
         console.print(table)

@@ -19,7 +19,7 @@ import numpy as np
 
 from hierfl import paired
 from hierfl.errors import UserError
-from hierfl.inference.method import applicable
+from hierfl.inference.method import applicable, scale_setting
 
 from . import folder as folders
 from . import page
@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 #: of a run's configuration, what makes its data and split; the rest may differ, and is told
 DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
 #: predictions at the posterior mean, and averaged over draws
-KINDS = {"mean": "at the mean", "draws": "over draws"}
+KINDS = {"mean": "mean", "draws": "draws"}
+#: leave-one-out needs so many draws to see a tail; ECE and coverage so many test examples of the median client: with
+#: fewer they say more of the number of examples than of the model
+LEAST_DRAWS, MANY, NEEDS_MANY = 100, 20, ("ece", "coverage90")
+#: share of large k above which a sum over examples is not shown
+TOO_MANY = 0.2
 FILES = ("report.html", "comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
 
 
@@ -188,6 +193,22 @@ def pairs(variants: Sequence[Variant]) -> pd.DataFrame:
     return frame[["over", "kind", *(c for c in frame if c not in ("over", "kind"))]]
 
 
+def chosen(variants: Sequence[Variant]) -> str:
+    """Settings that differ between variants of one method, and the scales of their priors, in words."""
+    told = []
+    for v, label in zip(variants, labels(variants).values(), strict=True):
+        same = [o for o in variants if o.setting["run"]["method"] == v.setting["run"]["method"]]
+        cls = load(v.setting["run"]["method"]).cls
+        own = applicable(cls, v.setting["settings"])
+        others = [applicable(cls, o.setting["settings"]) for o in same if o is not v]
+        apart = {k for k in own if k != "prior" and any(o.get(k, own[k]) != own[k] for o in others)}
+        if any(o.get("prior") != own.get("prior") for o in others):
+            apart |= {scale_setting(cls, own["prior"])} & own.keys()
+        if apart:
+            told.append(f"{label} {', '.join(f'{k}={own[k]}' for k in own if k in apart)}")
+    return "; ".join(told)
+
+
 def crossed(variant: Variant) -> bool:
     """Whether a client's name means the same data under every seed."""
     run = variant.setting["run"]
@@ -227,15 +248,35 @@ def sizes(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
                 mine = part[third == k]
                 clients = mine["client"].to_numpy(str) if crossing else None
                 estimate = paired.bootstrap(mine[metric].to_numpy(float), mine["seed"].to_numpy(), clients)
+                if len(mine) < 4:  # (of so few no interval can be seen)
+                    estimate = estimate._replace(low=float("nan"), high=float("nan"))
                 span = {"n_from": int(mine["n"].min()), "n_to": int(mine["n"].max()), "pairs": len(mine)}
                 rows.append({**told, **span, "gain": estimate.mean, "low": estimate.low, "high": estimate.high})
     return pd.DataFrame(rows)
 
 
+def unfit(run: Path) -> str:
+    """Why nothing can be left out by a run's draws; empty where it can."""
+    import xarray
+
+    path = run / "posterior.nc"
+    if not path.is_file():
+        return "it has no draws (posterior.nc)"
+    with xarray.open_dataset(path, group="log_likelihood", engine="h5netcdf") as density:
+        kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
+    if kind == "point":
+        return "its guide is a point, of which ArviZ's would be training likelihood"
+    if kind == "examples":
+        return "its latents are of single examples, drawn by an encoder that does not see the response"
+    if kind is None:
+        return "it is from before posterior.nc told what its draws are; run it again"
+    return f"it has {draws} draws, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""
+
+
 def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
     """``az.compare`` of PSIS-LOO (:func:`hierfl.posterior.loo`) under every seed, and how many k are large.
 
-    Columns seed, variant, those of ``az.compare``, and k_large, a share of the examples.
+    Columns seed, variant, those of ``az.compare``, good_k and k_large, the share of the examples above it.
     """
     import pandas as pd
 
@@ -247,6 +288,7 @@ def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataF
         frame = az.compare(found).rename_axis("variant").reset_index()
         frame.insert(0, "seed", seed)
         large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
+        frame["good_k"] = frame["variant"].map({name: one["good_k"] for name, one in found.items()})
         frame["k_large"] = frame["variant"].map(large)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)
@@ -259,8 +301,9 @@ class Comparison:
     Attributes:
         variants: the first is compared with every other.
         gains, table, sizes: see :func:`pairs`, :func:`table`, :func:`sizes`.
-        loo: see :func:`leave_one_out`; None where there are no two variants with draws.
-        points: variants whose guide is a point: nothing could be left out, so they are not in ``loo``.
+        loo: see :func:`leave_one_out`; None where it was not wanted, or there are no two variants fit for it.
+        unfit: variants that are not in ``loo``, and why.
+        scarce: metrics of which few test examples say little, and so nothing is said.
         crossing: whether a client's name means the same data under every seed.
     """
 
@@ -269,7 +312,8 @@ class Comparison:
     table: pd.DataFrame
     sizes: pd.DataFrame
     loo: pd.DataFrame | None
-    points: list[str]
+    unfit: dict[str, str]
+    scarce: list[str]
     crossing: bool
 
 
@@ -287,26 +331,30 @@ def compared(runs: Sequence[Path], want_loo: bool | None = None) -> Comparison:
     if len(variants) < 2:
         raise UserError(f"all these runs are {variants[0].name}: there is nothing to compare")
     crossing, gains = crossed(variants[0]), pairs(variants)
+    if gains.empty:
+        raise UserError("no client has test data to be compared on (of tables: hierfl run --test 0.2)")
+    scarce = [m for m in NEEDS_MANY if m in gains and gains["n_test"].median() < MANY]
+    gains = gains.drop(columns=scarce)
     seeds = sorted(set.intersection(*(set(v.runs) for v in variants)))
-    random = [v for v in variants if v.random]  # (of a point, what ArviZ would say is training likelihood)
-    points = [v.name for v in variants if not v.random]
-    without = [v.runs[s] for v in random for s in seeds if not (v.runs[s] / "posterior.nc").is_file()]
-    if want_loo and without:
-        raise UserError(f"{without[0]} has no draws (posterior.nc)")
-    if want_loo and len(random) < 2:
-        raise UserError(
-            f"leave-one-out needs two posteriors with draws; the guide of {' and '.join(points)} is a point"
-        )
-    asked = want_loo is not False and not without and len(random) > 1 and seeds
-    found = leave_one_out(random, seeds) if asked else None
-    return Comparison(variants, gains, table(gains, crossing), sizes(gains, crossing), found, points, crossing)
+    reasons = (
+        {}
+        if want_loo is False
+        else {v.name: next(filter(None, (unfit(v.runs[s]) for s in seeds)), "") for v in variants}
+    )
+    fit = [v for v in variants if v.name in reasons and not reasons[v.name]]
+    if want_loo and (len(fit) < 2 or not seeds):
+        name, reason = next(((k, v) for k, v in reasons.items() if v), ("they", "have no seed in common"))
+        raise UserError(f"leave-one-out needs two variants with draws; {name}: {reason}")
+    found = leave_one_out(fit, seeds) if len(fit) > 1 and seeds else None
+    told = {k: v for k, v in reasons.items() if v}
+    return Comparison(variants, gains, table(gains, crossing), sizes(gains, crossing), found, told, scarce, crossing)
 
 
 def _shown(metric: str, row: Any) -> tuple[str, str]:
     """A gain and its interval: percentage points of shares, else the number."""
     scale, digits = (100, 2) if metric in ("accuracy", "ece", "coverage90") else (1, 3)
     gain, low, high = (f"{scale * value:+.{digits}f}" for value in (row.gain, row.low, row.high))
-    return gain, f"{low}…{high}"
+    return gain, "" if np.isnan(row.low) else f"{low}…{high}"
 
 
 def labels(variants: Sequence[Variant]) -> dict[str, str]:
@@ -338,6 +386,8 @@ def heading(found: Comparison) -> str:
     run, summary = first.setting["run"], next(iter(first.summaries.values()))
     told = f"{first.name} against {', '.join(v.name for v in others)}: {run['data']}, {summary['clients']} clients, "
     told += f"{run['split']}."
+    if own := chosen(found.variants):
+        told += f" Settings: {own}."
     if other := differing(found.variants):
         apart = "; ".join(f"{k} {', '.join(str(v) for v in values)}" for k, values in other.items())
         told += f" They differ in more than method and settings: {apart}."
@@ -346,22 +396,31 @@ def heading(found: Comparison) -> str:
 
 def shown(found: Comparison) -> list[Shown]:
     """Gains, who gains, and leave-one-out."""
-    seeds = int(found.table["seeds"].max())
+    by_pair = found.table.groupby("over", sort=False)["seeds"].max()
+    seeds = int(by_pair.max())
     over = f"a bootstrap over seeds and {'clients' if found.crossing else 'the clients of each'}"
     over = "a bootstrap over clients alone (one seed)" if seeds == 1 else over
-    few = " (with few seeds too narrow)" if 1 < seeds < 5 else ""
+    few = f" (too narrow: {seeds} seeds are few)" if 1 < seeds < 10 else ""
+    number = (
+        f"{seeds}"
+        if by_pair.nunique() == 1
+        else ", ".join(f"{labels(found.variants)[k]}: {v}" for k, v in by_pair.items())
+    )
     label, metrics = labels(found.variants), list(dict.fromkeys(found.table["metric"]))
     gains = Shown(
         ["over", "predictions", "metric", "gain", "95 %", "gain, lose"], [],
-        f"Gains: positive where the first is better; mean over clients and seeds ({seeds}), the central 95 % of "
+        f"Gains: positive where the first is better; mean over clients and seeds ({number}), the central 95 % of "
         f"{over}{few}, and the share of clients that gain and that lose.",
+        f"{' and '.join(LABELS[m].partition(',')[0] for m in found.scarce)} left out: half of the clients have less "
+        f"than {MANY} test examples, on which they say more of that number than of the model." if found.scarce else "",
     )  # fmt: skip
     for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
         gains.rows.append([label[row.over], KINDS[row.kind], LABELS[row.metric], *_shown(row.metric, row), share])
     who = Shown(["over", "metric", "clients with n", "gain", "95 %", "rank r with n"], [])
     last = found.sizes[found.sizes["kind"] == found.sizes["kind"].iloc[-1]]
-    who.before = f"Who gains (predictions {KINDS[last['kind'].iloc[0]]}; r is Spearman's, of gain and size):"
+    words = {"mean": "at the posterior mean", "draws": "averaged over draws"}[last["kind"].iloc[0]]
+    who.before = f"Who gains (predictions {words}; r is Spearman's of gain and size, all seeds together):"
     for row in last.itertuples():
         span = f"{row.n_from}" if row.n_from == row.n_to else f"{row.n_from} to {row.n_to}"
         rank = "" if np.isnan(row.rank_correlation_with_n) else f"{row.rank_correlation_with_n:+.2f}"
@@ -369,29 +428,29 @@ def shown(found: Comparison) -> list[Shown]:
     tables = [gains, who]
     if found.loo is not None:
         tables.append(_shown_loo(found.loo, label))
-    if found.points:
-        tables[-1].after += f" No leave-one-out of {' and '.join(found.points)}: the guide is a point, so that ArviZ's "
-        tables[-1].after += "would be training likelihood."
+    told = [f"{label[name]}: {reason}" for name, reason in found.unfit.items()]
+    if told:
+        tables[-1].after += f" No leave-one-out of {'; '.join(told)}."
     return tables
 
 
 def _shown_loo(frame: pd.DataFrame, label: Mapping[str, str]) -> Shown:
     table = Shown(
-        ["seed", "", "elpd", "difference", "its se", "p_loo", "weight", "large k, %"], [],
-        "Leave-one-out log predictive density of the training data (PSIS), globals held:",
-        "The base network and the population saw every example, which makes this optimistic: rank methods with a "
-        "network by held-out NLL.",
+        ["seed", "", "elpd", "behind", "its se", "p_loo", "weight", "large k"], [],
+        "Leave-one-out log predictive density of the training data (PSIS), globals held; best first, and how far the "
+        "others are behind it:",
+        f"Large k: examples that importance sampling cannot leave out (Pareto's k above {frame['good_k'].min():.2f}); "
+        f"above {TOO_MANY:.0%} of them no sum is shown. The base network and the population saw every example, which "
+        "makes this optimistic: rank methods with a network by held-out NLL.",
     )  # fmt: skip
+    bad = frame.groupby("seed")["k_large"].max() > TOO_MANY
     for row in frame.itertuples():
-        numbers = [f"{x:.1f}" for x in (row.elpd_loo, row.elpd_diff, row.dse, row.p_loo)]
-        table.rows.append(
-            [str(row.seed), label[row.variant], *numbers, f"{row.weight:.2f}", f"{100 * row.k_large:.1f}"]
-        )
-    if frame["k_large"].max() > 0:
-        table.after += (
-            " Where Pareto's k is large, importance sampling cannot leave that example out: nor can the sum be "
-        )
-        table.after += "trusted where there are many."
+        one = [f"{x:.1f}" for x in (row.elpd_loo, row.elpd_diff, row.dse, row.p_loo)] + [f"{row.weight:.2f}"]
+        if row.k_large > TOO_MANY:
+            one = [""] * 5
+        elif bad[row.seed]:  # (nothing to be compared with)
+            one[1] = one[2] = one[4] = ""
+        table.rows.append([str(row.seed), label[row.variant], *one, f"{row.k_large:.0%}"])
     return table
 
 

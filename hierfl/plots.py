@@ -453,7 +453,7 @@ def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -
     ax.axhline(0, color=QUIET, lw=1, ls="--")
     if part["n"].max() > part["n"].min():
         part = part.sort_values("n")
-        places = np.array_split(np.arange(len(part)), max(1, min(6, len(part) // 8)))
+        places = np.array_split(np.arange(len(part)), max(1, min(6, len(part) // 4)))
         means = np.stack([part.iloc[place].mean().to_numpy() for place in places])
         ax.plot(*means.T, color=INK, lw=1.6, marker="o", ms=3, label="mean of clients of this size")
         ax.legend(loc="best")

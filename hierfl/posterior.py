@@ -26,6 +26,7 @@ def to_inference_data(
     obs_client: Sequence[str],
     constants: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
     about_log_likelihood: str,
+    draws_of: str,
 ) -> Any:
     """An ArviZ InferenceData.
 
@@ -38,6 +39,7 @@ def to_inference_data(
         obs_client: the client of each of the N observations.
         constants: name -> (dimension names, array); "client" is the clients' dimension.
         about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
+        draws_of: "chains", "guide", "point" or "examples" (latents of single examples); likewise.
 
     Returns:
         Groups posterior, prior, posterior_predictive, log_likelihood, sample_stats, observed_data and constant_data;
@@ -71,7 +73,7 @@ def to_inference_data(
         dataset = data[group]
         dataset.attrs.pop("created_at", None)  # the same run gives the same file
         if group == "log_likelihood":
-            dataset.attrs["about"] = about_log_likelihood
+            dataset.attrs |= {"about": about_log_likelihood, "draws_of": draws_of}
         if "obs" in dataset.dims:
             setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
     return data

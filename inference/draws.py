@@ -61,6 +61,7 @@ def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
         obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
         constants=constants,
         about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),
+        draws_of=draws_of(fitted),
     )
 
 
@@ -153,6 +154,15 @@ def global_latents(fitted: Fitted) -> list[str]:
     one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
     _, sites = one.personal_sites([0], fitted.federation.template(), 0)
     return [name for name, site in sites.items() if site.kind == "fixed" and name in fitted.shared]
+
+
+def draws_of(fitted: Fitted) -> str:
+    """What a fit's draws are: of "chains", of a "guide", of a "point", or of latents of single "examples"."""
+    if not has_random_guide(fitted):
+        return "point"
+    if any(site.per_example for site in guide_sites(fitted).values()):
+        return "examples"
+    return "chains" if chains_of(fitted)[1] else "guide"
 
 
 def has_random_guide(fitted: Fitted) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from conftest import Call
 
 from hierfl import UserError, paired
-from hierfl.experiments import compare
+from hierfl.experiments import ablate, compare
 from hierfl.experiments.methods import shipped_settings
 from hierfl.plots import gain_by_size, gain_intervals
 from hierfl.posterior import import_arviz, loo
@@ -149,7 +149,9 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     row = left_out[left_out["variant"] == "pfedvem (fixed prior)"]
     assert row["elpd_loo"].item() == pytest.approx(theirs["elpd_loo"])
     assert row["k_large"].item() == pytest.approx(float((theirs["pareto_k"] > theirs["good_k"]).mean()))
-    assert "No leave-one-out of pfedvem (flat prior): the guide is a point" in " ".join(out.split())
+    assert "No leave-one-out of flat prior: its guide is a point" in " ".join(out.split())
+    assert "Settings: hierarchical prior sigma_0=" in " ".join(out.split())
+    assert "seeds (fixed prior: 2, flat prior: 1)" in " ".join(out.split())
     text = (tmp_path / "c" / "comparison.md").read_text()
     assert "pfedvem (hierarchical prior) against pfedvem (fixed prior), pfedvem (flat prior): digits, 6 clients" in text
     record = json.loads((tmp_path / "c" / "comparison.json").read_text())
@@ -187,8 +189,17 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     frame[[c for c in frame if not c.startswith("draws_")]].to_csv(path, index=False)
     found = compare.compared([runs / "hierarchical-0", tmp_path / "old"])
     assert set(found.gains["kind"]) == {"mean"}
-    assert found.points == []
-    assert found.loo is not None
+    assert found.loo is not None  # (what the draws are is told)
+    az, path = import_arviz(), tmp_path / "old" / "posterior.nc"
+    data = az.from_netcdf(path)
+    data.load()
+    data.close()
+    del data.log_likelihood.attrs["draws_of"]
+    shutil.copytree(tmp_path / "old", tmp_path / "older", ignore=shutil.ignore_patterns("posterior.nc"))
+    data.to_netcdf(str(tmp_path / "older" / "posterior.nc"), engine="h5netcdf")
+    found = compare.compared([runs / "hierarchical-0", tmp_path / "older"])
+    assert found.loo is None
+    assert "from before posterior.nc told" in found.unfit["pfedvem (fixed prior)"]
 
 
 def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:
@@ -208,8 +219,8 @@ def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> No
     for said, words in (
         ([changed["split"]], "its split is 'iid', not 'dirichlet:0.5,redraw'"),
         ([changed["digest"]], "holds other data, or splits them otherwise"),
-        ([changed["draws"], "--loo"], "has no draws (posterior.nc)"),
-        ([runs / "flat-0", "--loo"], "leave-one-out needs two posteriors with draws; the guide of pfedvem (flat"),
+        ([changed["draws"], "--loo"], "pfedvem (fixed prior): it has no draws (posterior.nc)"),
+        ([runs / "flat-0", "--loo"], "needs two variants with draws; pfedvem (flat prior): its guide is a point"),
         ([begun], "has not finished"),
         ([first], "are the same run"),
         ([runs / "hierarchical-1"], "there is nothing to compare"),
@@ -225,6 +236,58 @@ def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> No
     assert not (tmp_path / "plain" / "loo.csv").exists()
     assert hierfl("compare", first, runs / "fixed-0", "--out", "plain", "--overwrite", "--quiet")[0] == 0
     assert (tmp_path / "plain" / "loo.csv").is_file()
+
+
+def configs_scale(run: Path) -> float:
+    return float(tomllib.loads((run / "config.toml").read_text())["settings"]["sigma_0"])
+
+
+def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best at an end is followed, three times; stopped at any cell, it ends where it would have."""
+    ran = []
+
+    def objective(method: str, data: str, given: dict, settings: dict, settle: int) -> dict:
+        if len(ran) == stop:
+            raise KeyboardInterrupt
+        ran.append(float(settings["sigma_0"]))
+        return {"pm_nll": abs(np.log(float(settings["sigma_0"]) / 200)), "failed_local_steps": 0}
+
+    monkeypatch.setattr("hierfl.experiments.choose.cell", objective)
+    usual = shipped_settings("pfedvem", "digits")[0].get("sigma_0", 0.1)
+    wanted = usual * 10 * 27
+    for first in (99, 3, 5, 6, 7):
+        out, stop = tmp_path / str(first), first
+        ran.clear()
+        arguments = ("pfedvem", "digits", "fixed", {"rounds": 1}, {}, out, 1)
+        try:
+            found = ablate.chosen_scale(*arguments, progress=False)
+        except KeyboardInterrupt:
+            stop = 99
+            found = ablate.chosen_scale(*arguments, progress=False)
+        assert found["sigma_0"] == pytest.approx(wanted)
+        assert len(ran) == 8
+    assert ablate.chosen_scale(*arguments, scales=[0.1, 1.0], progress=False) == {"sigma_0": 1.0}
+    monkeypatch.setattr(
+        "hierfl.experiments.choose.cell", lambda *rest: {"pm_nll": float("nan"), "failed_local_steps": 1}
+    )
+    with pytest.raises(UserError, match="under the fixed prior nothing that was tried is finite"):
+        ablate.chosen_scale(*arguments[:5], tmp_path / "nan", 1, progress=False)
+
+
+def test_few_test_examples_say_little_of_calibration(runs: Path, tmp_path: Path) -> None:
+    for name in ("hierarchical-0", "fixed-0"):
+        shutil.copytree(runs / name, tmp_path / name)
+        path = tmp_path / name / "clients.csv"
+        pd.read_csv(path).assign(n_test=15).to_csv(path, index=False)
+    found = compare.compared([tmp_path / "hierarchical-0", tmp_path / "fixed-0"], want_loo=False)
+    assert found.scarce == ["ece"]
+    assert "ece" not in set(found.table["metric"])
+    assert "ECE left out: half of the clients have less than 20" in compare.markdown(found)
+    for name in ("hierarchical-0", "fixed-0"):
+        path = tmp_path / name / "clients.csv"
+        pd.read_csv(path).assign(n_test=0).to_csv(path, index=False)
+    with pytest.raises(UserError, match="no client has test data to be compared on"):
+        compare.compared([tmp_path / "hierarchical-0", tmp_path / "fixed-0"])
 
 
 def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
@@ -265,7 +328,19 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
     assert code == 0, err
     assert "fixed prior" in out
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
+    search = tmp_path / "a" / "choose-fixed.json"
+    held = json.loads(search.read_text())
+    strange = {"settings": {}, "all_settings": {**held["cells"][0]["all_settings"], "head_lr": 9.0}, "pm_nll": 0.0}
+    search.write_text(json.dumps({**held, "cells": [strange, *held["cells"]]}))  # of other settings
+    code, out, err = hierfl(*said)
+    assert code == 0, err
+    assert f"fixed: sigma_0={configs_scale(tmp_path / 'a' / 'fixed-0'):g}" in err
+    other = ["ablate", "pfedvem", *small, "--set", "head_lr=0.02", "--set", "tau=deviation"]
     for more, words in (
+        ([*other, "--out", "a"], "hierarchical-0 was run with head_lr = 0.01"),
+        ([*said, "--scales", "1,2", "--choose-seeds", "0"], "--choose-seeds 0 chooses none"),
+        ([*said, "--scales", "1,2", "--set", "sigma_0=1"], "--scales changes nothing"),
+        (["ablate", "mixed-effects", "--test", "0"], "priors are compared on test data"),
         (["ablate", "fedavg"], "fedavg has no priors to compare"),
         ([*said, "--set", "prior=flat"], "the prior is what ablate varies"),
         ([*said, "--seeds", "0"], "at least one seed"),
