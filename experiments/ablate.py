@@ -151,8 +151,8 @@ def run(
         given = {"test": TEST, **given}
         if not given["test"]:
             raise UserError("priors are compared on test data: --test above 0")
-    names = {scale_setting(load(method).cls, prior) for prior in priors}
-    if scales and (fixed := sorted(n for n in names if n in settings)):
+    names = {name for prior in priors if (name := scale_setting(load(method).cls, prior))}
+    if scales and (fixed := sorted(names & settings.keys())):
         raise UserError(f"{fixed[0]} is said by --set, so that --scales changes nothing")
     for prior in priors:
         found[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}

@@ -203,7 +203,7 @@ def chosen(variants: Sequence[Variant]) -> str:
         others = [applicable(cls, o.setting["settings"]) for o in same if o is not v]
         apart = {k for k in own if k != "prior" and any(o.get(k, own[k]) != own[k] for o in others)}
         if any(o.get("prior") != own.get("prior") for o in others):
-            apart |= {scale_setting(cls, own["prior"])} & own.keys()
+            apart |= own.keys() & {scale_setting(cls, own["prior"])}
         if apart:
             told.append(f"{label} {', '.join(f'{k}={own[k]}' for k in own if k in apart)}")
     return "; ".join(told)
