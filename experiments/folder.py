@@ -190,7 +190,9 @@ def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     """metrics.csv: one row per evaluation and split. A value that does not apply is empty."""
     text = io.StringIO()
     if rows:
-        writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        # (a run that goes on may know more of its later rounds than it did of its first)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
     write_text(folder / "metrics.csv", text.getvalue())

@@ -17,6 +17,7 @@ import torch
 from conftest import Call, blobs
 
 from hierfl import UserError
+from hierfl.experiments import folder
 from hierfl.inference import checkpoint as checkpoints
 from hierfl.inference import fit
 from hierfl.models import FedAvg, PFedVEM
@@ -160,3 +161,9 @@ def test_a_fit_is_resumed_only_as_itself(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="was begun with a different"):
             fit(method, fed, rounds=4, folder=tmp_path, resume=True, progress=False, **options)
     assert fit(PFedVEM(net), fed, rounds=4, folder=tmp_path, resume=True, progress=False).last()["round"] == 4
+
+
+def test_rounds_that_know_more_than_the_first(tmp_path: Path) -> None:
+    """A run that was begun by an older version: what its first rounds were not asked is empty."""
+    folder.write_metrics(tmp_path, [{"round": 1, "split": "test"}, {"round": 2, "split": "test", "moved_w": 0.5}])
+    assert (tmp_path / "metrics.csv").read_text() == "round,split,moved_w\n1,test,\n2,test,0.5\n"
