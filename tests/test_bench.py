@@ -87,13 +87,15 @@ def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, imag
         fit.server.shared["encoder.4.bias"][4:] = -32.0  # log variances
         work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
         with torch.random.fork_rng():
+            torch.manual_seed(0)
             theirs = REFERENCES["pfedv"]["tensor loop"](work)
         fit.step()
         assert torch.allclose(theirs["w_j_point"], fit.personal["w_j_point"], atol=1e-6)
         assert not torch.allclose(theirs["w_j_point"], work.personal["w_j_point"], atol=1e-2)
         share = torch.tensor(images.sizes(), dtype=torch.float64) / sum(images.sizes())
         for key, value in fit.server.shared.items():
-            assert torch.allclose(torch.einsum("j,j...->...", share, theirs[key]), value, atol=1e-6), key
+            gap = float((torch.einsum("j,j...->...", share, theirs[key]) - value).abs().max())
+            assert gap < 1e-6, (key, gap)
         results.append(theirs["encoder.4.weight"])
     assert not torch.allclose(results[0], results[1], atol=1e-3)  # the KL matters
 
