@@ -185,9 +185,10 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table.")] = False,
 ) -> None:
     """Compare runs of the same data client by client: gains with intervals, who gains, leave-one-out."""
-    from .compare import compared, make, refuse, write
+    from .compare import compared, make, write
+    from .folder import check_out
 
-    refuse(out, overwrite)
+    check_out(out, overwrite, "comparison.json", "comparison")
     found = compared(runs, loo)
     folder = make(out)
     write(found, folder)

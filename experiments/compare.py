@@ -41,20 +41,6 @@ TOO_MANY = 0.2
 FILES = ("report.html", "comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
 
 
-def refuse(out: Path | None, overwrite: bool) -> None:
-    """Refuses an ``--out`` that exists, unless it is a comparison's folder and may be overwritten.
-
-    Raises:
-        UserError: see above.
-    """
-    if out is None or not out.exists():
-        return
-    if not overwrite:
-        raise UserError(f"{out} exists; choose another --out, or say --overwrite")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / "comparison.json").is_file()):
-        raise UserError(f"{out} is not the folder of a comparison; --overwrite replaces only those")
-
-
 def make(out: Path | None) -> Path:
     """A fresh folder: ``out``, emptied of an old comparison, or the next numbered one in ./runs."""
     if out is None:

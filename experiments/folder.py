@@ -42,8 +42,14 @@ TYPES: dict[str, Any] = {
 }
 
 
-def check_out(out: Path | None, overwrite: bool) -> None:
+def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what: str = "run") -> None:
     """Refuses an ``--out`` that exists, unless it is a run's folder and may be overwritten.
+
+    Args:
+        out: the folder.
+        overwrite: whether it may.
+        mark: the file by which a folder of this kind is known.
+        what: the kind, in words.
 
     Raises:
         UserError: see above.
@@ -52,8 +58,8 @@ def check_out(out: Path | None, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / "config.toml").is_file()):
-        raise UserError(f"{out} is not the folder of a run; --overwrite replaces only those")
+    if not out.is_dir() or (any(out.iterdir()) and not (out / mark).is_file()):
+        raise UserError(f"{out} is not the folder of a {what}; --overwrite replaces only those")
 
 
 def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs")) -> Path:
