@@ -330,7 +330,7 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
     search = tmp_path / "a" / "choose-fixed.json"
     held = json.loads(search.read_text())
-    strange = {"settings": {}, "all_settings": {**held["cells"][0]["all_settings"], "head_lr": 9.0}, "pm_nll": 0.0}
+    strange = {"settings": {}, "all_settings": {**held["cells"][-1]["all_settings"], "head_lr": 9.0}, "pm_nll": 0.0}
     search.write_text(json.dumps({**held, "cells": [strange, *held["cells"]]}))  # of other settings
     code, out, err = hierfl(*said)
     assert code == 0, err
