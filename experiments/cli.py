@@ -26,6 +26,23 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+# -- options that several commands have --------------------------------------------------------------------------------
+
+Data = Annotated[str | None, typer.Option(help="A data set, FILE.npz or FILE.csv. [default: digits]")]
+DataRoot = Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")]
+Clients = Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")]
+Split = Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")]
+Rounds = Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")]
+Participation = Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")]
+Network = Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")]
+NoiseOf = Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")]
+Formula = Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 + x | site)'.")]
+Family = Annotated[str | None, typer.Option(help="Of a table's response: gaussian, binomial or poisson.")]
+EvaluateEvery = Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")]
+DrawsOf = Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")]
+
 
 @app.callback(invoke_without_command=True)
 def _root(
@@ -42,32 +59,32 @@ def _root(
 @app.command()
 def run(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one.")] = "",
-    data: Annotated[str | None, typer.Option(help="A data set, FILE.npz or FILE.csv. [default: digits]")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
-    clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
-    split: Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")] = None,
-    participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
+    data: Data = None,
+    data_root: DataRoot = None,
+    clients: Clients = None,
+    split: Split = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
     prior: Annotated[str | None, typer.Option(help="hierarchical, fixed or flat.")] = None,
     validation: Annotated[float | None, typer.Option(help="Fraction to choose by. [default: 0.1, of tables 0]")] = None,
-    network: Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")] = None,
-    noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
-    formula: Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 + x | site)'.")] = None,
+    network: Network = None,
+    noise: NoiseOf = None,
+    formula: Formula = None,
     client: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: who a row belongs to.")] = None,
-    family: Annotated[str | None, typer.Option(help="Of a table's response: gaussian, binomial or poisson.")] = None,
+    family: Family = None,
     error: Annotated[str | None, typer.Option(metavar="COLUMN", help="Of a table: known standard errors.")] = None,
     test: Annotated[float | None, typer.Option(help="Of a table: fraction of rows held out. [default: 0]")] = None,
     seed: Annotated[int | None, typer.Option(help="Of everything random. [default: 0]")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
+    device: Device = None,
     chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
     quorum: Annotated[int | None, typer.Option(help="Fewest messages that change anything. [default: 1]")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
+    evaluate_every: EvaluateEvery = None,
     ood: Annotated[str | None, typer.Option(metavar="NAME", help="A data set of strange inputs to notice.")] = None,
     idle: Annotated[str | None, typer.Option(help="Clients that do not report: train (default) or rest.")] = None,
-    draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
+    draws: DrawsOf = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new one in ./runs]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting (see hierfl methods NAME).")
     ] = None,
@@ -199,21 +216,21 @@ def compare(
 @app.command()
 def ablate(
     method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],
-    data: Annotated[str | None, typer.Option(help="A data set, FILE.npz or FILE.csv. [default: digits]")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
-    clients: Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")] = None,
-    split: Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")] = None,
-    participation: Annotated[float | None, typer.Option(help="Probability that a client reports in a round.")] = None,
-    network: Annotated[str | None, typer.Option(help="Such as mlp:100 (see hierfl datasets).")] = None,
-    noise: Annotated[float | None, typer.Option(help="Of a regression's response. [default: 1]")] = None,
-    formula: Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 + x | site)'.")] = None,
-    family: Annotated[str | None, typer.Option(help="Of a table's response: gaussian, binomial or poisson.")] = None,
+    data: Data = None,
+    data_root: DataRoot = None,
+    clients: Clients = None,
+    split: Split = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
+    network: Network = None,
+    noise: NoiseOf = None,
+    formula: Formula = None,
+    family: Family = None,
     test: Annotated[float | None, typer.Option(help="Of a table: fraction of rows held out. [default: 0.2]")] = None,
     validation: Annotated[float | None, typer.Option(help="Fraction that scales are chosen by. [default: 0.1]")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")] = None,
-    draws: Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
+    evaluate_every: EvaluateEvery = None,
+    draws: DrawsOf = None,
+    device: Device = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, the same for every prior.")
     ] = None,
@@ -221,7 +238,7 @@ def ablate(
     choose_seeds: Annotated[int, typer.Option(help="To choose a scale by; 0 chooses none.")] = 1,
     scales: Annotated[str | None, typer.Option(metavar="V,V,...", help="To be tried. [default: 0.1 to 10 x]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/ablate-METHOD-DATA]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares."""
     from . import ablate as ablation
@@ -294,11 +311,11 @@ def table(
     clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,...", help="Only these.")] = None,
     methods: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these methods.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many, from 0. [default: the paper's]")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")] = None,
+    data_root: DataRoot = None,
+    device: Device = None,
     collect: Annotated[bool, typer.Option("--collect", help="Run nothing, collect what has finished.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/table-NAME]")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run or collect a paper's table, ours beside published. Stopped, it goes on where it was."""
     from .tables import TABLES, make
@@ -329,7 +346,7 @@ def bench(
     references: Annotated[bool, typer.Option(help="Run the same work written otherwise, too.")] = True,
     out: Annotated[Path | None, typer.Option(help="A json file. [default: in a new folder in ./runs]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Time a round of pFedVEM (digit-three: pFedV) beside the same work done otherwise."""
     from .bench import main as measure_all
