@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from hierfl.errors import NotFinite
 from hierfl.plates import Site
 from hierfl.posterior import to_inference_data
 
+from .langevin import STATS, Langevin, stats_of
 from .method import State, visible
 from .predict import Fitted, response, sample_keyed
 from .svi import guide_latents
@@ -29,49 +31,53 @@ POINT = "; the guide is a point, so this is training likelihood, and leave-one-o
 Groups = dict[str, dict[str, np.ndarray]]
 
 
-def inference_data(fitted: Fitted, draws: int | None, limit: float) -> Any:
-    """See :meth:`hierfl.inference.run.Run.posterior`."""
+def inference_data(fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float) -> Any:
+    """See :meth:`hierfl.inference.run.Run.posterior`; ``rows`` are the clients' places."""
     federation = fitted.federation
     chains, kept = chains_of(fitted)
+    dtype = torch.float32 if float32 else federation.dtype
     if draws is None:
         most = ENCODED if any(site.per_example for site in guide_sites(fitted).values()) else kept or MOST
-        draws = max(2, min(most, int(limit / bytes_per_draw(fitted))))
+        draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
     draws = -(-draws // chains) * chains
-    parts = [client_draws(fitted, j, draws) for j in range(federation.clients)]
+    parts = [client_draws(fitted, j, draws, dtype) for j in rows]
 
     def gathered(group: str) -> dict[str, np.ndarray]:
         join = np.stack if group in ("posterior", "prior", "sample_stats") else np.concatenate
         return {name: join([part[group][name] for part in parts], axis=2) for name in parts[0][group]}
 
-    everyone = fitted.values(range(federation.clients))
-    constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(federation.sizes()))}
-    for name, value in fitted.method.per_client(everyone).items():
+    names = [federation.ids[j] for j in rows]
+    sizes = [len(federation.train[j]) for j in rows]
+    constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
+    for name, value in fitted.method.per_client(fitted.values(rows)).items():
         constants[name] = (("client",), value.cpu().numpy())
     for name in global_latents(fitted):
         point = fitted.shared[name].cpu().numpy()
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
     return to_inference_data(
-        clients=federation.ids,
+        clients=names,
         posterior=gathered("posterior"),
         prior=gathered("prior"),
         log_likelihood=gathered("log_likelihood"),
         posterior_predictive=gathered("posterior_predictive"),
         sample_stats=gathered("sample_stats"),
-        observed={"y": np.concatenate([federation.y[i].cpu().numpy() for i in federation.train])},
-        obs_client=np.repeat(np.array(federation.ids), federation.sizes()).tolist(),
+        observed={"y": np.concatenate([federation.y[federation.train[j]].cpu().numpy() for j in rows])},
+        obs_client=np.repeat(np.array(names), sizes).tolist(),
         constants=constants,
         about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),
         draws_of=draws_of(fitted),
     )
 
 
-def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
+def client_draws(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> Groups:
     """One client's arrays: posterior and prior (chains, draws, *event), the data's (chains, draws, n_j).
 
-    Where the guide is of the client's latents alone, no chain's and no point, sample_stats has its log density at the
-    draws (chains, draws), and that of the client's latents and data: what :func:`hierfl.posterior.loo` needs.
+    sample_stats, (chains, draws), has lp, the log density of the client's latents and data, where the guide is of the
+    client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.posterior.loo` needs
+    both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
+    (:data:`hierfl.inference.langevin.STATS`).
 
-    float32 or int16; one chain where the guide is no chain's, and for the prior.
+    Labels are int16. One chain where the guide is no chain's, and for the prior.
     """
     federation = fitted.federation
     client = federation.ids[j]
@@ -91,7 +97,7 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     def drawn(value: Tensor, event: int, chains: int = chains) -> np.ndarray:
         """([K,] 1, 1 or n, *event) -> (chains, K / chains, 1 or n, *event)."""
         value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
-        return value.squeeze(1).float().cpu().numpy().reshape(chains, -1, *value.shape[2:])
+        return value.squeeze(1).to(dtype).cpu().numpy().reshape(chains, -1, *value.shape[2:])
 
     groups: Groups = {"posterior": {}, "prior": {}}
     personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
@@ -101,11 +107,14 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
         prior = fitted.prior_sites(federation.template(), fitted.values([j]), draws, "prior", client)
         for name in personal:
             groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(2)
-    groups["sample_stats"] = {}
-    if personal.keys() == latents.keys() and personal and all(_spread(site.fn) for site in personal.values()):
-        q, p = (sum(s[k].fn.log_prob(site.value) for k, site in personal.items()) for s in (latents, sites))
-        joint = {"lp": p.squeeze(-1) + density.sum(-1), "guide_lp": q.squeeze(-1)}
-        groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(2) for k, v in joint.items()}
+    stats: dict[str, Tensor] = {}
+    if personal.keys() == latents.keys() and personal and not any(_point(site.fn) for site in personal.values()):
+        p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())
+        stats["lp"] = p.squeeze(-1) + density.sum(-1)
+        if not any(isinstance(site.fn, Draws) for site in personal.values()):
+            stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
+    groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(2) for k, v in stats.items()}
+    groups["sample_stats"] |= chain_stats(fitted, j, draws)
     predicted = drawn(said, 0)
     groups["log_likelihood"] = {"y": drawn(density, 0)}
     groups["posterior_predictive"] = {
@@ -114,11 +123,25 @@ def client_draws(fitted: Fitted, j: int, draws: int) -> Groups:
     return groups
 
 
-def _spread(fn: Any) -> bool:
-    """Whether a guide's site is a density: no chain's draws, and no point."""
+def chain_stats(fitted: Fitted, j: int, draws: int) -> dict[str, np.ndarray]:
+    """What the chains of the method's posterior steps tell of their draws: (chains, draws) each; empty without any."""
+    held = [fitted.personal[kept] for name in guide_sites(fitted) if (kept := stats_of(name)) in fitted.personal]
+    if not held:
+        return {}
+    chains, _ = chains_of(fitted)
+    some = Draws(held[0][j], 1).some(draws).cpu().numpy().reshape(chains, -1, len(STATS))
+    told = dict(zip(STATS, np.moveaxis(some, -1, 0), strict=True))
+    told["diverging"] = told["diverging"] > 0
+    if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.posterior()):
+        return {"step_size": told["step_size"]}  # (where every step is taken)
+    return told
+
+
+def _point(fn: Any) -> bool:
+    """Whether a guide's site is a point."""
     while isinstance(fn, Independent):
         fn = fn.base_dist
-    return not isinstance(fn, Delta | Draws)
+    return isinstance(fn, Delta)
 
 
 def guide_sites(fitted: Fitted) -> dict[str, Site]:
@@ -132,11 +155,11 @@ def one_client(fitted: Fitted) -> State:
     return visible(fitted.shared, {k: v[:1].unsqueeze(1) for k, v in fitted.personal.items()})
 
 
-def bytes_per_draw(fitted: Fitted) -> float:
-    """How much one more draw adds to the file, about."""
-    federation = fitted.federation
+def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> float:
+    """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
     numbers = sum(math.prod(s.fn.event_shape) for s in guide_sites(fitted).values() if not s.per_example)
-    return 8.0 * numbers * federation.clients + 8.0 * sum(federation.sizes())
+    each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(len(fitted.federation.train[j]) for j in rows)
+    return float(dtype.itemsize * each)
 
 
 def chains_of(fitted: Fitted) -> tuple[int, int]:
@@ -167,10 +190,4 @@ def draws_of(fitted: Fitted) -> str:
 
 def has_random_guide(fitted: Fitted) -> bool:
     """Whether some personal latent has a posterior that is no point."""
-    for site in guide_sites(fitted).values():
-        fn = site.fn
-        while isinstance(fn, Independent):
-            fn = fn.base_dist
-        if not isinstance(fn, Delta):
-            return True
-    return False
+    return not all(_point(site.fn) for site in guide_sites(fitted).values())

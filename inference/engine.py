@@ -87,6 +87,8 @@ class PlateEngine:
     def posterior(self, number: int, shared: State, personal: State, copies: State) -> State:
         """What the method's posterior steps make of the clients' personal values, {name: (J, *new shape)}.
 
+        Chains' statistics are among them (``NAME/stats``, :data:`hierfl.inference.langevin.STATS`).
+
         Args:
             number: of the last round.
             shared, personal, copies: as it left them.
@@ -101,9 +103,10 @@ class PlateEngine:
             local = Local(self.method, federation, rows, number, self.seed, shared, start)
             for phase, step in enumerate(self.method.posterior()):
                 local = step.run(local, ("posterior", phase))
-            parts.append({name: local.rows[name].squeeze(1) for name in personal})
+            told = [name for name in local.rows if name.endswith("/stats")]
+            parts.append({name: local.rows[name].squeeze(1) for name in (*personal, *told)})
         back = torch.tensor(order, device=federation.device).argsort()
-        return {name: torch.cat([part[name] for part in parts])[back] for name in personal}
+        return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
 
 
 def _finite(local: Local) -> Tensor:

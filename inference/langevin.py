@@ -39,6 +39,10 @@ from .svi import log_joint, minibatches, plan
 
 #: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
 Density = Callable[[State], tuple[Tensor, State]]
+#: of each kept draw, since the one before: mean acceptance probability (0 without metropolis), step size, and whether
+#: some proposal was less likely than where the chain stood by more than WILD nats, as where a step is far too long
+STATS = ("acceptance_rate", "step_size", "diverging")
+WILD = 1000.0
 Preconditioning = Literal["none", "rms", "fisher", "full"]
 
 
@@ -67,7 +71,9 @@ class Langevin:
             Roberts and Rosenthal, JRSS B 1998); None to leave it.
         start: "last" goes on from the last kept draw (stateful), "prior" draws anew (stateless).
         sizes: a personal value (chains,) that remembers adapted step sizes from round to round; 0 for none yet.
-        acceptance: a personal value (chains,) that is told the rate at which kept steps were accepted.
+
+    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see :data:`STATS`: nobody declares it, and it is gone
+    when the round ends; after the method's posterior steps it becomes the sample_stats of ``run.posterior()``.
     """
 
     names: Sequence[str]
@@ -82,7 +88,6 @@ class Langevin:
     target: float | None = None
     start: Literal["last", "prior"] = "last"
     sizes: str | None = None
-    acceptance: str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
@@ -109,8 +114,8 @@ class Langevin:
             raise UserError("a metric is a preconditioner of its own, for one latent: precondition='none'")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
-        if self.target is None and (self.sizes or (self.acceptance and not self.metropolis)):
-            raise UserError("without a target no step size is adapted, and without metropolis nothing is accepted")
+        if self.target is None and self.sizes:
+            raise UserError("without a target no step size is adapted")
 
     @property
     def kept(self) -> int:
@@ -120,7 +125,7 @@ class Langevin:
     @property
     def trains(self) -> Sequence[str]:
         """What is changed."""
-        return [*map(kept_as, self.names), *(name for name in (self.sizes, self.acceptance) if name)]
+        return [*map(kept_as, self.names), *([self.sizes] if self.sizes else [])]
 
     def run(self, local: Local, phase: object) -> Local:
         """Moves the chains of all rows."""
@@ -179,8 +184,8 @@ class Langevin:
         if self.metric:
             scale.set(self.names[0], local.rows[self.metric].squeeze(1))
         height, slope = density(z)
-        accepted = torch.zeros_like(gamma)
-        recent, kept = gamma.log(), []
+        chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)  # since the last kept draw
+        recent, kept, stats = gamma.log(), [], []
         for step in range(self.steps):
             noise.at(step)
             burning = step < self.burn
@@ -209,8 +214,8 @@ class Langevin:
                 z = {k: torch.where(_wide(taken, v), proposal[k], v) for k, v in z.items()}
                 slope = {k: torch.where(_wide(taken, v), slope_there[k], v) for k, v in slope.items()}
                 height = torch.where(taken, there, height)
+                chance = log_ratio.exp().clamp(max=1).nan_to_num(0.0)
                 if burning and self.target is not None:
-                    chance = log_ratio.exp().clamp(max=1).nan_to_num(0.0)
                     rate = (step + 1) ** -0.6
                     gamma = (gamma.log() + rate * 4 * (chance - self.target)).exp()
                     # what is held afterwards is an average over the later half, which is steadier than the last one
@@ -219,14 +224,15 @@ class Langevin:
                     if step + 1 == self.burn:
                         gamma = recent.exp()
                 elif not burning:
-                    accepted = accepted + taken
+                    chances, wild = chances + chance, wild + ~(log_ratio > -WILD)
             if not burning and (step + 1 - self.burn) % self.thin == 0:
                 kept.append({k: v.detach() for k, v in target.constrained(z).items()})
+                stats.append(torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1))
+                chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)
         result = {kept_as(k): _as_rows(torch.stack([draw[k] for draw in kept])) for k in z}
         if self.sizes:
             result[self.sizes] = gamma.mT.reshape(rows, 1, chains)
-        if self.acceptance:
-            result[self.acceptance] = (accepted / (self.steps - self.burn)).mT.reshape(rows, 1, chains)
+        result[stats_of(self.names[0])] = _as_rows(torch.stack(stats).unsqueeze(3))
         return result
 
     def _first_sizes(self, local: Local, chains: int) -> Tensor:
@@ -242,6 +248,11 @@ class Langevin:
 def kept_as(latent: str) -> str:
     """The personal value that holds a latent's draws (a value called like the latent would fix it)."""
     return f"{latent}_draws"
+
+
+def stats_of(latent: str) -> str:
+    """The rows' value that holds a chain's :data:`STATS`; of latents that move together the first one's."""
+    return f"{kept_as(latent)}/stats"
 
 
 class _Target:

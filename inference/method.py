@@ -180,6 +180,14 @@ class Method:
         """What there is to say of the shared values after the last round: a table of effects, and numbers by name."""
         return None, {}
 
+    def estimates(self, fitted: Fitted) -> pd.DataFrame | None:
+        """What each client alone, all data as one, and the hierarchical model say of a client's numbers.
+
+        Columns client, n, effect, local (NaN where a client's own data do not say), pooled, hierarchical; None where
+        there is no such estimate.
+        """
+        return None
+
     # -- names ----------------------------------------------------------------------------------------------------
 
     def expand(self, name: str, known: Iterable[str]) -> tuple[str, ...]:

@@ -103,6 +103,10 @@ class Fit:
         names = [k for group in method.copies for k in method.expand(group, shared)]
         self.copies = {k: self._everyone(shared[k]) for k in names}
         self.rows: list[Row] = []
+        #: rounds that were evaluated, and what the method has of each client in them: {name: (J,) each}
+        self.history: list[tuple[int, State]] = []
+        #: of the rounds so far (or of the last of them), what every client did: (J,) each, see :data:`REPORTS`
+        self.reports: list[Tensor] = []
         self.seconds, self.round, self.failures = 0.0, 0, 0
         #: round and clients' metrics of the last evaluation on test data
         self._tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
@@ -174,7 +178,10 @@ class Fit:
                     keeper.save(self._state(), self._record())
                 bar.advance(self._last("test") if evaluated else None)
         tested = self._tested[1] if self._tested is not None and self._tested[0] == self.round else None
-        return Run(self.fitted(), self.options, self.rows, self.seconds, self.engine.chunk, self.random, tested)
+        return Run(
+            self.fitted(), self.options, self.rows, self.seconds, self.engine.chunk, self.random, tested,
+            self.history, torch.stack(self.reports).cpu().numpy() if self.reports else None,
+        )  # fmt: skip
 
     @torch.no_grad()
     def step(self) -> None:
@@ -183,11 +190,15 @@ class Fit:
         self.round += 1
         reporting = participants(self.federation, self.round, options.seed, options.participation, options.quorum)
         self.server.open()
+        dropped = self.server.dropped.clone()
         rest = options.idle == "rest" and not options.evaluates(self.round)
         self.personal, self.copies, failed = self.engine.round(
             self.round, self.server, self.personal, self.copies, reporting, rest=rest
         )
         self.server.close()
+        what = failed.to(torch.uint8) * REPORTS.index("failed")
+        what[torch.tensor(reporting, dtype=torch.long, device=what.device)] = REPORTS.index("reported")
+        self.reports.append(torch.where(self.server.dropped > dropped, REPORTS.index("dropped"), what))
         diverged = failed.nonzero().flatten().tolist()  # the round's one word to the host, after its end
         self.seconds += time.perf_counter() - start
         if diverged:
@@ -204,6 +215,10 @@ class Fit:
         for split in self.options.splits:
             if any(self.federation.sizes(split)):
                 self.rows.append(self._evaluated(split))
+        fitted = self.fitted()
+        own = self.method.per_client(fitted.values(range(self.federation.clients)))
+        if own:
+            self.history.append((self.round, {k: v.cpu() for k, v in own.items()}))
         if self.observe is not None:
             self.observe(self.rows)
 
@@ -244,6 +259,8 @@ class Fit:
             **{f"server/{k}": v for k, v in self.server.state().items()},
             **{f"personal/{k}": v for k, v in self.personal.items()},
             **{f"copies/{k}": v for k, v in self.copies.items()},
+            **({"reports": torch.stack(self.reports)} if self.reports else {}),
+            **{f"history/{t}/{k}": v for t, values in self.history for k, v in values.items()},
         }
 
     def _record(self) -> dict[str, Any]:
@@ -271,7 +288,8 @@ class Fit:
             raise UserError("to resume, say where the checkpoint is")
         state, record = checkpoints.load(self.folder)
         fresh = self._state()
-        extra = {k for k in {**state, **fresh} if k.startswith(("server/memory/", "server/moved/"))}
+        grown = ("server/memory/", "server/moved/", "history/", "reports")  # (not there at the beginning)
+        extra = {k for k in {**state, **fresh} if k.startswith(grown)}
         if state.keys() - extra != fresh.keys() - extra or any(
             state[k].shape != v.shape for k, v in fresh.items() if k in state
         ):
@@ -292,10 +310,21 @@ class Fit:
 
         self.server.load(under("server/"))
         self.personal, self.copies = under("personal/"), under("copies/")
+        self.reports = list(state["reports"].to(device)) if "reports" in state else []
+        held: dict[int, State] = {}
+        for key, value in under("history/").items():
+            number, _, name = key.partition("/")
+            held.setdefault(int(number), {})[name] = value.cpu()
+        self.history = sorted(held.items())
         self.round, self.seconds, self.failures = record["round"], record["seconds"], record["failed"]
         self.rows = record["metrics"]
         if self.observe is not None:
             self.observe(self.rows)
+
+
+#: what a client did in a round, by number: nothing that was wanted of it; it reported; its message was dropped (not
+#: finite, or of the wrong form); it trained for itself alone, and that diverged
+REPORTS = ("away", "reported", "dropped", "failed")
 
 
 class _Keeper:
@@ -336,6 +365,8 @@ class Run:
         chunk: rows in one plate.
         random: whether the guide has draws.
         tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`client_metrics`.
+        kept_history: what the method has of each client, by evaluated round; see :attr:`history`.
+        reports: (rounds, J) of :data:`REPORTS`, the last round last; see :attr:`participation`.
     """
 
     fitted: Fitted
@@ -345,6 +376,8 @@ class Run:
     chunk: int
     random: bool
     tested: list[dict[str, np.ndarray]] | None = None
+    kept_history: Sequence[tuple[int, State]] = ()
+    reports: np.ndarray | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -386,6 +419,31 @@ class Run:
         everyone = self.fitted.values(range(federation.clients))
         columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.per_client(everyone).items()}
         return pd.DataFrame(columns)
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """What the method has of each client over the evaluated rounds: round, client, and columns such as tau.
+
+        Empty where it has nothing; without rounds of before a checkpoint that did not keep it.
+        """
+        import pandas as pd
+
+        ids = list(self.fitted.federation.ids)
+        rounds = [
+            pd.DataFrame({"round": number, "client": ids, **{k: v.numpy() for k, v in values.items()}})
+            for number, values in self.kept_history
+        ]
+        return pd.concat(rounds, ignore_index=True) if rounds else pd.DataFrame({"round": [], "client": []})
+
+    @property
+    def participation(self) -> pd.DataFrame:
+        """A row for each round, a column for each client: what it did, a number of :data:`REPORTS`."""
+        import pandas as pd
+
+        ids = list(self.fitted.federation.ids)
+        held = np.zeros((0, len(ids)), np.uint8) if self.reports is None else self.reports
+        rounds = range(self.options.rounds - len(held) + 1, self.options.rounds + 1)
+        return pd.DataFrame(held, columns=ids, index=pd.Index(rounds, name="round"))
 
     @cached_property
     def client_metrics(self) -> list[dict[str, np.ndarray]]:
@@ -575,20 +633,36 @@ class Run:
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 
-    def posterior(self, draws: int | None = None, limit: float = 100e6) -> Any:
+    def posterior(
+        self,
+        draws: int | None = None,
+        clients: Sequence[int | str] | None = None,
+        *,
+        float32: bool = False,
+        limit: float = 100e6,
+    ) -> Any:
         """An ArviZ InferenceData with every client's posterior.
 
         Groups: posterior, and prior where it can be drawn from, (chain, draw, client, ...); log_likelihood and
         posterior_predictive of the training data, flat, with the client of each observation as a coordinate;
-        observed_data; constant_data (sizes, the global latents, what the method has per client).
+        sample_stats (chain, draw, client): lp, a guide's guide_lp, and what chains tell of their draws (step_size;
+        Metropolis-adjusted ones acceptance_rate and diverging); observed_data; constant_data (sizes, the global
+        latents, what the method has per client).
 
         Args:
-            draws: how many; None for 200, or as many as the limit allows.
+            draws: how many; None for 200 (all that chains have kept), or as many as the limit allows.
+            clients: only these, by name or place; None for all.
+            float32: half the size where the fit is in double precision (tables).
             limit: bytes, about, that the default number of draws must not exceed.
 
         Raises:
             NotFinite: for a model that has diverged.
+            UserError: for a client that does not exist, or is named twice.
         """
         if draws is not None:
             check_draws(draws, 2)
-        return inference_data(self.fitted, draws, limit)
+        everyone = range(self.fitted.federation.clients)
+        rows = list(everyone) if clients is None else [self._row(client) for client in clients]
+        if not rows or len(set(rows)) < len(rows):
+            raise UserError("posterior takes at least one client, and each once")
+        return inference_data(self.fitted, draws, rows, float32, limit)

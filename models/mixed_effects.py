@@ -209,6 +209,10 @@ class MixedEffects(Method):
         """See :func:`effects`."""
         return effects(fitted)
 
+    def estimates(self, fitted: Fitted) -> pd.DataFrame:
+        """See :func:`shrunken`."""
+        return shrunken(fitted)
+
 
 @dataclass(frozen=True)
 class Conditional:
@@ -415,3 +419,77 @@ def _reported(method: MixedEffects, values: State) -> tuple[list[str], list[Tens
         labels.append("sd(residual)")
         wanted.append(residual.squeeze())
     return labels, wanted
+
+
+# -- shrinkage ---------------------------------------------------------------------------------------------------------
+
+#: so many times their first standard deviation wide is a prior that says nothing
+WIDE = 1e5
+
+
+def shrunken(fitted: Fitted) -> pd.DataFrame:
+    """Every place's coefficients by three models: its own data alone, all data as one, and the hierarchical one.
+
+    The first two are the model's limits: L so wide that it says nothing (the other fixed effects held at their
+    estimates), and L = 0, all fixed effects fitted anew. Columns client, n, effect, local, pooled, hierarchical; local
+    is NaN for a place whose data do not tell its coefficients apart, or put one of them at infinity.
+    """
+    import pandas as pd
+
+    method, federation = fitted.method, fitted.federation
+    assert isinstance(method, MixedEffects)
+    design, q = method.network, len(method.network.random)
+    names = [INTERCEPT[0] if name == INTERCEPT[1] else name for name in design.random]
+    first = method.first_sd()
+    wide = {"log_sd": (WIDE * first).log(), "corr": torch.zeros(q * (q - 1) // 2, dtype=torch.float64)}
+    parts = []
+    for j, client in enumerate(federation.ids):
+        batch, values = federation.batch([j]), fitted.values([j])
+        _, z, known = design.split(batch.x)
+        loose = {k: wide.get(k.rpartition(".")[2], v) for k, v in values.items()}
+        with Restrict(loose), torch.no_grad():
+            mode, root = Conditional(method).solve(batch)
+        units = z[0] * first
+        told = int(torch.linalg.matrix_rank(units)) == q
+        # (a coefficient at infinity has hardly any curvature left where the climb ends)
+        told = told and bool((root[0].norm(dim=-1) < 1e-2 * WIDE * first).all())
+        own = mode[0] if told else torch.full_like(mode[0], torch.nan)
+        with Restrict(values), torch.no_grad():
+            beta, mean = method.value("beta"), Conditional(method).solve(batch)[0][0]
+        if "b_draws" in values and values["b_draws"].numel():
+            mean = values["b_draws"].flatten(0, -2).mean(0)
+        shared = torch.stack([beta[design.fixed.index(k)] if k in design.fixed else beta.new_zeros(()) for k in names])
+        parts.append((client, batch.width, own + shared, mean + shared))
+    pooled = _pooled(fitted)
+    one = [float(pooled[design.fixed.index(k)]) if k in design.fixed else 0.0 for k in names]
+    return pd.DataFrame(
+        [
+            {
+                "client": client, "n": n, "effect": design.random[k], "local": float(own[k]), "pooled": one[k],
+                "hierarchical": float(mean[k]),
+            }
+            for k in range(q)
+            for client, n, own, mean in parts
+        ]
+    )  # fmt: skip
+
+
+def _pooled(fitted: Fitted) -> Tensor:
+    """The fixed effects where places do not differ, (p,): climbed as in :class:`Conditional`."""
+    method, federation = fitted.method, fitted.federation
+    assert isinstance(method, MixedEffects)
+    rows = range(federation.clients)
+    batch = federation.batch(list(rows))
+    x, _, known = method.network.split(batch.x)
+    with Restrict(fitted.values(rows)), torch.no_grad():
+        beta = method.value("beta").reshape(-1, x.shape[-1])[0].clone()
+        for _ in range(CLIMB):
+            slope, weight = Conditional(method).slopes((x * beta).sum(-1), batch, known)
+            weighted = torch.where(weight > 0, weight, 0.0)
+            information = torch.einsum("snp,sn,snr->pr", x, weighted, x)
+            step = torch.linalg.lstsq(information, torch.einsum("snp,sn->p", x, slope)[:, None]).solution[:, 0]
+            far = (x @ step).abs().amax()
+            beta = beta + (step if method.exact else torch.log1p(far) / far.clamp_min(ARRIVED) * step)
+            if method.exact or far < ARRIVED:
+                break
+    return beta

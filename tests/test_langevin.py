@@ -138,13 +138,16 @@ def test_unadjusted_langevin_has_its_own_stationary_law(gamma: float) -> None:
 
 def test_metropolis_leaves_the_posterior_where_it_is(fed: Federation) -> None:
     method = Slopes(architecture("linear", fed, noise=0.5))
-    chain = Langevin(
-        ["w"], 4500, 0.01, metropolis=True, burn=500, target=0.574, start="prior", sizes="size", acceptance="rate"
-    )
+    chain = Langevin(["w"], 4500, 0.01, metropolis=True, burn=500, target=0.574, start="prior", sizes="size")
     done = chains_of(method, fed, chain)
     assert done["w_draws"].shape == (5, 1, CHAINS, 4000, 3)
-    assert (done["rate"] > 0.4).all()
-    assert (done["rate"] < 0.75).all()
+    chance, size, wild = done["w_draws/stats"].unbind(-1)  # (5, 1, CHAINS, 4000) each
+    moved = (done["w_draws"].diff(dim=-2) != 0).any(-1).double().mean(-1)
+    assert torch.allclose(moved, chance.mean(-1), atol=0.04)  # (a rate of 4000 coins)
+    assert (chance.mean(-1) > 0.4).all()
+    assert (chance.mean(-1) < 0.75).all()
+    assert torch.equal(size[..., 0], done["size"])
+    assert not wild.any()
     assert len(done["size"].unique()) == 5 * CHAINS  # one for each row and chain
     import arviz as az
 
