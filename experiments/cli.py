@@ -293,12 +293,13 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN|COMPARISON", help="A finished run, or a comparison.")],
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie, if elsewhere.")] = None,
     features: Annotated[bool, typer.Option(help="Draw a network's features, which needs the data.")] = True,
+    rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no list.")] = False,
 ) -> None:
     """One page of a run or a comparison, report.html; of a run its features by class and by client (t-SNE), too."""
     from .runner import report as draw
 
-    pictures = draw(folder, data_root, progress=not quiet, features=features)
+    pictures = draw(folder, data_root, progress=not quiet, features=features, rhat=rhat)
     if not quiet:
         for path in pictures:
             typer.echo(path)

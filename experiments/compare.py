@@ -20,6 +20,7 @@ import numpy as np
 from hierfl import paired
 from hierfl.errors import UserError
 from hierfl.inference.method import applicable, scale_setting
+from hierfl.metrics import MANY
 
 from . import folder as folders
 from . import page
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
 #: predictions at the posterior mean, and averaged over draws
 KINDS = {"mean": "mean", "draws": "draws"}
-#: leave-one-out needs so many draws to see a tail; ECE and coverage so many test examples of the median client: with
-#: fewer they say more of the number of examples than of the model
-LEAST_DRAWS, MANY, NEEDS_MANY = 100, 20, ("ece", "coverage90")
+#: leave-one-out needs so many draws to see a tail; these metrics MANY test examples of the median client
+LEAST_DRAWS, NEEDS_MANY = 100, ("ece", "coverage90")
 #: share of large k above which a sum over examples is not shown
 TOO_MANY = 0.2
 FILES = ("report.html", "comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
@@ -450,9 +450,31 @@ def markdown(found: Comparison) -> str:
     return "\n".join([*lines, ""])
 
 
+def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
+    """The first beside what each client alone and one model for all reach, where both are among the others.
+
+    Methods local and fedavg; {metric: a picture, function of an axis} of the first seed that all three have.
+    """
+    from hierfl.plots import three_ways
+
+    by_method = {v.setting["run"]["method"]: v for v in reversed(found.variants)}
+    first, three = found.variants[0], [by_method.get("local"), by_method.get("fedavg")]
+    if None in three or first in three:
+        return {}
+    alone, pooled = three
+    assert alone is not None
+    assert pooled is not None
+    seeds = sorted(set(first.runs) & set(alone.runs) & set(pooled.runs))
+    if not seeds:
+        return {}
+    frames = [v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled)]
+    metrics = [m for m in ("accuracy", "nll", "rmse") if all(m in frame for frame in frames)]
+    return {m: partial(three_ways, *frames, m, LABELS[m].partition(",")[0]) for m in metrics}
+
+
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
-    from hierfl.plots import gain_by_size, gain_intervals, save_all
+    from hierfl.plots import column_by_size, confidence_by_deviation, gain_by_size, gain_intervals, save_all
 
     folder.mkdir(parents=True, exist_ok=True)
     folders.write_frame(folder / "gains.csv", found.gains)
@@ -471,6 +493,11 @@ def write(found: Comparison, folder: Path) -> list[Path]:
         for metric in [m for m in ("accuracy", "rmse", "nll") if m in metrics]:
             label = f"gain in {LABELS[metric].partition(',')[0]} over {labels(found.variants)[over]}"
             drawn[f"size-{number + 1}-{metric}"] = partial(gain_by_size, last[last["over"] == over], metric, label)
+    if {"tau", "deviation"} <= set(first.clients):
+        one = first.clients[first.clients["seed"] == first.clients["seed"].min()]
+        drawn["confidence"] = partial(column_by_size, one, "tau", "confidence $\\tau_j$")
+        drawn["confidence-deviation"] = partial(confidence_by_deviation, one)
+    drawn |= {f"three-{metric}": draw for metric, draw in between(found).items()}
     pictures = save_all(folder / "figures", drawn, f"{first.name} against others", "overview")
     record = {
         "runs": {v.name: {str(s): str(run.resolve()) for s, run in v.runs.items()} for v in found.variants},

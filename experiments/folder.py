@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 
-FILES = ("config.toml", "metrics.csv", "clients.csv", "effects.csv", "posterior.nc", "summary.json", "report.html")
+FILES = (
+    "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "effects.csv", "estimates.csv",
+    "posterior.nc", "summary.json", "report.html",
+)  # fmt: skip
 FOLDERS = ("checkpoint", "figures")
 OF_TABLES = ("formula", "client", "family", "error", "test")
 #: what a run's configuration must hold
@@ -341,16 +344,23 @@ def write_results(
         chains |= noticed
     write_metrics(folder, run.rows)
     write_frame(folder / "clients.csv", clients)
+    if len(history := run.history):
+        write_frame(folder / "history.csv", history)
+    write_frame(folder / "participation.csv", run.participation.reset_index())
     if posterior is not None:
         write(posterior, folder / "posterior.nc")
     effects, numbers = run.fitted.method.report(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
+    estimates = run.fitted.method.estimates(run.fitted)
+    if estimates is not None:
+        write_frame(folder / "estimates.csv", estimates)
     drawn = federation.task == "classification" and bool(run.rows)
     bins = run.reliability() if drawn else None
     averaged = run.reliability(averaged=True) if drawn and run.random else None
     title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
-    save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged), title)
+    frames = {"history": run.history, "participation": run.participation, "estimates": estimates}
+    save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
     result = summary(run, name, numbers, chains)
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result

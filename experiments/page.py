@@ -9,6 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from . import folder as folders
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 th, td { padding: .25rem .7rem .25rem 0; text-align: left; vertical-align: top; white-space: nowrap;
   border-bottom: 1px solid var(--line); }
 th { color: var(--quiet); font-weight: 600; }
-.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+.pictures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
 figure { margin: 0; }
 figure img { width: 100%; height: auto; background: #fff; border-radius: 6px; border: 1px solid var(--line); }
 figcaption { color: var(--quiet); font-size: .85rem; }
@@ -78,7 +80,7 @@ def html(title: str, about: str, sections: Sequence[Section]) -> str:
                 data = base64.b64encode(path.read_bytes()).decode()
                 parts.append(
                     f'<figure><img alt="{escape(name)}" src="data:image/png;base64,{data}">'
-                    f"<figcaption>{escape(name)}</figcaption></figure>"
+                    f"<figcaption>{escape(_caption(name, path))}</figcaption></figure>"
                 )
             parts.append("</div>")
         parts += [f"<p>{escape(text)}</p>" for text in section.after]
@@ -86,10 +88,67 @@ def html(title: str, about: str, sections: Sequence[Section]) -> str:
     return "\n".join([*parts, "</body>\n</html>\n"])
 
 
+#: parts of a run's page: heading, and what begins the names of its pictures
+PARTS = {
+    "Over rounds": ("rounds", "movement", "density"),
+    "Clients": ("sizes", "clients", "histogram", "confidence", "entropy"),
+    "Calibration": ("reliability",),
+    "Population and clients": ("forest", "effects", "shrinkage"),
+    "Chains": ("mixing", "trace", "rank", "ess"),
+    "Posterior-predictive checks": ("predictive",),
+    "Features": ("features",),
+}
+#: what stands below pictures whose titles do not say it all
+CAPTIONS = {
+    "rounds": "On the clients' test data, after the rounds that were evaluated.",
+    "movement": "How far the values that the server owns moved in a round.",
+    "histogram": "How many clients have so many training examples.",
+    "confidence": "How much the server believes a client, against the client's size.",
+    "confidence-deviation": "How far its model lies from the population's mean, against how much the server believes it.",
+    "entropy": "How unsure every client's model is of its own test data, and of a data set that it was not made for.",
+    "reliability": "Right as often as it says: on the diagonal. The larger a point, the more predictions.",
+    "effects": "Of every place, the difference from the fixed effect.",
+    "shrinkage": "A client's coefficient by its own data alone, by all data as one, and by the hierarchical model, which "
+    "shrinks the first to the second the more, the fewer rows the client has.",
+    "features": "Test data of all clients in the network's last hidden layer.",
+    "participation": "A row for each client, a column for each round.",
+    "gain": "Of the first over each other, mean over clients; positive where the first is better.",
+    "size": "A point for each client and seed.",
+    "three": "A client's model between what it reaches alone and what one model for all does, in one seed.",
+    "cost": "What has been sent until then.",
+    "density-tau": "Share of every client in the sum of all confidences, in some rounds (pFedVEM, Figure 10).",
+    "density-deviation": "Distance of every client's model from the population's mean, squared, over its numbers' number, "
+    "in some rounds (pFedVEM, Figure 11).",
+    "sizes": "Each client's personal model on its own test data.",
+    "reliability-clients": "The worst is the one with the largest ECE, of those with 20 test examples and more.",
+    "forest": "The number in which clients differ most, of those the guide has of each: highest-density 90 % and central "
+    "half. The population is what a client without data would be given.",
+    "mixing": "Each client's number that mixed worst. Weights of a network can be exchanged for others that predict the "
+    "same: where R-hat is large, look at predictions before draws.",
+    "trace": "The number with the largest R-hat of all.",
+    "rank": "Level bars: the chains draw from the same distribution.",
+    "ess": "Straight lines: longer chains would give more.",
+    "predictive-check": "Training data, which the models have seen: a fit that cannot even draw these is wrong; one that can "
+    "may still be.",
+    "predictive-check-clients": "Of each client the mean of its training data (of labels: the share of its commonest one), "
+    "beside what its own model draws.",
+}
+
+
 def _pictures(folder: Path) -> list[tuple[str, Path]]:
     """The single pictures of a folder; what joins several is left out."""
     found = sorted((folder / "figures").glob("*.png"))
-    return [(path.stem.replace("-", " "), path) for path in found if path.stem not in ("overview", "features")]
+    return [(p.stem.replace("-", " "), p) for p in found if p.stem not in ("overview", "features", "posterior")]
+
+
+def _caption(name: str, path: Path) -> str:
+    """What stands below a picture."""
+    return CAPTIONS.get(path.stem) or CAPTIONS.get(path.stem.partition("-")[0]) or name
+
+
+def _ordered(pictures: Sequence[tuple[str, Path]], starts: Sequence[str]) -> list[tuple[str, Path]]:
+    """Those whose names begin so, in this order."""
+    return [p for start in starts for p in pictures if p[1].stem.partition("-")[0] == start]
 
 
 def _value(name: str, value: Any) -> str:
@@ -104,7 +163,7 @@ def _flat(table: Mapping[str, Any]) -> list[list[str]]:
 
 
 def of_run(folder: Path) -> Path:
-    """Writes ``report.html`` of a finished run: what came out, pictures, configuration, versions and cost."""
+    """Writes ``report.html`` of a finished run: what came out, pictures, who reported, cost, configuration, versions."""
     config, summary = folders.read_config(folder), folders.read_json(folder / "summary.json")
     title = f"{summary['method']} on {summary['data']}"
     about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
@@ -121,10 +180,21 @@ def of_run(folder: Path) -> Path:
             if any(v is not None for v in values):
                 shown = ["" if v is None else _value(name, v) for name, v in zip(names, values, strict=True)]
                 rows.append([what, when, *shown])
+    pictures, sections = _pictures(folder), list[Section]()
+    if rows:
+        sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
+    if (folder / "effects.csv").is_file():
+        sections.append(_effects(folder))
+    for heading, starts in PARTS.items():
+        mine = _ordered(pictures, starts)
+        text = [_chains(summary)] if heading == "Chains" and mine else []
+        if mine:
+            sections.append(Section(heading, text, pictures=mine))
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in ("best", "versions")}
-    sections = [
-        Section("Test data", tables=[(["model", "when", *names], rows)] if rows else ()),
-        Section("Pictures", pictures=_pictures(folder)),
+    sections += [
+        _left_out(folder),
+        Section("Who reported when", _reported(folder), pictures=_ordered(pictures, ["participation"])),
+        _cost(folder, summary, _ordered(pictures, ["cost"])),
         Section("All else that came out", tables=[(["what", "value"], _flat(rest))]),
         Section(
             "Configuration",
@@ -136,14 +206,100 @@ def of_run(folder: Path) -> Path:
     return folder / "report.html"
 
 
+def _effects(folder: Path) -> Section:
+    import pandas as pd
+
+    frame = pd.read_csv(folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]})
+    rows = [
+        [row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if row.standard_error == row.standard_error
+         else row.note] for row in frame.itertuples()
+    ]  # fmt: skip
+    return Section("Effects", tables=[(["effect", "estimate", "standard error"], rows)])
+
+
+def _chains(summary: Mapping[str, Any]) -> str:
+    if summary.get("rhat") is None:
+        return "Of so many numbers R-hat was taken of some clients' only."
+    mixed = "they have mixed" if summary["rhat"] < 1.05 else "they have not mixed: do not trust their draws"
+    return f"R-hat at most {summary['rhat']:.3f}, bulk ESS at least {summary['ess_bulk']:,.0f}: {mixed}."
+
+
+def _left_out(folder: Path) -> Section:
+    """Leave-one-out of the run's training data, or why there is none."""
+    from hierfl.posterior import import_arviz, loo
+
+    from .compare import TOO_MANY, unfit
+
+    if reason := unfit(folder):
+        return Section("Leave-one-out", [f"None: {reason}."])
+    found = loo(import_arviz().from_netcdf(folder / "posterior.nc"))
+    large = float((found["pareto_k"] > found["good_k"]).mean())
+    text = (
+        f"Pareto's k is above {found['good_k']:.2f} for {large:.0%} of the training examples, which importance sampling "
+        "cannot leave out"
+    )
+    if large > TOO_MANY:
+        return Section("Leave-one-out", [f"{text}: no sum is shown."])
+    rows = [["elpd", f"{found['elpd_loo']:.1f}"], ["its standard error", f"{found['se']:.1f}"],
+            ["p_loo", f"{found['p_loo']:.1f}"]]  # fmt: skip
+    optimistic = (
+        "Globals are held. The base network and the population saw every example, which makes this optimistic: rank "
+        "methods with a network by held-out NLL."
+    )
+    return Section("Leave-one-out", [f"{text}."], [(["log predictive density", "nats"], rows)], after=[optimistic])
+
+
+def _reports(folder: Path) -> np.ndarray | None:
+    """What every client did, (rounds, J); None for a run from before it was kept."""
+    import pandas as pd
+
+    path = folder / "participation.csv"
+    return pd.read_csv(path, index_col="round").to_numpy() if path.is_file() else None
+
+
+def _reported(folder: Path) -> list[str]:
+    """Who reported, in words."""
+    values = _reports(folder)
+    if values is None:
+        return ["This run is from before it was kept."]
+    if not values.size:
+        return ["There were no rounds."]
+    if (values == 1).all():
+        return [f"All {values.shape[1]} clients in every round."]
+    words, each = {2: "messages were dropped", 3: "times a client that was away diverged"}, (values == 1).sum(0)
+    told = [
+        f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
+        f"{(values == 1).sum(1).max()}; a client {each.min()} to {each.max()} times in {len(values)} rounds."
+    ]
+    return told + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
+
+
+def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]]) -> Section:
+    import pandas as pd
+
+    metrics = pd.read_csv(folder / "metrics.csv")
+    rows = [["device", str(summary["device"])]]
+    if len(metrics) and summary["rounds"]:
+        sent, seconds = float(metrics["bytes"].iloc[-1]), float(metrics["seconds"].iloc[-1])
+        rows += [
+            ["seconds in rounds", f"{seconds:.1f}"],
+            ["seconds a round", f"{seconds / summary['rounds']:.3f}"],
+            ["MB sent by all clients", f"{sent / 1e6:.2f}"],
+        ]
+        reports = _reports(folder)
+        if reports is not None and len(reports) == summary["rounds"] and (messages := int(np.isin(reports, (1, 2)).sum())):
+            rows.append(["kB a message", f"{sent / 1e3 / messages:.2f}"])
+    return Section("Cost", tables=[(["", ""], rows)], pictures=pictures)
+
+
 def of_comparison(found: Comparison, folder: Path) -> Path:
     """Writes ``report.html`` of a comparison into its folder."""
     from .compare import heading, shown
 
     sections = []
     for name, one in zip(("Gains", "Who gains", "Leave-one-out"), shown(found), strict=False):
-        kind = {"Gains": "gain", "Who gains": "size"}.get(name)
-        pictures = [p for p in _pictures(folder) if kind and p[1].stem.startswith(kind)]
+        kinds = {"Gains": ("gain", "three"), "Who gains": ("size", "confidence")}.get(name, ())
+        pictures = _ordered(_pictures(folder), kinds)
         after = [one.after.strip()] if one.after else []
         sections.append(Section(name, [one.before], [(one.columns, one.rows)], pictures, after))
     runs = [[v.name, str(seed), str(run.resolve())] for v in found.variants for seed, run in sorted(v.runs.items())]

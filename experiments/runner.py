@@ -255,19 +255,30 @@ def _unchanged(folder: Path, config: Mapping[str, Any]) -> methods.Loaded:
     return loaded
 
 
-def report(folder: Path, data_root: Path | None, progress: bool, features: bool = True) -> list[Path]:
+def report(
+    folder: Path, data_root: Path | None, progress: bool, features: bool = True, rhat: bool = False
+) -> list[Path]:
     """One page of a finished run or a comparison, ``report.html``; of a run with a network its features, too.
+
+    Args:
+        folder: the run's or comparison's.
+        data_root: where data sets lie, if elsewhere.
+        progress: whether to show what takes its time.
+        features: whether to draw them, which needs the data.
+        rhat: insists on several chains.
 
     Returns:
         The page, and what was drawn for it, in ``figures``.
 
     Raises:
-        UserError: for a folder that is neither, or, where features are to be drawn, a method's file that has changed,
-            data that are not there, or too few of them.
+        UserError: for a folder that is neither; where features are to be drawn, for a method's file that has changed,
+            data that are not there, or too few of them; for one chain where R-hat was asked for.
     """
     from . import compare, page
 
     if (folder / "comparison.json").is_file():
+        if rhat:
+            raise UserError(f"{folder} is a comparison: R-hat is a run's")
         record = folders.read_json(folder / "comparison.json")
         found = compare.compared([Path(run) for runs in record["runs"].values() for run in runs.values()])
         return [folder / "report.html", *compare.write(found, folder)]
@@ -275,8 +286,31 @@ def report(folder: Path, data_root: Path | None, progress: bool, features: bool 
     if not (folder / "summary.json").is_file():
         raise UserError(f"{folder} has not finished; go on with: hierfl run --resume {folder}")
     tabular = config["run"]["network"] == "design"
-    drawn = draw_features(folder, config, data_root, progress) if features and not tabular else []
+    drawn = draw_posterior(folder, progress, rhat)
+    drawn += draw_features(folder, config, data_root, progress) if features and not tabular else []
     return [page.of_run(folder), *drawn]
+
+
+def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
+    """Forest, chains, posterior-predictive checks of a run's posterior.nc; the pictures, none where it has no draws.
+
+    Raises:
+        UserError: where R-hat was asked for, and there are not several chains.
+    """
+    from hierfl.plots import save_all
+    from hierfl.posterior import import_arviz
+    from hierfl.posterior_plots import mixing, panels
+
+    path = folder / "posterior.nc"
+    if not path.is_file():
+        if rhat:
+            raise UserError(f"{folder} has no draws (posterior.nc)")
+        return []
+    with working("drawing the posterior", progress):
+        data = import_arviz().from_netcdf(path)
+        if rhat:
+            mixing(data)
+        return save_all(folder / "figures", panels(data), folder.name, "posterior")
 
 
 def draw_features(folder: Path, config: dict[str, Any], data_root: Path | None, progress: bool) -> list[Path]:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 BINS = 15
+#: on fewer test examples a client's ECE, or coverage, says more of their number than of the model
+MANY = 20
 
 
 def classification_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None) -> dict[str, Tensor]:

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .errors import UserError
+from .metrics import MANY
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -174,6 +177,170 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
     return ax
 
 
+def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
+    """How far a client's model lies from the population's against how much the server believes it (pFedVEM); the axis.
+
+    Columns n, tau and deviation; the larger a client, the larger its point.
+    """
+    ax = _axis(ax)
+    area = 12 + 90 * clients["n"] / clients["n"].max()
+    ax.scatter(clients["tau"], clients["deviation"], s=area, color=PERSONAL, alpha=0.6, edgecolor="white", linewidth=0.6)
+    for axis, name in (("x", "tau"), ("y", "deviation")):
+        if clients[name].min() > 0 and clients[name].max() > 10 * clients[name].min():
+            getattr(ax, f"set_{axis}scale")("log")
+    ax.set(xlabel="confidence $\\tau_j$", ylabel="deviation $|w_j - w|^2 / d$")
+    ax.set_title("Confidence and deviation (area: n)")
+    return ax
+
+
+#: rounds that a picture of densities shows; clients that it needs
+DENSITIES, ENOUGH = 4, 8
+
+
+def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
+    """Distribution over clients of what a method has of them, in some rounds from the first to the last (``az.plot_kde``).
+
+    pFedVEM's Figures 10 (tau: shown as confidence ratios, tau_j over the sum of all) and 11 (deviation).
+
+    Args:
+        history: columns round, client and this one.
+        column: of the history.
+        ax: where to draw.
+    """
+    from .posterior import import_arviz
+
+    ax, az = _axis(ax), import_arviz()
+    values = {number: part[column].to_numpy(float) for number, part in history.groupby("round")}
+    if column == "tau":
+        values = {number: v / v.sum() for number, v in values.items()}
+    seen = [number for number, v in values.items() if _spread_out(v)]
+    if not seen:
+        raise UserError(f"{column} is the same for all clients, or of too few, in every round")
+    picked = sorted({seen[k] for k in np.linspace(0, len(seen) - 1, min(DENSITIES, len(seen))).round().astype(int)})
+    for k, number in enumerate(picked):
+        shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)
+        az.plot_kde(
+            values[number], ax=ax, label=f"round {number}", plot_kwargs={"color": PERSONAL, "alpha": shade, "linewidth": 1.6},
+            textsize=9,
+        )  # fmt: skip
+    names = {"tau": "confidence ratio $\\tau_j / \\Sigma \\tau$", "deviation": "deviation $|w_j - w|^2 / d$"}
+    title = {"tau": "Confidence in the clients", "deviation": "How far clients' models deviate"}.get(column, column)
+    ax.set(xlabel=names.get(column, column), ylabel="density over clients", yticks=[], title=f"{title}, by round")
+    ax.legend(loc="best", fontsize=8)
+    return ax
+
+
+def _spread_out(values: np.ndarray) -> bool:
+    """Whether there is a density to see."""
+    good = values[np.isfinite(values)]
+    return len(good) >= ENOUGH and np.ptp(good) > 1e-6 * np.abs(good).max()
+
+
+def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
+    """Who reported when: a column for each round, a row for each client; the axis.
+
+    Args:
+        reports: a row for each round (its index), a column for each client, numbers as in ``run.participation``: 0 away,
+            1 reported, 2 message dropped, 3 diverged while away.
+        ax: where to draw.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
+    ax, values = _axis(ax), reports.to_numpy()
+    colours = {"away": "#e6e8eb", "reported": PERSONAL, "message dropped": GLOBAL, "diverged while away": INK}
+    first, last = reports.index[0], reports.index[-1]
+    # (no picture element is narrower than a pixel: nearest would lose rounds)
+    ax.imshow(values.T, aspect="auto", cmap=ListedColormap(list(colours.values())), vmin=-0.5, vmax=3.5,
+              interpolation="nearest", extent=(first - 0.5, last + 0.5, values.shape[1] - 0.5, -0.5))  # fmt: skip
+    share = (values == 1).mean()
+    ax.set(xlabel="round", title=f"Who reported when: {share:.0%} of all")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if values.shape[1] <= NAMED:
+        ax.set_yticks(range(values.shape[1]), list(reports.columns), fontsize=6 if values.shape[1] > 12 else 8)
+    else:
+        ax.set_ylabel(f"{values.shape[1]} clients")
+    ax.grid(visible=False)
+    there = [Patch(color=c, label=name) for k, (name, c) in enumerate(colours.items()) if (values == k).any()]
+    ax.legend(handles=there, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, fontsize=8)
+    return ax
+
+
+def metric_over_bytes(metrics: pd.DataFrame, ax: Any = None) -> Any:
+    """What the personal models' test metric has cost: megabytes that all clients have sent; the axis."""
+    ax = _axis(ax)
+    metric, label = _main(metrics)
+    test = metrics[metrics["split"] == "test"]
+    ax.plot(test["bytes"] / 1e6, test[f"pm_{metric}"].astype(float), color=PERSONAL, lw=1.8, marker="o", ms=3)
+    ax.set(xlabel="MB sent by all clients", ylabel=label, title="What it cost")
+    _percent(ax, metric)
+    return ax
+
+
+def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = NAMED) -> Any:
+    """Each client's own estimate, the pooled one, and the hierarchical model's between them; the axis.
+
+    Args:
+        estimates: columns client, n, effect, local, pooled, hierarchical.
+        effect: which.
+        ax: where to draw.
+        most: clients, evenly from the largest to the smallest.
+    """
+    ax, mine = _axis(ax), estimates[estimates["effect"] == effect].sort_values("n", ascending=False, kind="stable")
+    mine = mine.iloc[np.unique(np.linspace(0, len(mine) - 1, min(most, len(mine))).round().astype(int))]
+    rows, local, ours = np.arange(len(mine)), mine["local"].to_numpy(), mine["hierarchical"].to_numpy()
+    ax.axvline(mine["pooled"].iloc[0], color=GLOBAL, lw=1.2, ls="--", label="pooled")
+    ax.hlines(rows, local, ours, color=QUIET, lw=1)
+    ax.scatter(local, rows, s=22, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
+    ax.scatter(ours, rows, s=20, color=PERSONAL, zorder=4, label="hierarchical")
+    ax.set_yticks(rows, [f"{c} ({n})" for c, n in zip(mine["client"], mine["n"], strict=True)],
+                  fontsize=6 if len(mine) > 15 else 8)  # fmt: skip
+    # (a few places' own estimates are far out: what matters lies where the models' are)
+    centre = np.append(ours, mine["pooled"].iloc[0])
+    reach = 2.5 * max(np.ptp(centre), 1e-12)
+    low, high = centre.min() - reach, centre.max() + reach
+    out = int(((local < low) | (local > high)).sum())
+    if out:
+        ax.set_xlim(low, high)
+    none = int(np.isnan(local).sum())
+    told = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
+    ax.set(ylim=(len(mine) - 0.5, -0.5), xlabel=", ".join([f"coefficient of {effect}", *told]))
+    ax.set_title(f"Shrinkage: {effect} (rows of a client)")
+    ax.grid(visible=False, axis="y")
+    ax.legend(loc="best", fontsize=8)
+    return ax
+
+
+def three_ways(
+    hierarchical: pd.DataFrame, local: pd.DataFrame, pooled: pd.DataFrame, metric: str, label: str, ax: Any = None
+) -> Any:
+    """A test metric of each client's model between what it reaches alone and what one model for all does; the axis.
+
+    Args:
+        hierarchical, local, pooled: a row for each client (its name the index), columns n and the metric.
+        metric: which.
+        label: its name.
+        ax: where to draw.
+    """
+    ax, order = _axis(ax), hierarchical["n"].sort_values(ascending=False, kind="stable").index
+    rows = np.arange(len(order))
+    values = [frame.loc[order, metric].to_numpy(float) for frame in (local, pooled, hierarchical)]
+    ax.hlines(rows, np.min(values, 0), np.max(values, 0), color=QUIET, lw=0.8)
+    ax.scatter(values[0], rows, s=20, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
+    ax.scatter(values[1], rows, s=18, color=GLOBAL, marker="s", zorder=3, label="one for all")
+    ax.scatter(values[2], rows, s=18, color=PERSONAL, zorder=4, label="hierarchical")
+    few = len(order) <= NAMED
+    names = [f"{c} ({n})" for c, n in zip(order, hierarchical.loc[order, "n"], strict=True)] if few else []
+    ax.set_yticks(rows if few else [], names, fontsize=6 if len(order) > 15 else 8)
+    ax.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {label}", ylabel="" if few else "clients, the largest on top")
+    ax.set_title("Between alone and all as one")
+    _percent(ax, metric, "x")
+    ax.grid(visible=False, axis="y")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=3, fontsize=8)
+    return ax
+
+
 def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
     """A random effect in every place, in order: posterior mean and central 90 %."""
     from matplotlib.ticker import MaxNLocator
@@ -208,6 +375,18 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
     return ax
 
 
+def worst_calibrated(bins: np.ndarray) -> int | None:
+    """Which client has the largest ECE, of those with at least MANY test examples; None where nobody has.
+
+    Args:
+        bins: (J, 15, 3), as for :func:`reliability`.
+    """
+    count, confidence, right = np.moveaxis(np.asarray(bins, float), -1, 0)
+    errors = np.abs(confidence - right).sum(1) / np.maximum(count.sum(1), 1)
+    errors[count.sum(1) < MANY] = -1
+    return int(errors.argmax()) if errors.max() >= 0 else None
+
+
 def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = ()) -> Any:
     """Accuracy against confidence, a line for every client, and all of them together.
 
@@ -226,6 +405,12 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
         # (a client that is always as sure fills one bin: a point where no line can be)
         mark = "o" if full.sum() == 1 else None
         ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, marker=mark, ms=3, **how)
+    if not few and (worst := worst_calibrated(bins)) is not None:
+        count, confidence, right = np.moveaxis(np.asarray(bins)[worst], -1, 0)
+        full, error = count > 0, np.abs(confidence - right).sum() / count.sum()
+        name = names[worst] if len(names) else worst
+        ax.plot(confidence[full] / count[full], right[full] / count[full], color=INK, lw=1.4, marker="o", ms=3,
+                label=f"worst: client {name}, ECE {error:.2f}")  # fmt: skip
     count, confidence, right = np.asarray(bins).sum(0).T
     full = count > 0
     pooled = {"color": INK, "lw": 1.8, "alpha": 0.5} if few else {"color": GLOBAL, "lw": 1.8}
@@ -310,6 +495,9 @@ def panels(
     bins: np.ndarray | None,
     entropies: Sequence[tuple[np.ndarray, np.ndarray]] = (),
     averaged: np.ndarray | None = None,
+    history: pd.DataFrame | None = None,
+    participation: pd.DataFrame | None = None,
+    estimates: pd.DataFrame | None = None,
 ) -> dict[str, Callable[[Any], Any]]:
     """The pictures of a run by name, each a function of an axis; those that its data do not allow are left out."""
     drawn: dict[str, Callable[[Any], Any]] = {}
@@ -329,12 +517,27 @@ def panels(
         drawn["entropy"] = lambda ax: entropy_histograms(entropies, ax)
     if "tau" in clients:
         drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
+        if "deviation" in clients:
+            drawn["confidence-deviation"] = lambda ax: confidence_by_deviation(clients, ax)
+    for column in ("tau", "deviation"):
+        if history is not None and column in history:
+            if any(_spread_out(part[column].to_numpy(float)) for _, part in history.groupby("round")):
+                drawn[f"density-{column}"] = partial(densities, history, column)
     for name in [c[2:-1] for c in clients if c.startswith("b[")]:
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
-        drawn[f"effects-{slug}"] = partial(caterpillar, clients, name)
+        drawn[f"effects-{_slug(name)}"] = partial(caterpillar, clients, name)
+    for name in [] if estimates is None else dict.fromkeys(estimates["effect"]):
+        drawn[f"shrinkage-{_slug(name)}"] = partial(shrinkage, estimates, name)
+    if participation is not None and (participation.to_numpy() != 1).any():
+        drawn["participation"] = lambda ax: who_reported(participation, ax)
+    if "rounds" in drawn and metrics["bytes"].max() > 0 and (metrics["split"] == "test").sum() > 1:
+        drawn["cost"] = lambda ax: metric_over_bytes(metrics, ax)
     if "tau" not in clients and "clients" not in drawn:
         drawn["histogram"] = lambda ax: size_histogram(clients, ax)
     return drawn
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
 
 
 def save_all(

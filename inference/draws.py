@@ -114,7 +114,7 @@ def client_draws(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> Grou
         if not any(isinstance(site.fn, Draws) for site in personal.values()):
             stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
     groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(2) for k, v in stats.items()}
-    groups["sample_stats"] |= chain_stats(fitted, j, draws)
+    groups["sample_stats"] |= chain_stats(fitted, j, draws, dtype)
     predicted = drawn(said, 0)
     groups["log_likelihood"] = {"y": drawn(density, 0)}
     groups["posterior_predictive"] = {
@@ -123,13 +123,13 @@ def client_draws(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> Grou
     return groups
 
 
-def chain_stats(fitted: Fitted, j: int, draws: int) -> dict[str, np.ndarray]:
+def chain_stats(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
     """What the chains of the method's posterior steps tell of their draws: (chains, draws) each; empty without any."""
     held = [fitted.personal[kept] for name in guide_sites(fitted) if (kept := stats_of(name)) in fitted.personal]
     if not held:
         return {}
     chains, _ = chains_of(fitted)
-    some = Draws(held[0][j], 1).some(draws).cpu().numpy().reshape(chains, -1, len(STATS))
+    some = Draws(held[0][j], 1).some(draws).to(dtype).cpu().numpy().reshape(chains, -1, len(STATS))
     told = dict(zip(STATS, np.moveaxis(some, -1, 0), strict=True))
     told["diverging"] = told["diverging"] > 0
     if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.posterior()):

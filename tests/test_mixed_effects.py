@@ -373,3 +373,49 @@ def test_what_draws_know_of_the_curvature() -> None:
         scale = known.profile[place].diagonal().abs().clamp_min(1).sqrt()
         assert (gap < 0.08 * scale[:, None] * scale).all(), place
         assert torch.linalg.eigvalsh(known.profile[place] - known.observed[place]).min() > -1e-9
+
+
+def test_a_places_own_and_the_pooled_estimates_are_regressions_without_a_prior() -> None:
+    import statsmodels.formula.api as smf
+
+    df = table(12)
+    run = fitted(df, "y ~ 1 + x + (1 + x | site)")
+    frame = run.fitted.method.estimates(run.fitted)
+    assert list(frame.columns) == ["client", "n", "effect", "local", "pooled", "hierarchical"]
+    for site, part in frame.groupby("client"):
+        theirs = smf.ols("y ~ x", df[df.site == site]).fit().params.values
+        np.testing.assert_allclose(part["local"], theirs, rtol=1e-6)
+    pooled = smf.ols("y ~ x", df).fit().params.values
+    np.testing.assert_allclose(frame.groupby("effect", sort=False)["pooled"].first(), pooled, rtol=1e-9)
+    mean = run.personal["b_mean"].numpy() + run.shared["effects.beta"].numpy()
+    np.testing.assert_allclose(frame["hierarchical"], mean.T.ravel(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_estimates_of_other_families(family: str) -> None:
+    """Against generalised linear models of each place; none where a coefficient is infinite, or not to be told."""
+    import statsmodels.api as sm
+    import statsmodels.formula.api as smf
+
+    rng = np.random.default_rng(3)
+    who = np.repeat(np.arange(6), [80, 60, 50, 40, 8, 5])
+    x = rng.normal(size=len(who))
+    eta = 0.2 + 0.6 * x + rng.normal(0, 0.7, 6)[who]
+    y = rng.poisson(np.exp(eta)) if family == "poisson" else (rng.uniform(size=len(who)) < 1 / (1 + np.exp(-eta))) * 1
+    y[who == 4] = 1 if family == "binomial" else 0  # at infinity
+    x[who == 5] = 0.3  # two columns that are one
+    df = pd.DataFrame({"y": y, "x": x, "site": [f"s{j}" for j in who]})
+    fed, design = from_formula(df, "y ~ 1 + x + (1 + x | site)", family=family)
+    run = fit(MixedEffects(design, draws=0), fed, rounds=15, dtype=torch.float64, progress=False)
+    frame = run.fitted.method.estimates(run.fitted)
+    glm = getattr(sm.families, family.capitalize())()
+    for site, part in frame.groupby("client"):
+        if site in ("s4", "s5"):
+            assert part["local"].isna().all(), site
+        else:
+            theirs = smf.glm("y ~ x", df[df.site == site], family=glm).fit(tol=1e-12).params.values
+            np.testing.assert_allclose(part["local"], theirs, rtol=1e-5, atol=1e-6)
+    theirs = smf.glm("y ~ x", df, family=glm).fit(tol=1e-12).params.values
+    np.testing.assert_allclose(frame.groupby("effect", sort=False)["pooled"].first(), theirs, rtol=1e-6)
+    draws = run.personal["b_draws"].numpy().mean((1, 2)) + run.shared["effects.beta"].numpy()
+    np.testing.assert_allclose(frame["hierarchical"], draws.T.ravel(), rtol=1e-9)
