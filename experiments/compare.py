@@ -467,9 +467,9 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
     seeds = sorted(set(first.runs) & set(alone.runs) & set(pooled.runs))
     if not seeds:
         return {}
-    frames = [v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled)]
-    metrics = [m for m in ("accuracy", "nll", "rmse") if all(m in frame for frame in frames)]
-    return {m: partial(three_ways, *frames, m, LABELS[m].partition(",")[0]) for m in metrics}
+    ours, own, one = (v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled))
+    metrics = [m for m in ("accuracy", "nll", "rmse") if m in ours and m in own and m in one]
+    return {m: partial(three_ways, ours, own, one, m, LABELS[m].partition(",")[0]) for m in metrics}
 
 
 def write(found: Comparison, folder: Path) -> list[Path]:

@@ -104,12 +104,12 @@ CAPTIONS = {
     "movement": "How far the values that the server owns moved in a round.",
     "histogram": "How many clients have so many training examples.",
     "confidence": "How much the server believes a client, against the client's size.",
-    "confidence-deviation": "How far its model lies from the population's mean, against how much the server believes it.",
-    "entropy": "How unsure every client's model is of its own test data, and of a data set that it was not made for.",
+    "confidence-deviation": "How far its model lies from the population's, against how much the server believes it.",
+    "entropy": "How unsure every client's model is of its own test data, and of data that it was not made for.",
     "reliability": "Right as often as it says: on the diagonal. The larger a point, the more predictions.",
     "effects": "Of every place, the difference from the fixed effect.",
-    "shrinkage": "A client's coefficient by its own data alone, by all data as one, and by the hierarchical model, which "
-    "shrinks the first to the second the more, the fewer rows the client has.",
+    "shrinkage": "A client's coefficient by its own data alone, by all data as one, and by the hierarchical model, "
+    "which shrinks the first to the second the more, the fewer rows the client has.",
     "features": "Test data of all clients in the network's last hidden layer.",
     "participation": "A row for each client, a column for each round.",
     "gain": "Of the first over each other, mean over clients; positive where the first is better.",
@@ -117,21 +117,21 @@ CAPTIONS = {
     "three": "A client's model between what it reaches alone and what one model for all does, in one seed.",
     "cost": "What has been sent until then.",
     "density-tau": "Share of every client in the sum of all confidences, in some rounds (pFedVEM, Figure 10).",
-    "density-deviation": "Distance of every client's model from the population's mean, squared, over its numbers' number, "
-    "in some rounds (pFedVEM, Figure 11).",
+    "density-deviation": "Distance of every client's model from the population's mean, squared, over how many numbers "
+    "it has, in some rounds (pFedVEM, Figure 11).",
     "sizes": "Each client's personal model on its own test data.",
     "reliability-clients": "The worst is the one with the largest ECE, of those with 20 test examples and more.",
-    "forest": "The number in which clients differ most, of those the guide has of each: highest-density 90 % and central "
-    "half. The population is what a client without data would be given.",
-    "mixing": "Each client's number that mixed worst. Weights of a network can be exchanged for others that predict the "
-    "same: where R-hat is large, look at predictions before draws.",
+    "forest": "The number in which clients differ most, of those the guide has of each: highest-density 90 % and "
+    "central half. The population is what a client without data would be given.",
+    "mixing": "Each client's number that mixed worst. Weights of a network can be exchanged for others that predict "
+    "the same: where R-hat is large, look at predictions before draws.",
     "trace": "The number with the largest R-hat of all.",
     "rank": "Level bars: the chains draw from the same distribution.",
     "ess": "Straight lines: longer chains would give more.",
-    "predictive-check": "Training data, which the models have seen: a fit that cannot even draw these is wrong; one that can "
-    "may still be.",
-    "predictive-check-clients": "Of each client the mean of its training data (of labels: the share of its commonest one), "
-    "beside what its own model draws.",
+    "predictive-check": "Training data, which the models have seen: a fit that cannot even draw these is wrong; one "
+    "that can may still be.",
+    "predictive-check-clients": "Of each client the mean of its training data (of labels: the share of its commonest "
+    "one), beside what its own model draws.",
 }
 
 
@@ -163,7 +163,7 @@ def _flat(table: Mapping[str, Any]) -> list[list[str]]:
 
 
 def of_run(folder: Path) -> Path:
-    """Writes ``report.html`` of a finished run: what came out, pictures, who reported, cost, configuration, versions."""
+    """Writes ``report.html`` of a finished run: results, pictures, who reported, cost, configuration, versions."""
     config, summary = folders.read_config(folder), folders.read_json(folder / "summary.json")
     title = f"{summary['method']} on {summary['data']}"
     about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
@@ -235,8 +235,8 @@ def _left_out(folder: Path) -> Section:
     found = loo(import_arviz().from_netcdf(folder / "posterior.nc"))
     large = float((found["pareto_k"] > found["good_k"]).mean())
     text = (
-        f"Pareto's k is above {found['good_k']:.2f} for {large:.0%} of the training examples, which importance sampling "
-        "cannot leave out"
+        f"Pareto's k is above {found['good_k']:.2f} for {large:.0%} of the training examples, which importance "
+        "sampling cannot leave out"
     )
     if large > TOO_MANY:
         return Section("Leave-one-out", [f"{text}: no sum is shown."])
@@ -287,7 +287,8 @@ def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str
             ["MB sent by all clients", f"{sent / 1e6:.2f}"],
         ]
         reports = _reports(folder)
-        if reports is not None and len(reports) == summary["rounds"] and (messages := int(np.isin(reports, (1, 2)).sum())):
+        messages = 0 if reports is None or len(reports) < summary["rounds"] else int(np.isin(reports, (1, 2)).sum())
+        if messages:
             rows.append(["kB a message", f"{sent / 1e3 / messages:.2f}"])
     return Section("Cost", tables=[(["", ""], rows)], pictures=pictures)
 

@@ -184,7 +184,9 @@ def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
     """
     ax = _axis(ax)
     area = 12 + 90 * clients["n"] / clients["n"].max()
-    ax.scatter(clients["tau"], clients["deviation"], s=area, color=PERSONAL, alpha=0.6, edgecolor="white", linewidth=0.6)
+    ax.scatter(
+        clients["tau"], clients["deviation"], s=area, color=PERSONAL, alpha=0.6, edgecolor="white", linewidth=0.6
+    )
     for axis, name in (("x", "tau"), ("y", "deviation")):
         if clients[name].min() > 0 and clients[name].max() > 10 * clients[name].min():
             getattr(ax, f"set_{axis}scale")("log")
@@ -198,7 +200,7 @@ DENSITIES, ENOUGH = 4, 8
 
 
 def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
-    """Distribution over clients of what a method has of them, in some rounds from the first to the last (``az.plot_kde``).
+    """Distribution over clients of what a method has of them, in some rounds from first to last (``az.plot_kde``).
 
     pFedVEM's Figures 10 (tau: shown as confidence ratios, tau_j over the sum of all) and 11 (deviation).
 
@@ -219,10 +221,8 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
     picked = sorted({seen[k] for k in np.linspace(0, len(seen) - 1, min(DENSITIES, len(seen))).round().astype(int)})
     for k, number in enumerate(picked):
         shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)
-        az.plot_kde(
-            values[number], ax=ax, label=f"round {number}", plot_kwargs={"color": PERSONAL, "alpha": shade, "linewidth": 1.6},
-            textsize=9,
-        )  # fmt: skip
+        how = {"color": PERSONAL, "alpha": shade, "linewidth": 1.6}
+        az.plot_kde(values[number], ax=ax, label=f"round {number}", plot_kwargs=how, textsize=9)
     names = {"tau": "confidence ratio $\\tau_j / \\Sigma \\tau$", "deviation": "deviation $|w_j - w|^2 / d$"}
     title = {"tau": "Confidence in the clients", "deviation": "How far clients' models deviate"}.get(column, column)
     ax.set(xlabel=names.get(column, column), ylabel="density over clients", yticks=[], title=f"{title}, by round")
@@ -240,8 +240,8 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
     """Who reported when: a column for each round, a row for each client; the axis.
 
     Args:
-        reports: a row for each round (its index), a column for each client, numbers as in ``run.participation``: 0 away,
-            1 reported, 2 message dropped, 3 diverged while away.
+        reports: a row for each round (its index), a column for each client, numbers as in ``run.participation``:
+            0 away, 1 reported, 2 message dropped, 3 diverged while away.
         ax: where to draw.
     """
     from matplotlib.colors import ListedColormap
@@ -327,7 +327,9 @@ def three_ways(
     rows = np.arange(len(order))
     values = [frame.loc[order, metric].to_numpy(float) for frame in (local, pooled, hierarchical)]
     ax.hlines(rows, np.min(values, 0), np.max(values, 0), color=QUIET, lw=0.8)
-    ax.scatter(values[0], rows, s=20, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
+    ax.scatter(
+        values[0], rows, s=20, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone"
+    )
     ax.scatter(values[1], rows, s=18, color=GLOBAL, marker="s", zorder=3, label="one for all")
     ax.scatter(values[2], rows, s=18, color=PERSONAL, zorder=4, label="hierarchical")
     few = len(order) <= NAMED
@@ -519,17 +521,21 @@ def panels(
         drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
         if "deviation" in clients:
             drawn["confidence-deviation"] = lambda ax: confidence_by_deviation(clients, ax)
-    for column in ("tau", "deviation"):
-        if history is not None and column in history:
-            if any(_spread_out(part[column].to_numpy(float)) for _, part in history.groupby("round")):
-                drawn[f"density-{column}"] = partial(densities, history, column)
+    for column in [] if history is None else [c for c in ("tau", "deviation") if c in history]:
+        if any(_spread_out(part[column].to_numpy(float)) for _, part in history.groupby("round")):
+            drawn[f"density-{column}"] = partial(densities, history, column)
     for name in [c[2:-1] for c in clients if c.startswith("b[")]:
         drawn[f"effects-{_slug(name)}"] = partial(caterpillar, clients, name)
     for name in [] if estimates is None else dict.fromkeys(estimates["effect"]):
         drawn[f"shrinkage-{_slug(name)}"] = partial(shrinkage, estimates, name)
     if participation is not None and (participation.to_numpy() != 1).any():
         drawn["participation"] = lambda ax: who_reported(participation, ax)
-    if "rounds" in drawn and metrics["bytes"].max() > 0 and (metrics["split"] == "test").sum() > 1:
+    if (
+        "rounds" in drawn
+        and "bytes" in metrics
+        and metrics["bytes"].max() > 0
+        and (metrics["split"] == "test").sum() > 1
+    ):
         drawn["cost"] = lambda ax: metric_over_bytes(metrics, ax)
     if "tau" not in clients and "clients" not in drawn:
         drawn["histogram"] = lambda ax: size_histogram(clients, ax)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .errors import UserError
-from .plots import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis, _sizes
+from .plots import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis
 from .posterior import ASKED, import_arviz
 
 #: a personal variable's name, and where in it a number stands: {dimension: label}
@@ -116,7 +116,9 @@ def _clients(data: Any, most: int) -> list[str]:
     """So many clients' names, evenly from the largest to the smallest."""
     names, n = data.posterior["client"].values, data.constant_data["n"].values
     order = np.argsort(-n, kind="stable")
-    return [names[k] for k in order[np.unique(np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int))]]
+    return [
+        names[k] for k in order[np.unique(np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int))]
+    ]
 
 
 def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:

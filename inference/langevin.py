@@ -72,8 +72,8 @@ class Langevin:
         start: "last" goes on from the last kept draw (stateful), "prior" draws anew (stateless).
         sizes: a personal value (chains,) that remembers adapted step sizes from round to round; 0 for none yet.
 
-    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see :data:`STATS`: nobody declares it, and it is gone
-    when the round ends; after the method's posterior steps it becomes the sample_stats of ``run.posterior()``.
+    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see :data:`STATS`: nobody declares it, and it is
+    gone when the round ends; after the method's posterior steps it becomes the sample_stats of ``run.posterior()``.
     """
 
     names: Sequence[str]

@@ -218,7 +218,7 @@ class Fit:
         fitted = self.fitted()
         own = self.method.per_client(fitted.values(range(self.federation.clients)))
         if own:
-            self.history.append((self.round, {k: v.cpu() for k, v in own.items()}))
+            self.history.append((self.round, {k: own[k].cpu() for k in sorted(own)}))
         if self.observe is not None:
             self.observe(self.rows)
 
@@ -312,7 +312,7 @@ class Fit:
         self.personal, self.copies = under("personal/"), under("copies/")
         self.reports = list(state["reports"].to(device)) if "reports" in state else []
         held: dict[int, State] = {}
-        for key, value in under("history/").items():
+        for key, value in sorted(under("history/").items()):
             number, _, name = key.partition("/")
             held.setdefault(int(number), {})[name] = value.cpu()
         self.history = sorted(held.items())

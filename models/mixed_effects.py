@@ -445,7 +445,7 @@ def shrunken(fitted: Fitted) -> pd.DataFrame:
     parts = []
     for j, client in enumerate(federation.ids):
         batch, values = federation.batch([j]), fitted.values([j])
-        _, z, known = design.split(batch.x)
+        _, z, _ = design.split(batch.x)
         loose = {k: wide.get(k.rpartition(".")[2], v) for k, v in values.items()}
         with Restrict(loose), torch.no_grad():
             mode, root = Conditional(method).solve(batch)

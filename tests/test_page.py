@@ -9,6 +9,8 @@ import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from conftest import Call
 
@@ -66,6 +68,11 @@ def pages(hierfl: Call, tmp_path: Path) -> list[Path]:
 def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path) -> None:
     run, comparison = map(read, pages)
     assert {"rounds", "reliability", "confidence", "features classes"} <= set(run.pictures)
+    assert {"forest", "predictive check", "predictive check clients", "confidence deviation", "cost"} <= set(
+        run.pictures
+    )
+    assert "All 5 clients in every round." in run.texts
+    assert not {"overview", "posterior", "trace"} & set(run.pictures)  # (no chains)
     summary = json.loads((tmp_path / "hierarchical" / "summary.json").read_text())
     assert f"{summary['pm_accuracy']:.1%}" in run.texts
     assert {"head_lr", "sigma_0", summary["versions"]["torch"], "seconds_per_round"} <= set(run.texts)
@@ -86,6 +93,52 @@ def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path
     code, _, err = hierfl("report", "hierarchical", "--no-features")
     assert code == 2
     assert "summary.json is damaged" in err
+
+
+def test_a_table_with_chains_and_a_client_that_is_away(hierfl: Call, tmp_path: Path) -> None:
+    chains = ["--set", "draws=40", "--set", "chains=3", "--participation", 0.6, "--rounds", 6, "--test", 0.2, "--quiet"]
+    code, _, err = hierfl("run", "mixed-effects", "--data", "radon-like", *chains, "--out", "m")
+    assert code == 0, err
+    code, out, err = hierfl("report", "m", "--rhat")
+    assert code == 0, err
+    page = read(tmp_path / "m" / "report.html")
+    assert {"trace", "rank", "ess", "mixing", "forest", "shrinkage Intercept", "effects Intercept", "participation",
+            "predictive check"} <= set(page.pictures)  # fmt: skip
+    assert any(re.fullmatch(r"R-hat at most \d\.\d{3}, bulk ESS at least \d+: .*", text) for text in page.texts)
+    assert {"sd(Intercept)", "p_loo", "kB a message"} <= set(page.texts)
+    frame = pd.read_csv(tmp_path / "m" / "participation.csv", index_col="round")
+    assert frame.shape == (6, 85)
+    assert set(np.unique(frame)) == {0, 1}
+    told = next(text for text in page.texts if "clients a round on average" in text)
+    assert told.startswith(f"{frame.to_numpy().sum(1).mean():.1f} clients")
+    assert "m/figures/trace.png" in out.splitlines()
+    estimates = pd.read_csv(tmp_path / "m" / "estimates.csv")
+    assert len(estimates) == 85
+
+
+def test_rhat_of_one_chain_is_refused(hierfl: Call) -> None:
+    small = ["--rounds", 1, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
+    assert hierfl("run", "pfedvem", *small, "--out", "one")[0] == 0
+    code, _, err = hierfl("report", "one", "--rhat")
+    assert code == 2
+    assert err.startswith("error: R-hat compares chains, and here is one")
+    assert len(err.splitlines()) == 1
+
+
+def test_what_has_drawn_no_posterior_and_is_from_before(hierfl: Call, tmp_path: Path) -> None:
+    """A page of a run that diverged, or was made by an older version, has all the rest."""
+    small = ["--rounds", 2, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
+    assert hierfl("run", "pfedvem", *small, "--out", "old")[0] == 0
+    for name in ("posterior.nc", "participation.csv", "history.csv"):
+        (tmp_path / "old" / name).unlink()
+    code, _, err = hierfl("report", "old", "--no-features")
+    assert code == 0, err
+    texts = read(tmp_path / "old" / "report.html").texts
+    assert "None: it has no draws (posterior.nc)." in texts
+    assert "This run is from before it was kept." in texts
+    code, _, err = hierfl("report", "old", "--rhat")
+    assert code == 2
+    assert "no draws (posterior.nc)" in err
 
 
 def test_text_is_text() -> None:

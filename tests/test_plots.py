@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hierfl import plots
+from hierfl import UserError, plots
 
 
 @pytest.fixture(autouse=True)
@@ -121,3 +121,82 @@ def test_what_moves_and_where_features_lie() -> None:
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "b"]
     assert [len(dots.get_offsets()) for dots in ax.collections] == [30, 30]
     assert plots.feature_map(places, np.arange(60), "client").get_legend() is None
+
+
+def test_densities_are_of_shares_and_of_rounds_with_something_to_see() -> None:
+    rng = np.random.default_rng(0)
+    rounds = [
+        pd.DataFrame({"round": t, "client": range(40), "tau": np.ones(40) if t == 1 else rng.gamma(9.0, 2.0 * t, 40)})
+        for t in range(1, 12)
+    ]
+    history = pd.concat(rounds)
+    ax = plots.densities(history, "tau")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["round 2", "round 5", "round 8", "round 11"]
+    for line in ax.get_lines():
+        x, y = line.get_data()
+        assert 0 < x.min() < 1 / 40 < x.max() < 0.1  # shares of 40 clients
+        assert abs(np.trapezoid(y, x) - 1) < 0.05
+    with pytest.raises(UserError, match="the same for all clients"):
+        plots.densities(rounds[0], "tau")
+    with pytest.raises(UserError, match="of too few"):
+        plots.densities(rounds[1].head(5), "tau")
+
+
+def test_who_reported_is_drawn_as_it_was() -> None:
+    reports = pd.DataFrame([[1, 0, 2], [1, 3, 0]], columns=["a", "b", "c"], index=pd.Index([4, 5], name="round"))
+    ax = plots.who_reported(reports)
+    (image,) = ax.get_images()
+    assert np.array_equal(image.get_array(), reports.to_numpy().T)
+    assert list(image.get_extent()) == [3.5, 5.5, 2.5, -0.5]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
+    assert "33%" in ax.get_title()
+    told = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert told == ["away", "reported", "message dropped", "diverged while away"]
+
+
+def test_shrinkage_shows_three_estimates() -> None:
+    frame = pd.DataFrame(
+        {
+            "client": list("abc"), "n": [3, 30, 1], "effect": "x", "local": [4.0, 1.0, np.nan], "pooled": 2.0,
+            "hierarchical": [2.5, 1.1, 2.0],
+        }
+    )  # fmt: skip
+    ax = plots.shrinkage(frame, "x")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["b (30)", "a (3)", "c (1)"]
+    assert ax.get_lines()[0].get_xdata()[0] == 2.0
+    alone, ours = (np.asarray(c.get_offsets()) for c in ax.collections[1:])
+    assert ours[:, 0].tolist() == [1.1, 2.5, 2.0]
+    assert np.ma.masked_invalid(alone[:, 0]).compressed().tolist() == [1.0, 4.0]
+    assert "1 with no estimate alone" in ax.get_xlabel()
+    frame.loc[0, "local"] = 1e6
+    ax = plots.shrinkage(frame, "x")
+    assert "1 beyond" in ax.get_xlabel()
+    assert ax.get_xlim()[1] < 10
+
+
+def test_three_ways_confidence_and_cost() -> None:
+    frames = [
+        pd.DataFrame({"n": [5, 50], "accuracy": values}, index=["s", "l"])
+        for values in ([0.8, 0.9], [0.5, 0.9], [0.7, 0.6])
+    ]
+    ax = plots.three_ways(*frames, "accuracy", "accuracy")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["l (50)", "s (5)"]
+    alone, pooled, ours = (np.asarray(c.get_offsets())[:, 0].tolist() for c in ax.collections[1:])
+    assert (alone, pooled, ours) == ([0.9, 0.5], [0.6, 0.7], [0.9, 0.8])
+    frame = clients([5, 40, 230]).assign(deviation=[0.1, 0.2, 5.0])
+    ax = plots.confidence_by_deviation(frame)
+    assert np.allclose(ax.collections[0].get_offsets(), frame[["tau", "deviation"]])
+    assert ax.get_yscale() == "log"
+    ax = plots.metric_over_bytes(metrics().assign(bytes=[k * 1e6 for k in range(6)]))
+    assert ax.get_lines()[0].get_xdata().tolist() == [1, 3, 5]
+
+
+def test_the_worst_calibrated_client_has_enough_to_be_judged_by() -> None:
+    bins = np.zeros((3, 15, 3))
+    bins[0, 14] = [19, 19, 0]  # the worst, of too few
+    bins[1, 14] = [20, 20, 15]
+    bins[2, 14] = [50, 50, 45]
+    assert plots.worst_calibrated(bins) == 1
+    assert plots.worst_calibrated(bins[:1]) is None
+    ax = plots.client_reliability(np.concatenate([bins] * 3), names=[f"c{k}" for k in range(9)])
+    assert "worst: client c1, ECE 0.25" in [text.get_text() for text in ax.get_legend().get_texts()]

@@ -243,7 +243,9 @@ def test_last_and_best_are_both_kept() -> None:
 def fitted_to(name: str) -> Run:
     """A small fit of each method that ships with a posterior."""
     if name.startswith("mixed-effects"):
-        df = pd.DataFrame({"x": np.random.default_rng(0).normal(size=80), "site": np.repeat([f"s{j}" for j in range(8)], 10)})
+        df = pd.DataFrame(
+            {"x": np.random.default_rng(0).normal(size=80), "site": np.repeat([f"s{j}" for j in range(8)], 10)}
+        )
         df["y"] = df["x"] + np.repeat(np.arange(8) % 3, 10)
         family = "gaussian" if name == "mixed-effects" else "poisson"
         df["y"] = df["y"] if family == "gaussian" else np.random.default_rng(1).poisson(np.exp(0.3 * df["y"]))
@@ -359,7 +361,9 @@ def test_a_far_too_long_step_is_told() -> None:
     run = fit(method, fed, rounds=1, dtype=torch.float64, progress=False)
     wild = [step.target for step in method.posterior() if isinstance(step, Langevin)]
     assert wild == [0.574]  # (it adapts; the first round's steps do not)
-    local = Local(method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k})
+    local = Local(
+        method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k}
+    )
     stats = Langevin(["z"], 10, 50.0, metropolis=True).run(local, 0).rows["z_draws/stats"]
     assert stats.shape == (2, 1, 1, 10, 3)
     assert stats[..., 2].all()

@@ -1,0 +1,126 @@
+"""Pictures of an InferenceData return an axis, show what they are given, and refuse in one line what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from hierfl import UserError, posterior_plots
+from hierfl.posterior import to_inference_data
+
+CLIENTS = ["a", "b", "c"]
+SIZES = [6, 3, 9]
+
+
+@pytest.fixture(autouse=True)
+def close_figures() -> Iterator[None]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    yield
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+
+
+def made(chains: int = 4, draws: int = 60, apart: float = 0.0, labels: bool = False):
+    """Two numbers a client, the second one different between clients; chain 0 of client c stands apart."""
+    rng = np.random.default_rng(0)
+    b = rng.normal(size=(chains, draws, 3, 2)) * 0.1
+    b[..., 1] += np.array([-1.0, 0.0, 1.0])
+    b[0, :, 2, 0] += apart
+    n = sum(SIZES)
+    y = rng.integers(0, 3, n) if labels else rng.normal(size=n)
+    new = rng.integers(0, 3, (chains, draws, n)) if labels else rng.normal(size=(chains, draws, n))
+    return to_inference_data(
+        clients=CLIENTS,
+        posterior={"b": b},
+        prior={"b": rng.normal(size=(1, chains * draws, 3, 2)) + np.array([10.0, 20.0, 30.0])[:, None]},
+        log_likelihood={"y": rng.normal(size=(chains, draws, n))},
+        posterior_predictive={"y": new},
+        sample_stats={},
+        observed={"y": y},
+        obs_client=np.repeat(CLIENTS, SIZES).tolist(),
+        constants={"n": (("client",), np.array(SIZES))},
+        about_log_likelihood="",
+        draws_of="chains" if chains > 1 else "guide",
+    )
+
+
+def test_numbers_are_chosen_for_what_a_picture_is_about() -> None:
+    name, place = posterior_plots.telling(made())
+    assert name == "b"
+    assert place["b_dim_0"] == 1
+    name, place = posterior_plots.worst_mixed(made(apart=2.0))
+    assert (name, place) == ("b", {"client": "c", "b_dim_0": 0})
+
+
+def test_a_forest_has_the_population_and_clients_of_all_sizes() -> None:
+    ax = posterior_plots.forest(made())
+    rows = {label.get_text(): y for label, y in zip(ax.get_yticklabels(), ax.get_yticks(), strict=True)}
+    assert list(rows)[::-1] == ["population", "c  (n = 9)", "a  (n = 6)", "b  (n = 3)"]
+    points = {round(float(line.get_ydata()[0]), 6): float(line.get_xdata()[0])
+              for line in ax.get_lines() if len(line.get_xdata()) == 1}  # fmt: skip
+    for client, mean in zip(CLIENTS, (-1, 0, 1), strict=True):
+        at = round(float(rows[f"{client}  (n = {SIZES[CLIENTS.index(client)]})"]), 6)
+        assert abs(points[at] - mean) < 0.05
+    assert 15 < points[round(float(rows["population"]), 6)] < 25  # of a client picked at random, not of the first
+    only = posterior_plots.forest(made(), ("b", {"b_dim_0": 0}), clients=["b"])
+    assert [label.get_text() for label in only.get_yticklabels()][::-1] == ["population", "b  (n = 3)"]
+    assert only.get_title().startswith("b[0]")
+
+
+def test_chains_are_shown_where_they_are() -> None:
+    data = made(apart=2.0)
+    paths = posterior_plots.trace(data)
+    assert len(paths.get_lines()) == 4
+    means = sorted(float(np.mean(line.get_ydata())) for line in paths.get_lines())
+    assert means[-1] > 1.9 > 0.2 > means[-2]
+    assert "client c" in posterior_plots.rank(data).get_title()
+    ess = posterior_plots.ess_evolution(data)
+    assert max(ess.get_lines()[0].get_ydata()) < 60  # of 240
+    ax = posterior_plots.rhat_and_ess(data)
+    (points,) = (c.get_offsets() for c in ax.collections)
+    assert len(points) == 3
+    assert points[2][1] > 1.5 > 1.1 > points[0][1]
+
+
+@pytest.mark.parametrize("draw", ["rhat_and_ess", "trace", "rank", "ess_evolution"])
+def test_one_chain_is_refused_where_chains_are_compared(draw: str) -> None:
+    with pytest.raises(UserError, match="R-hat compares chains, and here is one"):
+        getattr(posterior_plots, draw)(made(chains=1))
+    with pytest.raises(UserError, match="at least 4 draws"):
+        getattr(posterior_plots, draw)(made(draws=3))
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_predictive_checks(labels: bool) -> None:
+    data = made(labels=labels)
+    assert posterior_plots.predictive_check(data).get_lines()
+    if not labels:
+        data.observed_data["y"][:6] = 7.0  # client a is nowhere near
+    ax = posterior_plots.predictive_check_by_client(data)
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert names == ["c", "a", "b"]
+    dots = [float(line.get_xdata()[0]) for line in ax.get_lines()]
+    y = data.observed_data["y"].values
+    if labels:
+        assert np.allclose(
+            dots, [np.bincount(y[9:]).max() / 9, np.bincount(y[:6]).max() / 6, np.bincount(y[6:9]).max() / 3]
+        )
+    else:
+        assert np.allclose(dots, [y[9:].mean(), 7, y[6:9].mean()])
+        assert "1 of 3 outside" in ax.get_title()
+
+
+def test_what_there_is_decides_what_is_drawn() -> None:
+    assert {"forest", "mixing", "trace", "rank", "ess", "predictive-check"} < set(posterior_plots.panels(made()))
+    assert set(posterior_plots.panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients"}
+    point = made(chains=1)
+    point.log_likelihood.attrs["draws_of"] = "point"
+    assert set(posterior_plots.panels(point)) == {"predictive-check", "predictive-check-clients"}
+    del point.posterior
+    with pytest.raises(UserError, match="no draws of a client's latents"):
+        posterior_plots.forest(point)
