@@ -521,9 +521,10 @@ def panels(
         drawn["confidence"] = lambda ax: column_by_size(clients, "tau", "confidence $\\tau_j$", ax)
         if "deviation" in clients:
             drawn["confidence-deviation"] = lambda ax: confidence_by_deviation(clients, ax)
-    for column in [] if history is None else [c for c in ("tau", "deviation") if c in history]:
-        if any(_spread_out(part[column].to_numpy(float)) for _, part in history.groupby("round")):
-            drawn[f"density-{column}"] = partial(densities, history, column)
+    if history is not None:
+        for column in (c for c in ("tau", "deviation") if c in history):
+            if any(_spread_out(part[column].to_numpy(float)) for _, part in history.groupby("round")):
+                drawn[f"density-{column}"] = partial(densities, history, column)
     for name in [c[2:-1] for c in clients if c.startswith("b[")]:
         drawn[f"effects-{_slug(name)}"] = partial(caterpillar, clients, name)
     for name in [] if estimates is None else dict.fromkeys(estimates["effect"]):
