@@ -179,6 +179,7 @@ def main(arguments: list[str]) -> None:
     for name in ("split", "network"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--participation", type=float, help="probability that a client takes part in a round")
+    parser.add_argument("--validation", type=float, help="share of the training data to choose by (default: 0.1)")
     parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
     parser.add_argument("--by", metavar="METRIC,...", help="judge by the mean of these")
     parser.add_argument("--against", metavar="KEY", help="draw the metrics against this setting")
@@ -189,7 +190,7 @@ def main(arguments: list[str]) -> None:
     if not set(by) <= set(SHOWN) or len(directions) > 1:
         raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {said.by!r}")
     grid = {key: values.split(",") for key, values in settings_said(said.grid).items()}
-    names = ("data_root", "rounds", "split", "network", "clients", "participation")
+    names = ("data_root", "rounds", "split", "network", "clients", "participation", "validation")
     given = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
     if said.against and said.against not in numbers(said.method):
         raise UserError(f"--against takes a setting of {said.method} that is a number, not {said.against!r}")

@@ -55,7 +55,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         "split": said.get("split", default.split or "natural"),
         "validation": said.get("validation", 0.1),
         "network": said.get("network", default.network),
-        "noise": said.get("noise", 1.0),
+        "noise": said.get("noise", default.noise),
         "rounds": said.get("rounds", default.rounds),
         "participation": said.get("participation", default.participation),
         "evaluate_every": said.get("evaluate_every", default.evaluate_every),
@@ -65,7 +65,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         "draws": said.get("draws", 20),
         "seed": said.get("seed", 0),
         "device": said.get("device", "cpu"),
-        "chunk": said.get("chunk", 0),
+        "chunk": said.get("chunk", default.chunk),
     }
     if tables.is_table(data):
         run |= _table_options(data, said)
@@ -121,7 +121,7 @@ def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
 
 
 def _from_pool(run: Mapping[str, Any], latent: bool) -> tuple[Federation, Architecture]:
-    pool = datasets.load(run["data"], Path(run["data_root"]))
+    pool = datasets.load(run["data"], Path(run["data_root"]), run["seed"])
     clients = run["clients"]
     if not clients and not run["split"].startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")

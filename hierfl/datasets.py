@@ -77,6 +77,11 @@ class DataSet:
     evaluate_every: int
     network: str
     quorum: int = 1
+    noise: float = 1.0
+    #: clients in one plate, where rows are so short that there should be many; 0 for what suits the device
+    chunk: int = 0
+    #: data that are made anew for every seed of a run
+    made: Callable[[int], Pool] | None = None
 
 
 def load_digits(root: Path) -> Pool:
@@ -124,6 +129,12 @@ def _images(name: str) -> Callable[[Path], Pool]:
         )  # fmt: skip
 
     return read
+
+
+def _synthetic_regression(seed: int) -> Pool:
+    from .synthetic import synthetic_pool
+
+    return synthetic_pool(seed)[0]
 
 
 def _mnist_m(root: Path) -> Pool:
@@ -216,15 +227,22 @@ DATASETS: dict[str, DataSet] = {
         "three of them, which need MNIST alone: " + ", ".join(DIGIT_THREE), _domains("digit-three", DIGIT_THREE),
         clients=3, split="domains:1500", rounds=20, participation=1.0, evaluate_every=10, network=BN_CNN,
     ),
+    "fedpop-synthetic": DataSet(
+        "FedPop's regression: 100 clients, 5 or 10 rows each, made from the run's seed",
+        lambda root: _synthetic_regression(0), clients=100,
+        split="natural", rounds=100, participation=1.0, evaluate_every=10, network="projection:2", noise=0.1**0.5,
+        chunk=100, made=_synthetic_regression,
+    ),
 }  # fmt: skip
 
 
-def load(name: str, root: Path) -> Pool:
+def load(name: str, root: Path, seed: int = 0) -> Pool:
     """The data set called ``name``: a known name, or the path of an ``.npz`` file.
 
     Args:
         name: one of :data:`DATASETS`, or ``FILE.npz``.
         root: the folder where data sets lie; ``ROOT/NAME.npz`` comes first, whatever the name.
+        seed: of data that are made anew for every one.
 
     Raises:
         UserError: for an unknown name, or a file that is missing or cannot be used.
@@ -236,7 +254,8 @@ def load(name: str, root: Path) -> Pool:
     if (root / f"{name}.npz").is_file():
         pool = load_npz(root / f"{name}.npz")
     elif name in DATASETS:
-        pool = DATASETS[name].load(root)
+        known = DATASETS[name]
+        pool = known.made(seed) if known.made else known.load(root)
     else:
         raise UserError(
             f"unknown data set {name!r}; known: {', '.join(DATASETS)}; or put your own at {root / name}.npz"

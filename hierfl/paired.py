@@ -61,8 +61,12 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
     """Mean over clients, then over seeds, and its central 95 % over resampled seeds and clients.
 
     Seeds are drawn first, then clients within each: under another seed a client of the same name has other data. Where
-    it has not, clients are drawn once for all seeds. With one seed the interval is of the clients alone, and with few
-    seeds it is too narrow (S seeds show (S - 1) / S of the variance between them).
+    it has not, clients are drawn once for all seeds. With one seed the interval is of the clients alone.
+
+    A bootstrap of n units shows (n - 1) / n of their variance, and knows nothing of what their standard deviation is
+    uncertain by: with few seeds it is far too narrow. So both its ends are moved away from the mean by
+    sqrt(n / (n - 1)) t / 1.96, t Student's quantile of n - 1 degrees of freedom (:func:`degrees`; compare Hesterberg,
+    The American Statistician 2015, whose correction is of the percentiles).
 
     Args:
         values: (N,), NaN for no value.
@@ -89,8 +93,36 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
             for k, group in enumerate(groups):
                 here = np.flatnonzero(slot == k)
                 means[here] += group[rng.integers(0, len(group), (len(here), len(group)))].mean(1) / len(names)
-    low, high = np.nanquantile(means, [0.025, 0.975])
+    df = degrees(table) if clients is not None else len(groups) - 1 if len(groups) > 1 else len(groups[0]) - 1
+    wider = widening(df)
+    low, high = (mean + wider * (end - mean) for end in np.nanquantile(means, [0.025, 0.975]))
     return Estimate(float(mean), float(low), float(high))
+
+
+def widening(df: float) -> float:
+    """What an interval's ends are moved away from the mean by; 1 without degrees of freedom (nothing is known then)."""
+    from scipy.stats import norm, t
+
+    return float(np.sqrt((df + 1) / df) * t.ppf(0.975, df) / norm.ppf(0.975)) if df > 0 else 1.0
+
+
+def degrees(table: np.ndarray) -> float:
+    """Degrees of freedom of a mean over seeds and clients that are crossed, by Satterthwaite: (S, J), NaN for no value.
+
+    Its variance is (MS of seeds + MS of clients - MS of the rest) / (S J), of a two-way layout with random effects.
+    """
+    seeds, clients = table.shape
+    if seeds < 2 or clients < 2:
+        return max(table.size - 1.0, 0.0)
+    whole = np.where(np.isnan(table), np.nanmean(table), table)
+    rows, columns = whole.mean(1, keepdims=True), whole.mean(0, keepdims=True)
+    rest = ((whole - rows - columns + whole.mean()) ** 2).sum() / ((seeds - 1) * (clients - 1))
+    squares = np.array([clients * rows.var(ddof=1), seeds * columns.var(ddof=1), rest])
+    each = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
+    total = max(squares[0] + squares[1] - squares[2], squares[:2].max())  # (which noise can make less than its parts)
+    below = (squares**2 / each).sum()
+    found = total**2 / below if below > 0 else clients - 1
+    return float(np.clip(found, min(seeds, clients) - 1, seeds + clients - 2))
 
 
 def thirds(n: np.ndarray) -> np.ndarray:

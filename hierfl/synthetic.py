@@ -9,12 +9,13 @@ rotation, and with a learned population also up to scale.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .datasets import Pool, natural_pool
 from .errors import UserError
 from .federation import Federation
 
@@ -31,11 +32,17 @@ class Truth:
     noise: float
 
 
-def synthetic(
+def synthetic(seed: int = 0, **how: Any) -> tuple[Federation, Truth]:
+    """A federation in float64 with a truth; see :func:`synthetic_pool` for what else may be said."""
+    pool, made = synthetic_pool(seed, **how)
+    return Federation.from_pool(pool, 0, "natural", validation=0.0, seed=0).to(dtype=torch.float64), made
+
+
+def synthetic_pool(
     seed: int = 0, *, clients: int = 100, d: int = 2, k: int = 20, small: float = 0.9, sizes: tuple[int, int] = (5, 10),
     test: int = 20, reading: Literal["paper", "notebook"] = "paper",
-) -> tuple[Federation, Truth]:  # fmt: skip
-    """A federation in float64 with a truth.
+) -> tuple[Pool, Truth]:  # fmt: skip
+    """The data, and what they were made from.
 
     Args:
         seed: of everything.
@@ -64,11 +71,8 @@ def synthetic(
         x = rng.normal(size=(len(who), k)) / (np.sqrt(counts[who])[:, None] if notebook else 1)
         y = np.einsum("nk,kd,nd->n", x, phi, z[who]) + NOISE[reading] * rng.normal(size=len(who))
         parts[name] = x, y, np.char.zfill(who.astype(str), 3)
-    federation = Federation.from_arrays(
-        *parts["train"], x_test=parts["test"][0], y_test=parts["test"][1], client_test=parts["test"][2],
-        task="regression", name="fedpop-synthetic",
-    )  # fmt: skip
-    return federation.to(dtype=torch.float64), Truth(torch.as_tensor(phi), torch.as_tensor(z), NOISE[reading])
+    pool = natural_pool(*parts["train"], *parts["test"], 0.0, 0, "regression", "fedpop-synthetic", standardise=False)
+    return pool, Truth(torch.as_tensor(phi), torch.as_tensor(z), NOISE[reading])
 
 
 def projector(phi: Tensor) -> Tensor:

@@ -19,20 +19,33 @@ from hierfl.networks import architecture
 from hierfl.posterior import import_arviz, loo
 
 
-def coverage(seeds: int, clients: int = 20, times: int = 500) -> float:
-    """Of intervals for the population's gain, where seeds and clients vary alike (standard deviation 1)."""
+def coverage(seeds: int, clients: int = 20, times: int = 1000, between: float = 1.0, crossed: bool = False) -> float:
+    """Of intervals for the population's gain.
+
+    Args:
+        seeds, clients: how many.
+        times: repetitions.
+        between: standard deviation between seeds; that between a seed's clients is 1.
+        crossed: whether clients are the same under every seed; then half of their variance is their own.
+    """
     rng, which, hits = np.random.default_rng(0), np.repeat(np.arange(seeds), clients), 0
+    names = np.tile(np.arange(clients).astype(str), seeds) if crossed else None
     for _ in range(times):
-        values = np.repeat(rng.normal(size=seeds), clients) + rng.normal(size=seeds * clients)
-        found = paired.bootstrap(values, which, None, times=1000)
+        values = between * np.repeat(rng.normal(size=seeds), clients) + rng.normal(size=seeds * clients)
+        if crossed:
+            values = values * 0.5**0.5 + np.tile(rng.normal(size=clients), seeds) * 0.5**0.5
+        found = paired.bootstrap(values, which, names, times=1000)
         hits += found.low <= 0 <= found.high
     return hits / times
 
 
 def main() -> None:
     """Prints them."""
-    for seeds in (2, 5, 10):
-        print(f"{seeds} seeds: intervals cover {coverage(seeds):.0%}")
+    for crossed in (False, True):
+        for between in (0.0, 0.2, 1.0):
+            told = ", ".join(f"{s}: {coverage(s, between=between, crossed=crossed):.0%}" for s in (1, 2, 3, 5, 10))
+            kind = "the same clients under every seed" if crossed else "clients of each seed"
+            print(f"{kind}, between seeds {between}: intervals cover, by seeds, {told}", flush=True)
     fed = slopes([12, 5, 3, 8], features=2)
     net = architecture("linear", fed, noise=0.5)
     for sigma_0 in (0.3, 2.0):

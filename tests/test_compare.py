@@ -75,11 +75,13 @@ def test_the_bootstrap_is_the_one_that_is_described(crossed: bool) -> None:
     told = clients if crossed else None
     found = paired.bootstrap(values, seeds, told)
     assert found.mean == pytest.approx(values.mean())
-    assert [found.low, found.high] == pytest.approx(brute(values, seeds, told, 4000), abs=0.06)
+    df = paired.degrees(values.reshape(s, j))
+    wider = paired.widening(df if crossed else s - 1)
+    ends = values.mean() + wider * (brute(values, seeds, told, 4000) - values.mean())
+    assert [found.low, found.high] == pytest.approx(ends, abs=0.06 * wider)
     other = paired.bootstrap(values, seeds, None if crossed else clients)
-    assert (
-        found.high - found.low > 1.2 * (other.high - other.low)
-    ) == crossed  # what clients share does not average out
+    ratio = (found.high - found.low) / wider / (other.high - other.low) * paired.widening(s - 1 if crossed else df)
+    assert (ratio > 1.2) == crossed  # what clients share does not average out
     holes = np.r_[values, np.nan]
     more = paired.bootstrap(holes, np.r_[seeds, 0], None if told is None else np.append(told, "c99"))
     assert more == found
@@ -96,6 +98,35 @@ def test_the_interval_covers() -> None:
         one = paired.bootstrap(values, np.zeros(40), None, times=1000)
         hits += one.low <= 2.0 <= one.high
     assert 0.88 <= hits / 200 <= 0.985
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize("between", [0.3, 1.0])
+def test_intervals_of_few_seeds_cover(crossed: bool, between: float) -> None:
+    """Three seeds of 20 clients: without what widens them they would cover 75 % (nested, between 1)."""
+    rng, hits, times = np.random.default_rng(1), 0, 200
+    seeds = np.repeat(np.arange(3), 20)
+    names = np.tile(np.arange(20).astype(str), 3) if crossed else None
+    for _ in range(times):
+        values = between * np.repeat(rng.normal(size=3), 20) + rng.normal(size=60)
+        if crossed:
+            values = values + np.tile(rng.normal(size=20), 3)
+        found = paired.bootstrap(values, seeds, names, times=500)
+        hits += found.low <= 0 <= found.high
+    assert hits / times > 0.9
+
+
+def test_degrees_of_freedom_are_those_of_what_varies() -> None:
+    rng = np.random.default_rng(0)
+    noise = 0.01 * rng.normal(size=(4, 30))
+    assert 2.9 < paired.degrees(noise + 5 * rng.normal(size=(4, 1))) < 3.2
+    assert 28.5 < paired.degrees(noise + 5 * rng.normal(size=(1, 30))) < 29.6
+    both = paired.degrees(noise + rng.normal(size=(4, 1)) + rng.normal(size=(1, 30)))
+    assert 3 < both < 29
+    assert paired.degrees(np.full((3, 5), 2.0)) == 4  # nothing varies
+    assert paired.degrees(rng.normal(size=(1, 7))) == 6
+    assert paired.widening(0) == 1
+    assert paired.widening(4) == pytest.approx((5 / 4) ** 0.5 * 2.7764451 / 1.959964)
 
 
 def test_sizes_and_ranks() -> None:

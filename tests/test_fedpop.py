@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 from conftest import Call, slopes
 from torch import nn
 
-from hierfl import Federation, UserError
+from hierfl import Federation, UserError, datasets
 from hierfl.inference import fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
+from hierfl.inference.options import Options
+from hierfl.inference.run import Fit
 from hierfl.inference.svi import elbo_gradient
 from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
@@ -26,6 +29,7 @@ from hierfl.synthetic import (
     maximise,
     principal_angle_distance,
     synthetic,
+    synthetic_pool,
 )
 
 
@@ -322,3 +326,36 @@ def test_newcomers_of_other_methods(small: Federation, net: Architecture) -> Non
         assert much.gather(1, y[:, None]).log().mean() > little.gather(1, y[:, None]).log().mean() + 0.01
     with pytest.raises(UserError, match="whole numbers from 0 to 2"):
         run.predict_new_client(x, given=(x, y + 3))
+
+
+def test_shared_values_that_have_diverged_end_in_no_traceback() -> None:
+    """A regression's model says NaN then, which Pyro's validation would refuse."""
+    fed = slopes([6, 4], features=2)
+    method = FedPop(architecture("linear", fed, noise=0.5), final_steps=0)
+    ready = Fit(method, fed, Options(rounds=2, dtype=torch.float64))
+    ready.step()
+    ready.server.replace({"mu": torch.full_like(ready.server.shared["mu"], torch.nan)})
+    ready.step()
+    assert ready.failures == 2
+    assert int(ready.server.dropped.sum()) == 2
+    assert ready.reports[-1].tolist() == [2, 2]
+
+
+def test_the_synthetic_data_have_a_name_and_are_made_from_the_seed(hierfl: Call, tmp_path: Path) -> None:
+    few = ["--data", "fedpop-synthetic", "--rounds", 1, "--validation", 0.3, "--quiet"]
+    for seed in (0, 1):
+        code, _, err = hierfl("run", "local", *few, "--seed", seed, "--out", f"s{seed}")
+        assert code == 0, err
+    summaries = [json.loads((tmp_path / f"s{seed}" / "summary.json").read_text()) for seed in (0, 1)]
+    assert [s["clients"] for s in summaries] == [100, 100]
+    assert summaries[0]["federation"] != summaries[1]["federation"]
+    pool, truth = synthetic_pool(1)
+    fed = Federation.from_pool(datasets.load("fedpop-synthetic", tmp_path, 1), 0, "natural", validation=0.3, seed=1)
+    assert fed.digest() == summaries[1]["federation"]
+    assert np.array_equal(pool.y_train, synthetic(1)[0].y[: len(pool.y_train)])
+    config = tomllib.loads((tmp_path / "s0" / "config.toml").read_text())["run"]
+    assert (config["noise"], config["network"], config["chunk"]) == (0.1**0.5, "projection:2", 100)
+    assert truth.noise == config["noise"]
+    code, _, err = hierfl("run", "pfedvmp", *few, "--out", "no")
+    assert code == 2
+    assert len(err.splitlines()) == 1
