@@ -8,6 +8,7 @@ intervals; who gains, by size; and leave-one-out log predictive densities, where
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -474,6 +475,11 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
     return {m: partial(three_ways, ours, own, one, m, LABELS[m].partition(",")[0]) for m in metrics}
 
 
+def path_from(folder: Path, run: Path) -> str:
+    """A run's path as seen from a comparison's folder: both may be moved together."""
+    return os.path.relpath(run.resolve(), folder.resolve())
+
+
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
     from hierfl.plots import column_by_size, confidence_by_deviation, gain_by_size, gain_intervals, save_all
@@ -502,7 +508,7 @@ def write(found: Comparison, folder: Path) -> list[Path]:
     drawn |= {f"three-{metric}": draw for metric, draw in between(found).items()}
     pictures = save_all(folder / "figures", drawn, f"{first.name} against others", "overview")
     record = {
-        "runs": {v.name: {str(s): str(run.resolve()) for s, run in v.runs.items()} for v in found.variants},
+        "runs": {v.name: {str(s): path_from(folder, run) for s, run in v.runs.items()} for v in found.variants},
         "settings": {v.name: v.setting for v in found.variants},
         "table": found.table.to_dict("records"),
         "versions": folders.versions(),

@@ -295,7 +295,7 @@ def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str
 
 def of_comparison(found: Comparison, folder: Path) -> Path:
     """Writes ``report.html`` of a comparison into its folder."""
-    from .compare import heading, shown
+    from .compare import heading, path_from, shown
 
     sections = []
     for name, one in zip(("Gains", "Who gains", "Leave-one-out"), shown(found), strict=False):
@@ -303,7 +303,7 @@ def of_comparison(found: Comparison, folder: Path) -> Path:
         pictures = _ordered(_pictures(folder), kinds)
         after = [one.after.strip()] if one.after else []
         sections.append(Section(name, [one.before], [(one.columns, one.rows)], pictures, after))
-    runs = [[v.name, str(seed), str(run.resolve())] for v in found.variants for seed, run in sorted(v.runs.items())]
+    runs = [[v.name, str(seed), path_from(folder, run)] for v in found.variants for seed, run in sorted(v.runs.items())]
     sections.append(Section("Runs", tables=[(["", "seed", "folder"], runs)]))
     for v in found.variants:
         sections.append(

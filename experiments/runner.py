@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -280,7 +281,8 @@ def report(
         if rhat:
             raise UserError(f"{folder} is a comparison: R-hat is a run's")
         record = folders.read_json(folder / "comparison.json")
-        found = compare.compared([Path(run) for runs in record["runs"].values() for run in runs.values()])
+        runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
+        found = compare.compared([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *compare.write(found, folder)]
     config = folders.read_config(folder)
     if not (folder / "summary.json").is_file():
