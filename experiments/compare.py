@@ -388,7 +388,7 @@ def shown(found: Comparison) -> list[Shown]:
     """Gains, who gains, and leave-one-out."""
     by_pair = found.table.groupby("over", sort=False)["seeds"].max()
     seeds = int(by_pair.max())
-    over = f"a bootstrap over seeds and {'clients' if found.crossing else 'the clients of each'}, widened for few"
+    over = f"a bootstrap over seeds and {'clients' if found.crossing else 'the clients of each'}"
     over = "a bootstrap over clients alone (one seed)" if seeds == 1 else over
     number = (
         f"{seeds}"

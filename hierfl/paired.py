@@ -6,6 +6,7 @@ more of it better, paired by seed and client: what is common to both (how hard t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -63,10 +64,11 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
     Seeds are drawn first, then clients within each: under another seed a client of the same name has other data. Where
     it has not, clients are drawn once for all seeds. With one seed the interval is of the clients alone.
 
-    A bootstrap of n units shows (n - 1) / n of their variance, and knows nothing of what their standard deviation is
-    uncertain by: with few seeds it is far too narrow. So both its ends are moved away from the mean by
-    sqrt(n / (n - 1)) t / 1.96, t Student's quantile of n - 1 degrees of freedom (:func:`degrees`; compare Hesterberg,
-    The American Statistician 2015, whose correction is of the percentiles).
+    A bootstrap of n units shows (n - 1) / n of their variance, nothing of how uncertain that is, and with two stages
+    some of it twice: with few seeds its intervals are far from what they say. So its ends keep their proportion to each
+    other, and are moved to where they would be for a standard error and degrees of freedom of the random effects that
+    seeds and clients are (:func:`standard_error`): as far as Student's t of them, in place of the normal quantile of the
+    bootstrap's own standard deviation.
 
     Args:
         values: (N,), NaN for no value.
@@ -93,27 +95,47 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
             for k, group in enumerate(groups):
                 here = np.flatnonzero(slot == k)
                 means[here] += group[rng.integers(0, len(group), (len(here), len(group)))].mean(1) / len(names)
-    df = degrees(table) if clients is not None else len(groups) - 1 if len(groups) > 1 else len(groups[0]) - 1
-    wider = widening(df)
-    low, high = (mean + wider * (end - mean) for end in np.nanquantile(means, [0.025, 0.975]))
-    return Estimate(float(mean), float(low), float(high))
+    error, df = standard_error(groups if clients is None else table)
+    ends, spread = np.nanquantile(means, [0.025, 0.975]) - mean, np.nanstd(means)
+    scale = error * student(df) / (student(np.inf) * spread) if df > 0 and spread > 0 else 1.0
+    return Estimate(float(mean), float(mean + scale * ends[0]), float(mean + scale * ends[1]))
 
 
-def widening(df: float) -> float:
-    """What an interval's ends are moved away from the mean by; 1 without degrees of freedom (nothing is known then)."""
-    from scipy.stats import norm, t
+def student(df: float) -> float:
+    """The 97.5 % quantile of Student's t."""
+    from scipy.stats import t
 
-    return float(np.sqrt((df + 1) / df) * t.ppf(0.975, df) / norm.ppf(0.975)) if df > 0 else 1.0
+    return float(t.ppf(0.975, df))
 
 
-def degrees(table: np.ndarray) -> float:
-    """Degrees of freedom of a mean over seeds and clients that are crossed, by Satterthwaite: (S, J), NaN for no value.
+def standard_error(values: Sequence[np.ndarray] | np.ndarray) -> tuple[float, float]:
+    """Standard error of the mean over seeds of their clients' means, and its degrees of freedom (0: not known).
 
-    Its variance is (MS of seeds + MS of clients - MS of the rest) / (S J), of a two-way layout with random effects.
+    Args:
+        values: a seed's clients (J_s,), for each seed, where clients are its own; or a table (S, J), NaN for no value,
+            where a client is the same under every seed.
+
+    Clients of each seed: the variance of the seeds' means over S, of S - 1 degrees; where they differ by less than
+    their clients explain, the clients' variance, of all of them. The same clients: (MS of seeds + MS of clients - MS of
+    the rest) / (S J), of the two-way layout with random effects, and no less than either part; degrees of freedom by
+    Satterthwaite.
     """
+    if isinstance(values, np.ndarray) and min(values.shape) > 1:
+        return _crossed(values)
+    each = [row[~np.isnan(row)] for row in values]
+    if len(each) > 1 and all(len(row) == 1 for row in each):  # (one client)
+        each = [np.concatenate(each)]
+    means, s = np.array([row.mean() for row in each]), len(each)
+    within = np.array([row.var(ddof=1) / len(row) if len(row) > 1 else np.nan for row in each])
+    inside = 0.0 if np.isnan(within).all() else float(np.nanmean(within)) / s
+    between = means.var(ddof=1) / s if s > 1 else 0.0
+    if between > inside:
+        return between**0.5, s - 1.0
+    return inside**0.5, float(sum(len(row) - 1 for row in each))
+
+
+def _crossed(table: np.ndarray) -> tuple[float, float]:
     seeds, clients = table.shape
-    if seeds < 2 or clients < 2:
-        return max(table.size - 1.0, 0.0)
     whole = np.where(np.isnan(table), np.nanmean(table), table)
     rows, columns = whole.mean(1, keepdims=True), whole.mean(0, keepdims=True)
     rest = ((whole - rows - columns + whole.mean()) ** 2).sum() / ((seeds - 1) * (clients - 1))
@@ -121,8 +143,8 @@ def degrees(table: np.ndarray) -> float:
     each = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
     total = max(squares[0] + squares[1] - squares[2], squares[:2].max())  # (which noise can make less than its parts)
     below = (squares**2 / each).sum()
-    found = total**2 / below if below > 0 else clients - 1
-    return float(np.clip(found, min(seeds, clients) - 1, seeds + clients - 2))
+    df = total**2 / below if below > 0 else clients - 1
+    return float((total / whole.size) ** 0.5), float(np.clip(df, min(seeds, clients) - 1, seeds + clients - 2))
 
 
 def thirds(n: np.ndarray) -> np.ndarray:

@@ -189,7 +189,10 @@ class Server(nn.Module):
 
     def _prior_gradient(self, names: Sequence[str]) -> State:
         leaves = {k: v.detach().clone().requires_grad_() for k, v in self.shared.items() if k in names}
-        with torch.enable_grad(), pyro.validation_enabled(False):  # (shared values that have diverged are told elsewhere)
+        with (
+            torch.enable_grad(),
+            pyro.validation_enabled(False),
+        ):  # (shared values that have diverged are told elsewhere)
             value = global_log_prob(self.method, self._template, {**self.shared, **leaves}, self._personal)
         if not value.requires_grad:
             return {k: torch.zeros_like(v) for k, v in leaves.items()}

@@ -75,13 +75,15 @@ def test_the_bootstrap_is_the_one_that_is_described(crossed: bool) -> None:
     told = clients if crossed else None
     found = paired.bootstrap(values, seeds, told)
     assert found.mean == pytest.approx(values.mean())
-    df = paired.degrees(values.reshape(s, j))
-    wider = paired.widening(df if crossed else s - 1)
-    ends = values.mean() + wider * (brute(values, seeds, told, 4000) - values.mean())
-    assert [found.low, found.high] == pytest.approx(ends, abs=0.06 * wider)
-    other = paired.bootstrap(values, seeds, None if crossed else clients)
-    ratio = (found.high - found.low) / wider / (other.high - other.low) * paired.widening(s - 1 if crossed else df)
-    assert (ratio > 1.2) == crossed  # what clients share does not average out
+    plain = brute(values, seeds, told, 4000) - values.mean()
+    table = values.reshape(s, j)
+    error, df = paired.standard_error(table if crossed else list(table))
+    if not crossed:
+        assert (error, df) == pytest.approx((table.mean(1).std(ddof=1) / s**0.5, s - 1))
+    got = np.array([found.low, found.high]) - values.mean()
+    assert got / np.ptp(got) == pytest.approx(plain / np.ptp(plain), abs=0.03)  # the bootstrap's shape
+    normal = np.ptp(plain) / 2 / 1.96  # its standard deviation, about
+    assert np.ptp(got) / np.ptp(plain) == pytest.approx(error * paired.student(df) / 1.96 / normal, rel=0.1)
     holes = np.r_[values, np.nan]
     more = paired.bootstrap(holes, np.r_[seeds, 0], None if told is None else np.append(told, "c99"))
     assert more == found
@@ -101,9 +103,9 @@ def test_the_interval_covers() -> None:
 
 
 @pytest.mark.parametrize("crossed", [False, True])
-@pytest.mark.parametrize("between", [0.3, 1.0])
+@pytest.mark.parametrize("between", [0.0, 0.3, 1.0])
 def test_intervals_of_few_seeds_cover(crossed: bool, between: float) -> None:
-    """Three seeds of 20 clients: without what widens them they would cover 75 % (nested, between 1)."""
+    """Three seeds of 20 clients, binomial error 1.5 points; the bootstrap alone covers 75 % (nested, between 1)."""
     rng, hits, times = np.random.default_rng(1), 0, 200
     seeds = np.repeat(np.arange(3), 20)
     names = np.tile(np.arange(20).astype(str), 3) if crossed else None
@@ -113,20 +115,34 @@ def test_intervals_of_few_seeds_cover(crossed: bool, between: float) -> None:
             values = values + np.tile(rng.normal(size=20), 3)
         found = paired.bootstrap(values, seeds, names, times=500)
         hits += found.low <= 0 <= found.high
-    assert hits / times > 0.9
+    assert 0.9 < hits / times < 0.995
 
 
-def test_degrees_of_freedom_are_those_of_what_varies() -> None:
+def test_standard_errors_are_of_what_varies() -> None:
+    """In the limits where one of them varies alone, where both do, and where there is hardly anything."""
     rng = np.random.default_rng(0)
     noise = 0.01 * rng.normal(size=(4, 30))
-    assert 2.9 < paired.degrees(noise + 5 * rng.normal(size=(4, 1))) < 3.2
-    assert 28.5 < paired.degrees(noise + 5 * rng.normal(size=(1, 30))) < 29.6
-    both = paired.degrees(noise + rng.normal(size=(4, 1)) + rng.normal(size=(1, 30)))
-    assert 3 < both < 29
-    assert paired.degrees(np.full((3, 5), 2.0)) == 4  # nothing varies
-    assert paired.degrees(rng.normal(size=(1, 7))) == 6
-    assert paired.widening(0) == 1
-    assert paired.widening(4) == pytest.approx((5 / 4) ** 0.5 * 2.7764451 / 1.959964)
+    error, df = paired.standard_error(noise + 5 * rng.normal(size=(4, 1)))
+    assert 2.9 < df < 3.2
+    error, df = paired.standard_error(people := noise + 5 * rng.normal(size=(1, 30)))
+    assert 28.5 < df < 29.6
+    assert error == pytest.approx(people.mean(0).std(ddof=1) / 30**0.5, rel=1e-2)
+    both = noise + 2 * rng.normal(size=(4, 1)) + 3 * rng.normal(size=(1, 30))
+    error, df = paired.standard_error(both)
+    expected = (both.mean(1).var(ddof=1) / 4 + both.mean(0).var(ddof=1) / 30) ** 0.5
+    assert error == pytest.approx(expected, rel=1e-3)
+    assert 3 < df < 29
+    alike = [rng.normal(size=12) for _ in range(4)]
+    alike = [row - row.mean() for row in alike]  # seeds that differ by less than their clients explain
+    error, df = paired.standard_error(alike)
+    assert df == 44
+    assert error == pytest.approx(np.mean([row.var(ddof=1) for row in alike]) ** 0.5 / 48**0.5)
+    assert paired.standard_error([np.array([1.0, 2.0, 4.0])])[1] == 2
+    assert paired.standard_error([np.array([1.0]), np.array([2.0])]) == pytest.approx((0.5, 1))
+    assert paired.standard_error([np.array([1.0])]) == (0.0, 0.0)
+    assert paired.student(4) == pytest.approx(2.7764451)
+    lone = paired.bootstrap(np.array([3.0]), np.zeros(1), None)
+    assert (lone.mean, lone.low, lone.high) == (3.0, 3.0, 3.0)
 
 
 def test_sizes_and_ranks() -> None:
