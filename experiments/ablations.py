@@ -2,9 +2,9 @@
 
     python -m hierfl.experiments.ablations runs/ablate-* --out ablations.md
 
-Takes folders of ``hierfl ablate`` (or what is kept of them: the files of their ``comparison``), and writes two tables: a
-row for each method, data set and prior that the hierarchical one is compared with, gains with their intervals; and the
-gains of the smallest and the largest third of the clients. Positive is better; an interval that holds zero is open.
+Takes folders of ``hierfl ablate`` (or what is kept of them: the files of their ``comparison``), and writes two tables:
+a row for each method, data set and prior that the hierarchical one is compared with, gains with their intervals; and
+the gains of the smallest and the largest third of the clients. Positive is better; an interval with zero in it is open.
 """
 
 from __future__ import annotations
