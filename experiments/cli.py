@@ -146,6 +146,8 @@ def _show(summary: dict[str, Any], folder: Path) -> None:
 
 def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
+    from .folder import told
+
     if (folder / "effects.csv").is_file():
         import pandas as pd
 
@@ -158,23 +160,14 @@ def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> No
         console.print(table)
     if summary.get("marginal_log_likelihood") is not None:
         console.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
-    if "off_maximum" in summary and summary["off_maximum"] is None:
-        console.print(
-            "the likelihood is flat or bent upwards here: no standard errors; more --rounds, a smaller model, or a "
-            "column centred that is far from zero (a year with a random slope)"
-        )
-    elif (summary.get("off_maximum") or 0) > 0.05:
-        console.print(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
     if summary["ood_auroc"] is not None:
         of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
         averaged = (
             "" if summary["ood_draws_auroc"] is None else f", {summary['ood_draws_auroc']:.3f} averaged over draws"
         )
         console.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {of}{averaged}")
-    if summary["rhat"] is not None:
-        mixed = "" if summary["rhat"] < 1.05 else ": they have not mixed; do not trust their draws"
-        ess = f"bulk ESS at least {summary['ess_bulk']:,.0f}"
-        console.print(f"chains: R-hat at most {summary['rhat']:.3f}, {ess}{mixed}")
+    for line in told(summary):
+        console.print(line)
 
 
 def _number(name: str, value: float | None) -> str:

@@ -472,7 +472,7 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
         return {}
     ours, own, one = (v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled))
     metrics = [m for m in ("accuracy", "nll", "rmse") if m in ours and m in own and m in one]
-    return {m: partial(three_ways, ours, own, one, m, LABELS[m].partition(",")[0]) for m in metrics}
+    return {m: partial(three_ways, ours, own, one, m, LABELS[m].partition(",")[0], first.name) for m in metrics}
 
 
 def path_from(folder: Path, run: Path) -> str:

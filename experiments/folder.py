@@ -268,6 +268,30 @@ def summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[st
     }
 
 
+#: chains have mixed where R-hat is at most this, and there are at least so many effective draws (Vehtari et al.,
+#: Bayesian Analysis 2021); and hardly at all beyond the others
+MIXED, DOUBTFUL = (1.01, 400), (1.05, 100)
+
+
+def told(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader of a run has to know of its fit: whether it has arrived, whether its chains have mixed."""
+    lines = []
+    if "off_maximum" in summary and summary["off_maximum"] is None:
+        lines.append(
+            "the likelihood is flat or bent upwards here: no standard errors; more --rounds, a smaller model, or "
+            "a column centred that is far from zero (a year with a random slope)"
+        )
+    elif (summary.get("off_maximum") or 0) > 0.05:
+        lines.append(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
+    if summary.get("rhat") is not None:
+        rhat, ess = summary["rhat"], summary["ess_bulk"]
+        worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"
+        good, bad = rhat <= MIXED[0] and ess >= MIXED[1], rhat >= DOUBTFUL[0] or ess < DOUBTFUL[1]
+        end = "" if good else "they have not mixed; do not trust their draws" if bad else "longer ones would be safer"
+        lines.append(f"{worst}: {end}" if end else worst)
+    return lines
+
+
 def mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
     """The worst R-hat and bulk ESS of all personal numbers, by ArviZ; each client's become columns of ``clients``.
 
@@ -346,7 +370,7 @@ def write_results(
     write_frame(folder / "clients.csv", clients)
     if len(history := run.history):
         write_frame(folder / "history.csv", history)
-    write_frame(folder / "participation.csv", run.participation.reset_index())
+    write_text(folder / "participation.csv", run.participation.to_csv(index_label="round", lineterminator="\n"))
     if posterior is not None:
         write(posterior, folder / "posterior.nc")
     effects, numbers = run.fitted.method.report(run.fitted)

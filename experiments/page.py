@@ -108,13 +108,13 @@ CAPTIONS = {
     "entropy": "How unsure every client's model is of its own test data, and of data that it was not made for.",
     "reliability": "Right as often as it says: on the diagonal. The larger a point, the more predictions.",
     "effects": "Of every place, the difference from the fixed effect.",
-    "shrinkage": "A client's coefficient by its own data alone, by all data as one, and by the hierarchical model, "
-    "which shrinks the first to the second the more, the fewer rows the client has.",
+    "shrinkage": "A client's coefficient by its own data alone, and by the hierarchical model, which shrinks it to the "
+    "population's, the more, the fewer rows the client has. Pooled: by all data as one, where clients do not differ.",
     "features": "Test data of all clients in the network's last hidden layer.",
     "participation": "A row for each client, a column for each round.",
     "gain": "Of the first over each other, mean over clients; positive where the first is better.",
     "size": "A point for each client and seed.",
-    "three": "A client's model between what it reaches alone and what one model for all does, in one seed.",
+    "three": "Each client's test metric in one seed: of its own model alone, of one model for all, and of the first.",
     "cost": "What has been sent until then.",
     "density-tau": "Share of every client in the sum of all confidences, in some rounds (pFedVEM, Figure 10).",
     "density-deviation": "Distance of every client's model from the population's mean, squared, over how many numbers "
@@ -181,15 +181,16 @@ def of_run(folder: Path) -> Path:
                 shown = ["" if v is None else _value(name, v) for name, v in zip(names, values, strict=True)]
                 rows.append([what, when, *shown])
     pictures, sections = _pictures(folder), list[Section]()
+    if beware := [f"{line[0].upper()}{line[1:]}." for line in folders.told(summary)]:
+        sections.append(Section("Of the fit", beware))
     if rows:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
     if (folder / "effects.csv").is_file():
         sections.append(_effects(folder))
     for heading, starts in PARTS.items():
         mine = _ordered(pictures, starts)
-        text = [_chains(summary)] if heading == "Chains" and mine else []
         if mine:
-            sections.append(Section(heading, text, pictures=mine))
+            sections.append(Section(heading, pictures=mine))
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in ("best", "versions")}
     sections += [
         _left_out(folder),
@@ -217,13 +218,6 @@ def _effects(folder: Path) -> Section:
     return Section("Effects", tables=[(["effect", "estimate", "standard error"], rows)])
 
 
-def _chains(summary: Mapping[str, Any]) -> str:
-    if summary.get("rhat") is None:
-        return "Of so many numbers R-hat was taken of some clients' only."
-    mixed = "they have mixed" if summary["rhat"] < 1.05 else "they have not mixed: do not trust their draws"
-    return f"R-hat at most {summary['rhat']:.3f}, bulk ESS at least {summary['ess_bulk']:,.0f}: {mixed}."
-
-
 def _left_out(folder: Path) -> Section:
     """Leave-one-out of the run's training data, or why there is none."""
     from hierfl.posterior import import_arviz, loo
@@ -242,9 +236,14 @@ def _left_out(folder: Path) -> Section:
         return Section("Leave-one-out", [f"{text}: no sum is shown."])
     rows = [["elpd", f"{found['elpd_loo']:.1f}"], ["its standard error", f"{found['se']:.1f}"],
             ["p_loo", f"{found['p_loo']:.1f}"]]  # fmt: skip
+    if found["p_loo"] < 0.05:
+        return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
+    table = folders.read_config(folder)["run"]["network"] == "design"
     optimistic = (
-        "Globals are held. The base network and the population saw every example, which makes this optimistic: rank "
-        "methods with a network by held-out NLL."
+        "Fixed effects and variances are held where the fit, which saw every row, has left them: this is optimistic."
+        if table
+        else "Globals are held. The base network and the population saw every example, which makes this optimistic: "
+        "rank methods with a network by held-out NLL."
     )
     return Section("Leave-one-out", [f"{text}."], [(["log predictive density", "nats"], rows)], after=[optimistic])
 
@@ -254,7 +253,7 @@ def _reports(folder: Path) -> np.ndarray | None:
     import pandas as pd
 
     path = folder / "participation.csv"
-    return pd.read_csv(path, index_col="round").to_numpy() if path.is_file() else None
+    return pd.read_csv(path, index_col=0).to_numpy() if path.is_file() else None
 
 
 def _reported(folder: Path) -> list[str]:

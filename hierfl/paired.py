@@ -86,8 +86,11 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
         table = np.full((len(names), len(people)), np.nan)
         table[seeds, clients] = values
         who = rng.integers(0, len(people), (times, len(people)))
-        mean = np.nanmean(table, 1).mean()
-        means = np.take_along_axis(np.stack([np.nanmean(row[who], 1) for row in table], 1), chosen, 1).mean(1)
+        mean, there = np.nanmean(table, 1).mean(), ~np.isnan(table)
+        sums = np.stack([row[who].sum(1) for row in np.nan_to_num(table)], 1)
+        counts = np.stack([row[who].sum(1) for row in there], 1)
+        each = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        means = np.take_along_axis(each, chosen, 1).mean(1)
     else:
         groups, means = [values[seeds == k] for k in range(len(names))], np.zeros(times)
         mean = np.mean([group.mean() for group in groups])
@@ -98,6 +101,8 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
     error, df = standard_error(groups if clients is None else table)
     ends, spread = np.nanquantile(means, [0.025, 0.975]) - mean, np.nanstd(means)
     scale = error * student(df) / (student(np.inf) * spread) if df > 0 and spread > 0 else 1.0
+    if len(names) == 2 and df > 0:  # (resamples of two seeds end at either's mean)
+        ends, scale = np.array([-1.0, 1.0]), error * student(df)
     return Estimate(float(mean), float(mean + scale * ends[0]), float(mean + scale * ends[1]))
 
 

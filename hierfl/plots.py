@@ -279,10 +279,10 @@ def metric_over_bytes(metrics: pd.DataFrame, ax: Any = None) -> Any:
 
 
 def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = NAMED) -> Any:
-    """Each client's own estimate, the pooled one, and the hierarchical model's between them; the axis.
+    """Each client's own estimate, the hierarchical model's, shrunk to the population's, and the pooled one; the axis.
 
     Args:
-        estimates: columns client, n, effect, local, pooled, hierarchical.
+        estimates: columns client, n, effect, local, population, pooled, hierarchical.
         effect: which.
         ax: where to draw.
         most: clients, evenly from the largest to the smallest.
@@ -290,19 +290,21 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
     ax, mine = _axis(ax), estimates[estimates["effect"] == effect].sort_values("n", ascending=False, kind="stable")
     mine = mine.iloc[np.unique(np.linspace(0, len(mine) - 1, min(most, len(mine))).round().astype(int))]
     rows, local, ours = np.arange(len(mine)), mine["local"].to_numpy(), mine["hierarchical"].to_numpy()
-    ax.axvline(mine["pooled"].iloc[0], color=GLOBAL, lw=1.2, ls="--", label="pooled")
+    ax.axvline(mine["population"].iloc[0], color=GLOBAL, lw=1.2, ls="--", label="population")
+    ax.axvline(mine["pooled"].iloc[0], color=INK, lw=0.8, ls=":", label="pooled")
     ax.hlines(rows, local, ours, color=QUIET, lw=1)
     ax.scatter(local, rows, s=22, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
     ax.scatter(ours, rows, s=20, color=PERSONAL, zorder=4, label="hierarchical")
     ax.set_yticks(rows, [f"{c} ({n})" for c, n in zip(mine["client"], mine["n"], strict=True)],
                   fontsize=6 if len(mine) > 15 else 8)  # fmt: skip
-    # (a few places' own estimates are far out: what matters lies where the models' are)
-    centre = np.append(ours, mine["pooled"].iloc[0])
-    reach = 2.5 * max(np.ptp(centre), 1e-12)
-    low, high = centre.min() - reach, centre.max() + reach
-    out = int(((local < low) | (local > high)).sum())
+    # (the own estimates of a few small clients may be so far out that nothing else could be seen)
+    known = local[np.isfinite(local)]
+    first, third = np.quantile(known, [0.25, 0.75]) if len(known) else (ours.min(), ours.max())
+    centre = np.concatenate([ours, mine["population"].iloc[:1], mine["pooled"].iloc[:1]])
+    low, high = min(centre.min(), first - 2 * (third - first)), max(centre.max(), third + 2 * (third - first))
+    out = int(((known < low) | (known > high)).sum())
     if out:
-        ax.set_xlim(low, high)
+        ax.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     none = int(np.isnan(local).sum())
     told = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
     ax.set(ylim=(len(mine) - 0.5, -0.5), xlabel=", ".join([f"coefficient of {effect}", *told]))
@@ -313,14 +315,16 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
 
 
 def three_ways(
-    hierarchical: pd.DataFrame, local: pd.DataFrame, pooled: pd.DataFrame, metric: str, label: str, ax: Any = None
-) -> Any:
-    """A test metric of each client's model between what it reaches alone and what one model for all does; the axis.
+    hierarchical: pd.DataFrame, local: pd.DataFrame, pooled: pd.DataFrame, metric: str, label: str,
+    name: str = "hierarchical", ax: Any = None,
+) -> Any:  # fmt: skip
+    """A test metric of each client's model, beside what it reaches alone and what one model for all does; the axis.
 
     Args:
         hierarchical, local, pooled: a row for each client (its name the index), columns n and the metric.
         metric: which.
         label: its name.
+        name: of the first.
         ax: where to draw.
     """
     ax, order = _axis(ax), hierarchical["n"].sort_values(ascending=False, kind="stable").index
@@ -331,12 +335,12 @@ def three_ways(
         values[0], rows, s=20, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone"
     )
     ax.scatter(values[1], rows, s=18, color=GLOBAL, marker="s", zorder=3, label="one for all")
-    ax.scatter(values[2], rows, s=18, color=PERSONAL, zorder=4, label="hierarchical")
+    ax.scatter(values[2], rows, s=18, color=PERSONAL, zorder=4, label=name)
     few = len(order) <= NAMED
     names = [f"{c} ({n})" for c, n in zip(order, hierarchical.loc[order, "n"], strict=True)] if few else []
     ax.set_yticks(rows if few else [], names, fontsize=6 if len(order) > 15 else 8)
     ax.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {label}", ylabel="" if few else "clients, the largest on top")
-    ax.set_title("Between alone and all as one")
+    ax.set_title("Alone, one for all, and in between?")
     _percent(ax, metric, "x")
     ax.grid(visible=False, axis="y")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=3, fontsize=8)
@@ -409,7 +413,7 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
         ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, marker=mark, ms=3, **how)
     if not few and (worst := worst_calibrated(bins)) is not None:
         count, confidence, right = np.moveaxis(np.asarray(bins)[worst], -1, 0)
-        full, error = count > 0, np.abs(confidence - right).sum() / count.sum()
+        full, error = count >= min(5, count.max()), np.abs(confidence - right).sum() / count.sum()
         name = names[worst] if len(names) else worst
         ax.plot(confidence[full] / count[full], right[full] / count[full], color=INK, lw=1.4, marker="o", ms=3,
                 label=f"worst: client {name}, ECE {error:.2f}")  # fmt: skip

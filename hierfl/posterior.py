@@ -27,6 +27,7 @@ def to_inference_data(
     constants: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
     about_log_likelihood: str,
     draws_of: str,
+    coordinates: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
     """An ArviZ InferenceData.
 
@@ -40,6 +41,7 @@ def to_inference_data(
         constants: name -> (dimension names, array); "client" is the clients' dimension.
         about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
         draws_of: "chains", "guide", "point" or "examples" (latents of single examples); likewise.
+        coordinates: names along an event's dimensions, {"VARIABLE_dim_K": names}; numbers where none are given.
 
     Returns:
         Groups posterior, prior, posterior_predictive, log_likelihood, sample_stats, observed_data and constant_data;
@@ -65,7 +67,7 @@ def to_inference_data(
         warnings.filterwarnings("ignore", category=UserWarning, module="arviz")
         data = az.from_dict(
             **{group: dict(values) for group, values in groups.items() if values},
-            coords={"client": list(clients)},
+            coords={"client": list(clients), **{k: list(v) for k, v in (coordinates or {}).items()}},
             dims={**personal, **flat, **constant},
             save_warmup=False,
         )

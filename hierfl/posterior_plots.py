@@ -49,6 +49,25 @@ def _posterior(data: Any) -> Any:
     return found
 
 
+def _number(data: Any, which: Which, client: bool) -> Any:
+    """The draws of one number, of one client or of all of them: (chain, draw) or (chain, draw, client).
+
+    Raises:
+        UserError: where that is no number of these data.
+    """
+    posterior, (name, place) = _posterior(data), which
+    if name not in posterior:
+        raise UserError(f"there is no {name!r} among {', '.join(posterior.data_vars)}")
+    wanted = [d for d in posterior[name].dims if d not in ("chain", "draw") and (client or d != "client")]
+    if set(wanted) != set(place):
+        raise UserError(f"a number of {name} is told by {', '.join(wanted) or 'nothing more'}; not {dict(place)}")
+    for d, label in place.items():
+        if label not in posterior[d].values.tolist():
+            known = ", ".join(map(str, posterior[d].values[:5]))
+            raise UserError(f"{d} has no {label!r}; it has {known}{', ...' * (posterior.sizes[d] > 5)}")
+    return posterior[name].sel(place, drop=True)
+
+
 def _words(which: Which) -> str:
     """A number's name: of an only one the variable's."""
     name, place = which
@@ -114,7 +133,7 @@ def worst_mixed(data: Any) -> Which:
 
 def _clients(data: Any, most: int) -> list[str]:
     """So many clients' names, evenly from the largest to the smallest."""
-    names, n = data.posterior["client"].values, data.constant_data["n"].values
+    names, n = data.constant_data["client"].values, data.constant_data["n"].values
     order = np.argsort(-n, kind="stable")
     return [
         names[k] for k in order[np.unique(np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int))]
@@ -136,7 +155,9 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     place = {k: v for k, v in place.items() if k != "client"}
     names = list(clients) or _clients(data, 11)
     sizes = dict(zip(data.posterior["client"].values, data.constant_data["n"].values, strict=True))
-    values = data.posterior[name].sel(place).drop_vars(list(place))
+    values = _number(data, (name, place), client=False)
+    if strange := [who for who in names if who not in sizes]:
+        raise UserError(f"no client {strange[0]!r}")
     rows = {f"{who}  (n = {sizes[who]})": values.sel(client=who, drop=True) for who in names}
     prior = getattr(data, "prior", None)
     if prior is not None and name in prior:  # of a client that is picked at random (its prior's width may be its own)
@@ -160,7 +181,9 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
         which: the number; by default the one that mixed worst.
         ax: gives its place to the two.
     """
+    mixing(data)
     ax, (name, place) = _axis(ax), which or worst_mixed(data)
+    _number(data, (name, place), client=True)
     grid = ax.get_subplotspec().subgridspec(1, 2)
     figure = ax.figure
     ax.remove()
@@ -177,6 +200,7 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
 def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """Ranks of every chain's draws among all (``az.plot_rank``): level where chains have mixed; the axis."""
     ax, which = _axis(ax), which or worst_mixed(data)
+    _number(data, which, client=True)
     name, place = which
     with _quietly() as az:
         az.plot_rank(data, var_names=[name], coords={k: [v] for k, v in place.items()}, ax=ax, colors=_colours(data))
@@ -195,6 +219,7 @@ def _colours(data: Any) -> list[str]:
 def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """Effective draws of bulk and tail against draws (``az.plot_ess``): straight lines where chains are long enough."""
     ax, which = _axis(ax), which or worst_mixed(data)
+    _number(data, which, client=True)
     name, place = which
     with _quietly() as az:
         az.plot_ess(data, var_names=[name], coords={k: [v] for k, v in place.items()}, kind="evolution", ax=ax,
@@ -231,13 +256,26 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     """All training data beside draws of the posterior predictive (``az.plot_ppc``); the axis."""
     ax = _axis(ax)
     draws = data.posterior_predictive.sizes["chain"] * data.posterior_predictive.sizes["draw"]
+    values = []
+    if np.array_equal(y := data.observed_data["y"].values, np.round(y)):  # (of whole numbers no density is smoothed)
+        data, values = _whole(data), np.unique(y).astype(int).tolist()
     with _quietly() as az:
         az.plot_ppc(data, num_pp_samples=min(SHOWN, draws), random_seed=0, ax=ax, textsize=9,
                     colors=[PERSONAL, INK, GLOBAL])  # fmt: skip
     ax.set(xlabel="y", title="Posterior-predictive check, training data")
     ax.set_ylim(top=ax.get_ylim()[1] * 1.35)  # (room for the legend)
+    if 0 < len(values) <= 20:  # (a bar begins at its number)
+        ax.set_xticks([v + 0.5 for v in values], [str(v) for v in values])
     ax.legend(loc="upper right", fontsize=8)
     return ax
+
+
+def _whole(data: Any) -> Any:
+    """The responses as whole numbers."""
+    data = data.copy()
+    for group in ("observed_data", "posterior_predictive"):
+        data[group]["y"] = data[group]["y"].round().astype(int)
+    return data
 
 
 def predictive_check_by_client(data: Any, ax: Any = None, most: int = NAMED) -> Any:

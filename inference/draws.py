@@ -66,6 +66,7 @@ def inference_data(fitted: Fitted, draws: int | None, rows: Sequence[int], float
         constants=constants,
         about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),
         draws_of=draws_of(fitted),
+        coordinates=fitted.method.coordinates,
     )
 
 

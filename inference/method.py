@@ -180,11 +180,16 @@ class Method:
         """What there is to say of the shared values after the last round: a table of effects, and numbers by name."""
         return None, {}
 
+    @property
+    def coordinates(self) -> Mapping[str, Sequence[str]]:
+        """Names of what stands along a latent's dimensions in ArviZ, {"LATENT_dim_K": names}; numbers where none."""
+        return {}
+
     def estimates(self, fitted: Fitted) -> pd.DataFrame | None:
         """What each client alone, all data as one, and the hierarchical model say of a client's numbers.
 
-        Columns client, n, effect, local (NaN where a client's own data do not say), pooled, hierarchical; None where
-        there is no such estimate.
+        Columns client, n, effect, local (NaN where a client's own data do not say), population (what the hierarchical
+        ones are shrunk to), pooled, hierarchical; None where there is no such estimate.
         """
         return None
 

@@ -205,6 +205,11 @@ class MixedEffects(Method):
             columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}
         return columns
 
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        """The random effects' names."""
+        return {"b_dim_0": list(self.network.random)}
+
     def report(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`effects`."""
         return effects(fitted)
@@ -423,71 +428,100 @@ def _reported(method: MixedEffects, values: State) -> tuple[list[str], list[Tens
 
 # -- shrinkage ---------------------------------------------------------------------------------------------------------
 
-#: so many times their first standard deviation wide is a prior that says nothing
+#: so many times the response's spread is the width of a prior that says nothing
 WIDE = 1e5
 
 
 def shrunken(fitted: Fitted) -> pd.DataFrame:
-    """Every place's coefficients by three models: its own data alone, all data as one, and the hierarchical one.
+    """Every place's coefficients by its own data alone and by the hierarchical model; the population's; the pooled.
 
-    The first two are the model's limits: L so wide that it says nothing (the other fixed effects held at their
-    estimates), and L = 0, all fixed effects fitted anew. Columns client, n, effect, local, pooled, hierarchical; local
-    is NaN for a place whose data do not tell its coefficients apart, or put one of them at infinity.
+    What a place has alone is the model's limit of an L so wide that it says nothing (fixed effects without a random
+    part held); the pooled coefficients are that of L = 0, with all fixed effects fitted anew. The hierarchical ones are
+    shrunk to the population's: fixed effects of the fit. (Where places differ in size, or the response is no gaussian,
+    pooled data say something else.) A random effect that goes with no fixed one has a population of 0.
+
+    Columns client, n, effect, local, population, pooled, hierarchical; local is NaN for a place whose data do not tell
+    its coefficients apart, or put one of them at infinity.
     """
     import pandas as pd
 
     method, federation = fitted.method, fitted.federation
     assert isinstance(method, MixedEffects)
     design, q = method.network, len(method.network.random)
-    names = [INTERCEPT[0] if name == INTERCEPT[1] else name for name in design.random]
-    first = method.first_sd()
-    wide = {"log_sd": (WIDE * first).log(), "corr": torch.zeros(q * (q - 1) // 2, dtype=torch.float64)}
-    parts = []
+    width = WIDE * method.first_sd() / method.settings.sd_0
+    wide = {"log_sd": width.log(), "corr": torch.zeros(q * (q - 1) // 2, dtype=torch.float64)}
+    with Restrict(fitted.values([0])):
+        beta = method.value("beta")
+    same = _combinations(fitted)
+    population, pooled = same @ beta, same @ _pooled(fitted)
+    rows = []
     for j, client in enumerate(federation.ids):
         batch, values = federation.batch([j]), fitted.values([j])
         _, z, _ = design.split(batch.x)
         loose = {k: wide.get(k.rpartition(".")[2], v) for k, v in values.items()}
-        with Restrict(loose), torch.no_grad():
-            mode, root = Conditional(method).solve(batch)
-        units = z[0] * first
-        told = int(torch.linalg.matrix_rank(units)) == q
+        with torch.no_grad():
+            with Restrict(loose):
+                mode, root = Conditional(method).solve(batch)
+            with Restrict(values):
+                mean = Conditional(method).solve(batch)[0][0]
+        told = int(torch.linalg.matrix_rank(z[0] * width)) == q
         # (a coefficient at infinity has hardly any curvature left where the climb ends)
-        told = told and bool((root[0].norm(dim=-1) < 1e-2 * WIDE * first).all())
+        told = told and bool((root[0].norm(dim=-1) < 1e-2 * width).all())
         own = mode[0] if told else torch.full_like(mode[0], torch.nan)
-        with Restrict(values), torch.no_grad():
-            beta, mean = method.value("beta"), Conditional(method).solve(batch)[0][0]
-        if "b_draws" in values and values["b_draws"].numel():
+        if not method.exact and values["b_draws"].numel():
             mean = values["b_draws"].flatten(0, -2).mean(0)
-        shared = torch.stack([beta[design.fixed.index(k)] if k in design.fixed else beta.new_zeros(()) for k in names])
-        parts.append((client, batch.width, own + shared, mean + shared))
-    pooled = _pooled(fitted)
-    one = [float(pooled[design.fixed.index(k)]) if k in design.fixed else 0.0 for k in names]
+        rows.append((client, batch.width, (own + population).tolist(), (mean + population).tolist()))
     return pd.DataFrame(
         [
             {
-                "client": client, "n": n, "effect": design.random[k], "local": float(own[k]), "pooled": one[k],
-                "hierarchical": float(mean[k]),
+                "client": client, "n": n, "effect": design.random[k], "local": own[k],
+                "population": float(population[k]), "pooled": float(pooled[k]), "hierarchical": mean[k],
             }
             for k in range(q)
-            for client, n, own, mean in parts
+            for client, n, own, mean in rows
         ]
     )  # fmt: skip
 
 
+def _everything(fitted: Fitted) -> tuple[Batch, Tensor, Tensor]:
+    """All training rows, and their x (J, n, p) and z (J, n, q), zero where a place has fewer."""
+    design, federation = fitted.method.network, fitted.federation
+    assert isinstance(design, Design)
+    batch = federation.batch(list(range(federation.clients)))
+    x, z, _ = design.split(batch.x)
+    there = batch.x.new_ones(batch.x.shape[:2]) if batch.mask is None else batch.mask.to(x)
+    return batch, x * there[..., None], z * there[..., None]
+
+
+def _combinations(fitted: Fitted) -> Tensor:
+    """C (q, p) with x = z C for those fixed columns that are combinations of random ones; the others' are 0.
+
+    So x beta is z (C beta), and what is left of it, which has no random part.
+    """
+    _, x, z = _everything(fitted)
+    x, z = x.flatten(0, 1), z.flatten(0, 1)
+    scale = z.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+    found = torch.linalg.lstsq(z / scale, x, driver="gelsd").solution
+    gap = (z / scale @ found - x).norm(dim=0) / x.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+    return torch.where(gap < 1e-8, found / scale[:, None], 0.0)
+
+
 def _pooled(fitted: Fitted) -> Tensor:
     """The fixed effects where places do not differ, (p,): climbed as in :class:`Conditional`."""
-    method, federation = fitted.method, fitted.federation
+    method = fitted.method
     assert isinstance(method, MixedEffects)
-    rows = range(federation.clients)
-    batch = federation.batch(list(rows))
-    x, _, known = method.network.split(batch.x)
-    with Restrict(fitted.values(rows)), torch.no_grad():
+    batch, x, _ = _everything(fitted)
+    _, _, known = method.network.split(batch.x)
+    with Restrict(fitted.values(range(batch.rows))), torch.no_grad():
         beta = method.value("beta").reshape(-1, x.shape[-1])[0].clone()
         for _ in range(CLIMB):
             slope, weight = Conditional(method).slopes((x * beta).sum(-1), batch, known)
-            weighted = torch.where(weight > 0, weight, 0.0)
-            information = torch.einsum("snp,sn,snr->pr", x, weighted, x)
-            step = torch.linalg.lstsq(information, torch.einsum("snp,sn->p", x, slope)[:, None]).solution[:, 0]
+            # least squares of the rows, whose columns may hardly be told apart (a year, and its square)
+            root = weight.clamp_min(0).sqrt().flatten()
+            root, slope = root[root > 0, None], slope.flatten()[root > 0]
+            rows = x.flatten(0, 1)[weight.flatten() > 0] * root
+            scale = rows.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+            step = torch.linalg.lstsq(rows / scale, slope[:, None] / root, driver="gelsd").solution[:, 0] / scale
             far = (x @ step).abs().amax()
             beta = beta + (step if method.exact else torch.log1p(far) / far.clamp_min(ARRIVED) * step)
             if method.exact or far < ARRIVED:

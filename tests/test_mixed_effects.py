@@ -381,7 +381,7 @@ def test_a_places_own_and_the_pooled_estimates_are_regressions_without_a_prior()
     df = table(12)
     run = fitted(df, "y ~ 1 + x + (1 + x | site)")
     frame = run.fitted.method.estimates(run.fitted)
-    assert list(frame.columns) == ["client", "n", "effect", "local", "pooled", "hierarchical"]
+    assert list(frame.columns) == ["client", "n", "effect", "local", "population", "pooled", "hierarchical"]
     for site, part in frame.groupby("client"):
         theirs = smf.ols("y ~ x", df[df.site == site]).fit().params.values
         np.testing.assert_allclose(part["local"], theirs, rtol=1e-6)
@@ -389,6 +389,43 @@ def test_a_places_own_and_the_pooled_estimates_are_regressions_without_a_prior()
     np.testing.assert_allclose(frame.groupby("effect", sort=False)["pooled"].first(), pooled, rtol=1e-9)
     mean = run.personal["b_mean"].numpy() + run.shared["effects.beta"].numpy()
     np.testing.assert_allclose(frame["hierarchical"], mean.T.ravel(), rtol=1e-9)
+    beta = frame.groupby("effect", sort=False)["population"].first()
+    np.testing.assert_allclose(beta, run.shared["effects.beta"], rtol=1e-9)
+    drawn = fitted(df, "y ~ 1 + x + (1 + x | site)", draws=20)  # the exact mean, not that of the chains
+    again = drawn.fitted.method.estimates(drawn.fitted)["hierarchical"]
+    np.testing.assert_allclose(again, frame["hierarchical"], rtol=1e-9)
+
+
+def test_estimates_where_columns_are_large_or_coded_otherwise() -> None:
+    import statsmodels.formula.api as smf
+
+    df = table(12)
+    df["year"] = 2000 + np.round(df["x"])
+    df["square"] = df["year"] ** 2
+    run = fitted(df, "y ~ 1 + year + square + (1 | site)")
+    theirs = smf.ols("y ~ I(year - 2000) + I((year - 2000)**2)", df).fit().params.values
+    whole = theirs[0] - 2000 * theirs[1] + 2000**2 * theirs[2]
+    assert run.fitted.method.estimates(run.fitted)["pooled"].iloc[0] == pytest.approx(whole, rel=1e-5)
+    df["g"] = np.where(np.arange(len(df)) % 2, "B", "A")
+    run = fitted(df, "y ~ 1 + g + (0 + g | site)")  # contrasts, and a mean of each
+    frame = run.fitted.method.estimates(run.fitted)
+    assert frame["effect"].unique().tolist() == ["g[A]", "g[B]"]
+    means = df.groupby("g")["y"].mean().to_numpy()
+    np.testing.assert_allclose(frame.groupby("effect", sort=False)["pooled"].first(), means, rtol=1e-9)
+    beta = run.shared["effects.beta"].numpy()
+    population = frame.groupby("effect", sort=False)["population"].first()
+    np.testing.assert_allclose(population, [beta[0], beta.sum()], rtol=1e-9)
+    own = df.groupby(["g", "site"])["y"].mean().to_numpy()
+    told = frame["local"].notna().to_numpy()
+    assert told.sum() > 20
+    np.testing.assert_allclose(frame["local"][told], own[told] if len(own) == len(told) else 0, rtol=1e-6)
+    run = fitted(df, "y ~ 1 + (1 + x | site)")  # a slope that no fixed effect goes with
+    frame = run.fitted.method.estimates(run.fitted)
+    assert frame[frame["effect"] == "x"][["population", "pooled"]].abs().max(None) < 1e-12
+    tight = fitted(df, "y ~ 1 + x + (1 | site)", prior="fixed", sd_0=1e-6)  # wide is wide of the data, not of this
+    frame = tight.fitted.method.estimates(tight.fitted)
+    rest = df["y"] - float(tight.shared["effects.beta"][1]) * df["x"]
+    np.testing.assert_allclose(frame["local"], rest.groupby(df["site"]).mean(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["binomial", "poisson"])

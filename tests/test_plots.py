@@ -158,20 +158,24 @@ def test_shrinkage_shows_three_estimates() -> None:
     frame = pd.DataFrame(
         {
             "client": list("abc"), "n": [3, 30, 1], "effect": "x", "local": [4.0, 1.0, np.nan], "pooled": 2.0,
-            "hierarchical": [2.5, 1.1, 2.0],
+            "population": 1.9, "hierarchical": [2.5, 1.1, 2.0],
         }
     )  # fmt: skip
     ax = plots.shrinkage(frame, "x")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["b (30)", "a (3)", "c (1)"]
-    assert ax.get_lines()[0].get_xdata()[0] == 2.0
+    assert [line.get_xdata()[0] for line in ax.get_lines()] == [1.9, 2.0]
     alone, ours = (np.asarray(c.get_offsets()) for c in ax.collections[1:])
     assert ours[:, 0].tolist() == [1.1, 2.5, 2.0]
     assert np.ma.masked_invalid(alone[:, 0]).compressed().tolist() == [1.0, 4.0]
     assert "1 with no estimate alone" in ax.get_xlabel()
-    frame.loc[0, "local"] = 1e6
-    ax = plots.shrinkage(frame, "x")
+    many = pd.DataFrame({"client": [f"c{k}" for k in range(9)], "n": 5, "effect": "x", "local": np.arange(9.0),
+                         "pooled": 4.0, "population": 4.0, "hierarchical": 4.0 + 1e-5 * np.arange(9)})  # fmt: skip
+    ax = plots.shrinkage(many, "x")  # shrunk to one point: what they come from is still to be seen
+    assert ax.get_xlim()[0] < 0 < 8 < ax.get_xlim()[1]
+    many.loc[0, "local"] = 1e6
+    ax = plots.shrinkage(many, "x")
     assert "1 beyond" in ax.get_xlabel()
-    assert ax.get_xlim()[1] < 10
+    assert 8 < ax.get_xlim()[1] < 30
 
 
 def test_three_ways_confidence_and_cost() -> None:
@@ -187,6 +191,8 @@ def test_three_ways_confidence_and_cost() -> None:
     ax = plots.confidence_by_deviation(frame)
     assert np.allclose(ax.collections[0].get_offsets(), frame[["tau", "deviation"]])
     assert ax.get_yscale() == "log"
+    ax = plots.three_ways(*frames, "accuracy", "accuracy", "fedper")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["client alone", "one for all", "fedper"]
     ax = plots.metric_over_bytes(metrics().assign(bytes=[k * 1e6 for k in range(6)]))
     assert ax.get_lines()[0].get_xdata().tolist() == [1, 3, 5]
 

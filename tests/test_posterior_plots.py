@@ -87,6 +87,30 @@ def test_chains_are_shown_where_they_are() -> None:
     assert points[2][1] > 1.5 > 1.1 > points[0][1]
 
 
+@pytest.mark.parametrize("draw", ["trace", "rank", "ess_evolution", "forest"])
+def test_numbers_that_are_not_there_are_refused(draw: str) -> None:
+    one = {} if draw == "forest" else {"client": "a"}
+    for which, words in (
+        (("nope", {}), "there is no 'nope' among b"),
+        (("b", dict(one)), "a number of b is told by"),
+        (("b", {"b_dim_0": 7, **one}), "b_dim_0 has no 7; it has 0, 1"),
+    ):
+        with pytest.raises(UserError, match=words):
+            getattr(posterior_plots, draw)(made(), which)
+    with pytest.raises(UserError, match="no client 'zz'"):
+        posterior_plots.forest(made(), clients=["zz"])
+
+
+def test_whole_numbers_are_no_density() -> None:
+    data = made(labels=True)
+    data.observed_data["y"] = data.observed_data["y"].astype(float) % 2  # as a table's 0 and 1 are
+    data.posterior_predictive["y"] = data.posterior_predictive["y"].astype(float) % 2
+    ax = posterior_plots.predictive_check(data)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1"]
+    assert data.observed_data["y"].dtype == float
+    assert any("steps" in line.get_drawstyle() for line in ax.get_lines())
+
+
 @pytest.mark.parametrize("draw", ["rhat_and_ess", "trace", "rank", "ess_evolution"])
 def test_one_chain_is_refused_where_chains_are_compared(draw: str) -> None:
     with pytest.raises(UserError, match="R-hat compares chains, and here is one"):
