@@ -315,7 +315,8 @@ def predictive_check_by_client(data: Any, ax: Any = None, most: int = NAMED) -> 
 def panels(data: Any) -> dict[str, Callable[[Any], Any]]:
     """The pictures that an InferenceData allows, by name, each a function of an axis."""
     drawn: dict[str, Callable[[Any], Any]] = {}
-    random = "posterior" in data.groups() and data.log_likelihood.attrs.get("draws_of") != "point"
+    points = data.log_likelihood.attrs.get("draws_of") in ("point", "examples")  # (of clients' latents)
+    random = "posterior" in data.groups() and not points
     if random:
         which = telling(data)
         drawn["forest"] = lambda ax: forest(data, which, ax=ax)

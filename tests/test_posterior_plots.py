@@ -143,8 +143,9 @@ def test_what_there_is_decides_what_is_drawn() -> None:
     assert {"forest", "mixing", "trace", "rank", "ess", "predictive-check"} < set(posterior_plots.panels(made()))
     assert set(posterior_plots.panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients"}
     point = made(chains=1)
-    point.log_likelihood.attrs["draws_of"] = "point"
-    assert set(posterior_plots.panels(point)) == {"predictive-check", "predictive-check-clients"}
+    for kind in ("point", "examples"):
+        point.log_likelihood.attrs["draws_of"] = kind
+        assert set(posterior_plots.panels(point)) == {"predictive-check", "predictive-check-clients"}
     del point.posterior
     with pytest.raises(UserError, match="no draws of a client's latents"):
         posterior_plots.forest(point)
