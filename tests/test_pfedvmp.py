@@ -380,6 +380,9 @@ def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:
     assert code == 0
     made = [
         "o/report.html",
+        "o/figures/predictive-check.png",
+        "o/figures/predictive-check-clients.png",
+        "o/figures/posterior.png",
         "o/figures/features-classes.png",
         "o/figures/features-clients.png",
         "o/figures/features.png",
