@@ -395,4 +395,6 @@ def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:
         assert code == 2
         assert words in err
     assert hierfl("run", "mixed-effects", "--rounds", 2, "--quiet", "--out", "m")[0] == 0
-    assert hierfl("report", "m")[1].split() == ["m/report.html"]  # a table's columns are no features
+    listed = hierfl("report", "m")[1].split()
+    assert listed[0] == "m/report.html"
+    assert not any("features" in path for path in listed)  # a table's columns are none
