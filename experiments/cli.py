@@ -146,17 +146,12 @@ def _show(summary: dict[str, Any], folder: Path) -> None:
 
 def _show_effects(summary: dict[str, Any], folder: Path, console: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
-    from .folder import told
+    from .folder import EFFECTS, effects, told
 
     if (folder / "effects.csv").is_file():
-        import pandas as pd
-
-        table = _table("effect", "estimate", "standard error")
-        for row in pd.read_csv(
-            folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]}
-        ).itertuples():
-            known = row.standard_error == row.standard_error
-            table.add_row(row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if known else row.note)
+        table = _table(*EFFECTS)
+        for row in effects(folder):
+            table.add_row(*row)
         console.print(table)
     if summary.get("marginal_log_likelihood") is not None:
         console.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")

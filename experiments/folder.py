@@ -212,6 +212,22 @@ def write_frame(path: Path, frame: pd.DataFrame) -> None:
     write_text(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
+#: columns of :func:`effects`
+EFFECTS = ("effect", "estimate", "standard error")
+
+
+def effects(folder: Path) -> list[list[str]]:
+    """effects.csv as it is shown: name, estimate, and its standard error or why there is none."""
+    import pandas as pd
+
+    frame = pd.read_csv(folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]})
+    rows = []
+    for row in frame.itertuples():
+        known = row.standard_error == row.standard_error
+        rows.append([row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if known else row.note])
+    return rows
+
+
 def versions() -> dict[str, str]:
     """Of what a result may depend on."""
     packages = ("hierfl", "torch", "pyro-ppl", "numpy", "arviz", "scikit-learn")

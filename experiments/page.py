@@ -186,7 +186,7 @@ def of_run(folder: Path) -> Path:
     if rows:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
     if (folder / "effects.csv").is_file():
-        sections.append(_effects(folder))
+        sections.append(Section("Effects", tables=[(folders.EFFECTS, folders.effects(folder))]))
     for heading, starts in PARTS.items():
         mine = _ordered(pictures, starts)
         if mine:
@@ -205,17 +205,6 @@ def of_run(folder: Path) -> Path:
     ]
     folders.write_text(folder / "report.html", html(title, about, sections))
     return folder / "report.html"
-
-
-def _effects(folder: Path) -> Section:
-    import pandas as pd
-
-    frame = pd.read_csv(folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]})
-    rows = [
-        [row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if row.standard_error == row.standard_error
-         else row.note] for row in frame.itertuples()
-    ]  # fmt: skip
-    return Section("Effects", tables=[(["effect", "estimate", "standard error"], rows)])
 
 
 def _left_out(folder: Path) -> Section:
