@@ -458,7 +458,7 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
 
     Methods local and fedavg; {metric: a picture, function of an axis} of the first seed that all three have.
     """
-    from hierfl.plots import three_ways
+    from hierfl.comparison_plots import three_ways
 
     by_method = {v.setting["run"]["method"]: v for v in reversed(found.variants)}
     first, three = found.variants[0], [by_method.get("local"), by_method.get("fedavg")]
@@ -482,7 +482,8 @@ def path_from(folder: Path, run: Path) -> str:
 
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
-    from hierfl.plots import column_by_size, confidence_by_deviation, gain_by_size, gain_intervals, save_all
+    from hierfl.comparison_plots import gain_by_size, gain_intervals
+    from hierfl.plots import column_by_size, confidence_by_deviation, save_all
 
     folder.mkdir(parents=True, exist_ok=True)
     folders.write_frame(folder / "gains.csv", found.gains)

@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> None:
 
 def draw(frame: Any, path: Path) -> None:
     """The figure: both metrics of every method, a point for each seed."""
-    from hierfl.plots import compared
+    from hierfl.comparison_plots import compared
 
     compared(
         frame, {"principal_angle": "principal-angle distance of phi", "z_error": "mean l2 error of z"}, path,

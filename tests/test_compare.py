@@ -13,9 +13,9 @@ import pytest
 from conftest import Call
 
 from hierfl import UserError, paired
+from hierfl.comparison_plots import gain_by_size, gain_intervals
 from hierfl.experiments import ablate, compare
 from hierfl.experiments.methods import shipped_settings
-from hierfl.plots import gain_by_size, gain_intervals
 from hierfl.posterior import import_arviz, loo
 
 
