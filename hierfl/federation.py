@@ -56,6 +56,11 @@ class Batch:
         """n, the length to which the rows are padded."""
         return self.x.shape[1]
 
+    def narrow(self) -> Batch:
+        """The same rows with one example each, for what does not depend on them (Pyro has no empty plates)."""
+        mask = None if self.mask is None else self.mask[:, :1]
+        return Batch(self.x[:, :1], self.y[:, :1], mask, self.n, self.scale)
+
     @property
     def row_numbers(self) -> Tensor:
         """0..S-1 (handed to the plate, which would otherwise make it anew at each step)."""

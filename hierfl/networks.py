@@ -74,6 +74,8 @@ class Network:
             )
         values = {**dict(module.named_parameters()), **buffers}
         self.names = tuple(f"{name}.{key}" for key in values)
+        #: weights by the module's names, batch norm's running statistics left out
+        self.shapes = {key: p.shape for key, p in values.items() if not is_statistic(key)}
         self._dims = {key: p.dim() for key, p in values.items()}
         #: which of its values belong to batch norm
         self.norm_names = tuple(
@@ -113,9 +115,32 @@ class Network:
         sent.norm = "training" if norm == "batch" else "trained"
         return sent
 
+    @property
+    def layers(self) -> list[list[str]]:
+        """The names of its values, layer by layer; batch norm belongs to the layer before it."""
+        found: dict[str, list[str]] = {}
+        for name in self.names:
+            layer = name.rpartition(".")[0]
+            if name in self.norm_names and layer not in found and found:
+                layer = next(reversed(found))
+            found.setdefault(layer, []).append(name)
+        return [*found.values()]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all values, by the module's names."""
+        return tuple(self._dims)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Features of ``x`` under the weights that the surrounding handler (or the param store) holds."""
         return _network(self, x, name=self.name)
+
+    def under(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Features of ``x`` under these weights, {key: (*shape), (S, 1, *shape) or draws (K, S, 1, *shape)}.
+
+        What they do not name (batch norm's running statistics) comes from the surrounding handler.
+        """
+        return _network(self, x, weights, name=self.name)
 
     def parameters_from(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The network's own weights out of all ``values``, by the module's names."""
@@ -132,6 +157,8 @@ class Network:
             drop: standard normals for dropout; None for the network as it predicts.
             norms: how batch norm normalises; None for by its running statistics.
         """
+        if any(w.dim() == self._dims[k] + 3 for k, w in weights.items()):
+            return self._drawn(weights, x, drop, norms)
         mask, trained = None, norms is not None and not norms.moving.isdisjoint(self.names)
         batchwise = bool(self.norm_names) and norms is not None and (trained or self.norm == "training")
         if batchwise and norms is not None:
@@ -142,6 +169,33 @@ class Network:
             y = self._apply(weights, x.movedim(0, 2).flatten(1, 2), drop, batchwise, mask, norms if trained else None)
             return y.unflatten(1, (-1, draws)).movedim(2, 0)
         return self._apply(weights, x, drop, batchwise, mask, norms if trained else None)
+
+    def _drawn(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, norms: Norms | None) -> Tensor:
+        """Draws of the weights, (K, S, 1, *shape) among them, are more rows: (K, S, n, features).
+
+        Args:
+            weights, x, drop, norms: as for :meth:`apply`; x (S, n, *event).
+        """
+        if self.norm_names:
+            raise UserError(f"network {self.name!r} has batch norm, and its weights cannot be drawn")
+        rows = x.shape[0]
+        draws = next(w.shape[0] for k, w in weights.items() if w.dim() == self._dims[k] + 3)
+
+        def folded(key: str, w: Tensor) -> Tensor:
+            if w.dim() == self._dims[key] + 3:
+                return w.expand(draws, rows, *w.shape[2:]).flatten(0, 1)
+            return again(w) if w.dim() > self._dims[key] else w
+
+        def again(z: Tensor) -> Tensor:
+            return z.expand(draws, *z.shape).flatten(0, 1)
+
+        def dropped(name: str, z: Tensor) -> Tensor:
+            assert drop is not None
+            return again(drop(name, z[:rows]))  # one mask for all draws
+
+        own = {k: folded(k, w) for k, w in weights.items()}
+        y = self._apply(own, again(x), None if drop is None else dropped, False, None, None)
+        return y.unflatten(0, (draws, rows))
 
     def _apply(
         self,
@@ -325,9 +379,11 @@ def _layer(layer: nn.Module, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 @effectful(type="network")
-def _network(network: Network, x: Tensor) -> Tensor:
-    """Default behaviour, outside any restriction: weights from Pyro's param store."""
-    return network.apply({k.removeprefix(network.name + "."): pyro.param(k) for k in network.names}, x)
+def _network(network: Network, x: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Default behaviour, outside any restriction: what ``weights`` does not say comes from Pyro's param store."""
+    own = weights or {}
+    rest = {k: pyro.param(f"{network.name}.{k}") for k in network.keys if k not in own}
+    return network.apply({**rest, **own}, x)
 
 
 @dataclass(frozen=True)
@@ -391,6 +447,47 @@ class Architecture:
         if not names:
             raise UserError(f"network {self.spec} has no batch norm, as bncnn:16,32:64 has")
         return frozenset(names)
+
+    # -- the whole network as a function of one vector ---------------------------------------------------------------
+
+    @property
+    def d(self) -> int:
+        """How many weights there are in all, batch norm's running statistics left out."""
+        return sum(self._pieces)
+
+    @property
+    def _pieces(self) -> list[int]:
+        return [*(shape.numel() for shape in self.base.shapes.values()), self.head.d]
+
+    def vector(self, base: Mapping[str, Tensor], head: Tensor) -> Tensor:
+        """All weights as one vector (d,): the base network's, layer by layer, before the head's.
+
+        Args:
+            base: its values, {"base.KEY": (*shape)}.
+            head: (head.d,).
+        """
+        weights = self.base.parameters_from(base)
+        return torch.cat([*(weights[k].flatten().to(head) for k in self.base.shapes), head])
+
+    def statistics(self, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the base network's values that are no weights: batch norm's running statistics."""
+        return {k: v for k, v in base.items() if is_statistic(k)}
+
+    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+        """Outputs (..., S, n, outputs) of the whole network under one vector of weights.
+
+        Args:
+            w: (d,), rows (S, 1, d) or draws (K, S, 1, d), in the order of :meth:`vector`.
+            x: inputs, (S, n, *event).
+
+        Raises:
+            UserError: for a network with latent features, which is two.
+        """
+        if self.encoder is not None:
+            raise UserError(f"network {self.spec} has latent features: it is no function of one vector")
+        *parts, head = w.split(self._pieces, -1)
+        weights = {k: p.unflatten(-1, shape) for (k, shape), p in zip(self.base.shapes.items(), parts, strict=True)}
+        return self.head(head, self.base.under(weights, x))
 
     def likelihood(self, output: Tensor) -> Any:
         """p(y | output): Softmax for classification, Normal for regression."""

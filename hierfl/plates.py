@@ -164,7 +164,14 @@ class Restrict(Messenger):
         msg["value"], msg["done"] = self.values[name], True
 
     def _pyro_network(self, msg: dict) -> None:
-        network, x = msg["args"]
+        network, x, *given = msg["args"]
+        if given:
+            weights = dict(given[0])
+            rest = [k for k in network.keys if k not in weights]
+            self.asked.update(f"{network.name}.{k}" for k in rest)
+            weights |= {k: self.values[f"{network.name}.{k}"] for k in rest}
+            msg["value"], msg["done"] = network.apply(weights, x, self.drop, self.norms), True
+            return
         self.asked.update(network.names)
         if self.frozen is not None and self.frozen.serves(network, x):
             msg["value"] = self.frozen.features(network, self.values)

@@ -54,6 +54,11 @@ def _per_row(weight: Tensor, value: Tensor) -> Tensor:
     return weight.view(-1, *[1] * (value.dim() - 1)) * value
 
 
+def _beside(weight: Tensor, value: Tensor) -> Tensor:
+    """(*first,) beside (*first, *shape)."""
+    return weight.view(*weight.shape, *[1] * (value.dim() - weight.dim()))
+
+
 def _kept(keep: float, old: Tensor, new: Tensor) -> Tensor:
     return keep * old + (1 - keep) * new if keep else new
 
@@ -80,6 +85,146 @@ class SampleWeighted:
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """Divide."""
         return {name: _kept(self.keep, old[name], total[name] / total["weight"]) for name in old}
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The plain mean over the clients that report, of their copies or of a personal value of the same shape.
+
+    Args:
+        of: the personal value; None for the copies.
+        keep: how much of the old value stays: 1 - keep is the server's step towards the mean.
+    """
+
+    of: str | None = None
+    keep: float = 0.0
+    differentiates: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """What each row has; the server counts whom it has heard."""
+        if self.of is not None:
+            (name,) = names
+            return {name: local.rows[self.of].squeeze(1)}
+        return {name: local.rows[name].squeeze(1) for name in names}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide."""
+        return {name: _kept(self.keep, old[name], total[name] / exchange.reported) for name in old}
+
+
+@dataclass(frozen=True)
+class Increment:
+    """What everybody has is summed up in a shared value, and those who report tell by how much theirs has changed.
+
+    Increments are divided by J: the value stays the mean over all clients of what each has last reported (SCAFFOLD's
+    control variate; Karimireddy et al., ICML 2020, Alg. 1).
+
+    Args:
+        change: of each row, (S, *shape).
+    """
+
+    change: Callable[[Local], Tensor]
+    differentiates: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """The change."""
+        (name,) = names
+        return {name: self.change(local)}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Add."""
+        ((name, value),) = old.items()
+        return {name: value + total[name] / exchange.clients}
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Several values in one, (C, *shape), each of which is the n_j-weighted mean of the copies that chose it.
+
+    One that nobody has chosen stays (IFCA; Ghosh et al., NeurIPS 2020, Alg. 1).
+
+    Args:
+        label: the personal value (1,) that says which slot is a row's, 0 ... C - 1.
+        keep: as for :class:`SampleWeighted`.
+    """
+
+    label: str
+    keep: float = 0.0
+    differentiates: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """n_j theta_j and n_j in the row's own slot, nothing in the others."""
+        (name,) = names
+        copies = local.rows[name].squeeze(1)  # (S, C, *shape)
+        labels = torch.arange(copies.shape[1], device=copies.device)
+        weight = (local.rows[self.label].flatten(1) == labels).to(copies) * local.n[:, None]
+        return {name: _beside(weight, copies) * copies, "weight": weight}
+
+    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+        """Of what is sent beside the value."""
+        ((_, value),) = old.items()
+        return {"weight": value.shape[:1]}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide, slot by slot."""
+        ((name, value),) = old.items()
+        weight = _beside(total["weight"], value)
+        new = _kept(self.keep, value, total[name] / weight.clamp_min(1))
+        return {name: torch.where(weight > 0, new, value)}
+
+
+@dataclass(frozen=True)
+class GibbsDraw:
+    """A draw of w given the clients' z_j ~ N(w, rho^2 I), under a flat prior: w ~ N(mean of z_j, rho^2 / |A|).
+
+    DG-LMC's server (Plassier et al., ICML 2021, Alg. 1), with one rho for all clients; everybody should take part.
+
+    Args:
+        draws: the personal value that a chain has left, (chains, kept, *shape): the first chain's last draw is sent.
+        rho: of the model.
+    """
+
+    draws: str
+    rho: float
+    differentiates: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """z_j / rho^2 and 1 / rho^2."""
+        (name,) = names
+        z = local.rows[self.draws][:, 0, 0, -1]
+        precision = local.n.new_full((len(z),), self.rho**-2)
+        return {name: _per_row(precision, z), "precision": precision}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide, and draw."""
+        ((name, value),) = old.items()
+        variance = 1 / total["precision"]
+        return {name: total[name] * variance + variance.sqrt() * exchange.normal(name, value)}
+
+
+@dataclass(frozen=True)
+class RunningMean:
+    """The mean of another shared value over the rounds so far, from some round on; nobody sends anything.
+
+    Args:
+        of: the other value, as it was before the round's update.
+        burn: rounds that are left out, as long as there are others.
+    """
+
+    of: str
+    burn: int = 0
+    differentiates: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """Nothing."""
+        return {}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """A step towards the value."""
+        ((name, value),) = old.items()
+        count = max(1, exchange.round - self.burn)
+        return {name: value + (exchange.shared[self.of] - value) / count}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -111,6 +111,12 @@ class Method:
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
+    #: what becomes of personal values between rounds, and so who must train: they are "kept", everybody trains on
+    #: (unless told to rest); "fresh", begun anew from what is broadcast, and trained only where they are heard or
+    #: looked at; "heard", moved only by those who report
+    state: ClassVar[Literal["kept", "fresh", "heard"]] = "kept"
+    #: the posterior steps come before every evaluation, not only after the last round
+    adapts: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Settings:
@@ -162,6 +168,10 @@ class Method:
     def has_global_model(self) -> bool:
         """Whether the shared state alone predicts (personal latents from their prior alone)."""
         return True
+
+    def settled(self, shared: State) -> State:
+        """The shared values that predictions are made with; by default as they are."""
+        return shared
 
     def newcomer(self, personal: State, initial: State) -> State:
         """Personal values of a client that was never seen, {name: (*shape)}; by default what everybody started from.
@@ -427,7 +437,10 @@ class ClosedForm:
 
 
 class Rule(Protocol):
-    """How some shared values are exchanged: a message of which the server needs only the sum, and the update."""
+    """How some shared values are exchanged: a message of which the server needs only the sum, and the update.
+
+    A rule with ``sends = False`` has no message: its values follow from others that the server has.
+    """
 
     @property
     def differentiates(self) -> bool:
@@ -453,6 +466,8 @@ class Exchange:
         round: from 1.
         prior_gradient: names -> gradient of log p(globals) at the current shared values.
         memory: what the rule keeps from round to round, checkpointed with the server.
+        shared: all shared values before the update, those of other rules among them.
+        seed: of the run.
     """
 
     clients: int
@@ -460,3 +475,10 @@ class Exchange:
     round: int
     prior_gradient: Callable[[Sequence[str]], State]
     memory: State = field(default_factory=dict)
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    seed: int = 0
+
+    def normal(self, name: str, like: Tensor) -> Tensor:
+        """Standard normals of the server's own for a value, keyed by seed and round."""
+        rng = generator(self.seed, self.round, "server", name, device=like.device)
+        return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)

@@ -67,6 +67,10 @@ def fit(
     )
 
 
+#: what clients do that neither report nor are looked at, by what becomes of their personal values
+_IDLE = {"kept": "train", "fresh": "rest", "heard": "rest"}
+
+
 class Fit:
     """A fit, checked and ready to run: what cannot work is said before anything is written.
 
@@ -98,7 +102,7 @@ class Fit:
         both = shared.keys() & self.initial.keys()
         if both:
             raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
-        self.server = Server(method, self.federation, shared, self.initial, options.quorum)
+        self.server = Server(method, self.federation, shared, self.initial, options.quorum, options.seed)
         self.personal = {k: self._everyone(v) for k, v in self.initial.items()}
         names = [k for group in method.copies for k in method.expand(group, shared)]
         self.copies = {k: self._everyone(shared[k]) for k in names}
@@ -110,7 +114,8 @@ class Fit:
         self.seconds, self.round, self.failures = 0.0, 0, 0
         #: round and clients' metrics of the last evaluation on test data
         self._tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
-        self._posterior: State | None = None  # (not kept in checkpoints: it is a function of the last round's state)
+        self._posterior: State | None = None  # (not kept in checkpoints: it is a function of the round's state)
+        self._posterior_of = -1
         trained = [name for step in method.local() for name in step.trains]
         trained += [group for group, (rule, _) in self.server.rules.items() if rule.differentiates]
         known = {**shared, **self.initial}
@@ -129,10 +134,15 @@ class Fit:
         return value.expand(self.federation.clients, *value.shape).clone()
 
     def fitted(self) -> Fitted:
-        """The state so far; after the last round with what the method's posterior steps make of it."""
-        if self.round < self.options.rounds or not self.method.posterior():
+        """The state so far; after the last round with what the method's posterior steps make of it.
+
+        Where the method adapts, that is so after every round.
+        """
+        early = self.round < self.options.rounds and not self.method.adapts
+        if early or not self.method.posterior():
             return self._fitted(self.personal)
-        if self._posterior is None:
+        if self._posterior is None or self._posterior_of != self.round:
+            self._posterior_of = self.round
             self._posterior = self.engine.posterior(self.round, self.server.shared, self.personal, self.copies)
             sums = sum(value.flatten(1).sum(1) for value in self._posterior.values())
             diverged = [
@@ -144,8 +154,9 @@ class Fit:
 
     def _fitted(self, personal: State) -> Fitted:
         return Fitted(
-            self.method, self.federation, self.server.shared, personal, self.copies, self.initial, self.options.seed
-        )
+            self.method, self.federation, self.method.settled(self.server.shared), personal, self.copies, self.initial,
+            self.options.seed,
+        )  # fmt: skip
 
     def run(
         self,
@@ -191,7 +202,8 @@ class Fit:
         reporting = participants(self.federation, self.round, options.seed, options.participation, options.quorum)
         self.server.open()
         dropped = self.server.dropped.clone()
-        rest = options.idle == "rest" and not options.evaluates(self.round)
+        seen = options.evaluates(self.round)
+        rest = self.method.state == "heard" or (not seen and "rest" in (options.idle, _IDLE[self.method.state]))
         self.personal, self.copies, failed = self.engine.round(
             self.round, self.server, self.personal, self.copies, reporting, rest=rest
         )

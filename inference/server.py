@@ -33,6 +33,7 @@ class Server(nn.Module):
         shared: initial shared state.
         personal: one client's initial row, {name: (*shape)}.
         quorum: a round with fewer valid messages changes nothing, and is counted as void.
+        seed: of the server's own randomness.
 
     Raises:
         UserError: if two rules claim one value, or a rule a value that does not exist.
@@ -41,9 +42,11 @@ class Server(nn.Module):
     dropped: Tensor
     void: Tensor
 
-    def __init__(self, method: Method, federation: Federation, shared: State, personal: State, quorum: int = 1) -> None:
+    def __init__(
+        self, method: Method, federation: Federation, shared: State, personal: State, quorum: int = 1, seed: int = 0
+    ) -> None:
         super().__init__()
-        self.method, self.quorum, self.clients = method, quorum, federation.clients
+        self.method, self.quorum, self.seed, self.clients = method, quorum, seed, federation.clients
         self.names = list(shared)
         for name, value in shared.items():
             _register(self, name, value)
@@ -97,7 +100,12 @@ class Server(nn.Module):
 
     def messages(self, local: Local) -> dict[str, State]:
         """What these clients send, {rule's group: {key: (S, *shape)}}."""
-        return {group: rule.message(names, local) for group, (rule, names) in self.rules.items()}
+        return {group: self.rules[group][0].message(self.rules[group][1], local) for group in self.heard}
+
+    @property
+    def heard(self) -> list[str]:
+        """Groups of values of which clients send something."""
+        return [group for group, (rule, _) in self.rules.items() if getattr(rule, "sends", True)]
 
     def receive(self, messages: Mapping[str, State], clients: Sequence[int], healthy: Tensor | None = None) -> Tensor:
         """Checks messages and adds the valid ones to the sums.
@@ -136,8 +144,8 @@ class Server(nn.Module):
 
     def _malformed(self, messages: Mapping[str, State], rows: int) -> str:
         """What is wrong with the form of these messages, or nothing."""
-        if messages.keys() != self.rules.keys():
-            return f"it speaks of {sorted(messages)}, expected {sorted(self.rules)}"
+        if set(messages) != set(self.heard):
+            return f"it speaks of {sorted(messages)}, expected {sorted(self.heard)}"
         shared = self.shared
         for group, message in messages.items():
             rule, names = self.rules[group]
@@ -177,8 +185,10 @@ class Server(nn.Module):
                 self.rounds,
                 self._prior_gradient,
                 self.memory[group],
+                old,
+                self.seed,
             )
-            new = rule.update({k: old[k] for k in names}, self._total[group], exchange)
+            new = rule.update({k: old[k] for k in names}, self._total.get(group, {}), exchange)
             new_values |= {k: torch.where(enough, new[k], old[k]) for k in names}
             gaps = torch.cat([(new_values[k] - old[k]).flatten() for k in names])
             self.moved[group] = gaps.square().mean().sqrt().to(torch.float32)

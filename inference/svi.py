@@ -12,10 +12,11 @@ elsewhere. log p(globals) belongs to no client and is left to the server.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import pyro
 import torch
@@ -116,6 +117,7 @@ def elbo(
     moving: bool = False,
     latents: Mapping[str, Site] | None = None,
     norms: Norms | None = None,
+    terms: Literal["all", "data", "prior"] = "all",
 ) -> Tensor:
     """The rows' restricted ELBOs, averaged over the particles of ``noise``: (S,).
 
@@ -129,12 +131,17 @@ def elbo(
         moving: leaves out the terms that have no gradient in the leaves of ``values``.
         latents: the guide's, where they have been drawn already.
         norms: how batch norm normalises; None for by its running statistics.
+        terms: "data" for those of the data plate alone, "prior" for the others, which need no data.
     """
+    if terms == "prior":
+        batch = batch.narrow()
     latents = guide_latents(method, batch, values, noise, norms) if latents is None else latents
     total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
     for name, site in model_sites(method, batch, values, latents, frozen, noise, norms).items():
         if not site.per_client:
             continue  # log p(globals): the server's
+        if terms != "all" and site.per_example != (terms == "data"):
+            continue
         if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):
             continue
         if site.kind != "latent":
@@ -317,6 +324,95 @@ def adam(lr: float, weight_decay: float = 0.0, memory: float = 0.999) -> MakeOpt
     return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, memory))
 
 
+#: values by name -> gradient of the rows' losses there, {name: (S, 1, *shape)}, on one of an iteration's minibatches
+GradientAt = Callable[[Mapping[str, Tensor], int], State]
+
+
+class Direction(Protocol):
+    """Where a step goes instead of down the gradient of the rows' losses."""
+
+    @property
+    def batches(self) -> int:
+        """How many minibatches an iteration uses."""
+        ...
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """What the optimiser is given for a gradient, {name: (S, 1, *shape)}.
+
+        Args:
+            gradient: of the losses (minus the ELBO, divided as :class:`SVI`'s ``per`` says) at any values.
+            at: what is trained, as it is.
+            values: everything that the rows see.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The gradient and a difference of other values: g + plus - minus (a control variate; SCAFFOLD).
+
+    Args:
+        trained: the value that is trained.
+        plus, minus: values of the same shape, shared or personal.
+    """
+
+    trained: str
+    plus: str
+    minus: str
+    batches: ClassVar[int] = 1
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """See the class."""
+        found = gradient(at, 0)
+        return {**found, self.trained: found[self.trained] + values[self.plus] - values[self.minus]}
+
+
+@dataclass(frozen=True)
+class AfterOneStep:
+    """The gradient of the loss that is left after one step of gradient descent: (I - a H(w)) g(w - a g(w)).
+
+    The Hessian's product with a vector v is the difference (g(w + d v) - g(w - d v)) / 2 d. The three gradients are of
+    three minibatches (Per-FedAvg, HF; Fallah et al., NeurIPS 2020, Eq. 8 and Alg. 1).
+
+    Args:
+        step: a, the length of the inner step.
+        difference: d.
+    """
+
+    step: float
+    difference: float
+    batches: ClassVar[int] = 3
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """See the class."""
+
+        def moved(by: float, direction: State) -> State:
+            return {k: torch.add(w, direction[k], alpha=by) for k, w in at.items()}
+
+        v = gradient(moved(-self.step, gradient(at, 0)), 1)
+        above, below = gradient(moved(self.difference, v), 2), gradient(moved(-self.difference, v), 2)
+        return {k: v[k] - self.step / (2 * self.difference) * (above[k] - below[k]) for k in at}
+
+
+#: a number, or one for each round, the same for all clients
+Count = int | Callable[[Local], int]
+Terms = Literal["all", "data", "prior"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Values that are trained in turn with others, on the same minibatches.
+
+    Args:
+        names, optimizer, terms, repeats: as for :class:`SVI`.
+    """
+
+    names: Sequence[str]
+    optimizer: MakeOptimizer
+    terms: Terms = "all"
+    repeats: int = 1
+
+
 @dataclass(frozen=True)
 class SVI:
     """Gradient steps on the rows' restricted ELBO, by a fresh optimiser each round.
@@ -329,6 +425,11 @@ class SVI:
         batch: examples per step; None for all of them.
         particles: K, draws of the guide per step.
         per: "sum" ascends the ELBO; "example" ascends ELBO / n_j, the mean log likelihood less KL / n_j.
+        steps: so many minibatches instead of whole epochs.
+        repeats: steps on each minibatch.
+        terms: of the ELBO: all, those of the data plate, or the others (of which no data are needed).
+        then: other values, trained after these on each minibatch.
+        direction: where the steps go, if not down the gradient.
     """
 
     names: Sequence[str]
@@ -337,90 +438,253 @@ class SVI:
     batch: int | None = None
     particles: int = 1
     per: Literal["sum", "example"] = "sum"
+    steps: Count | None = None
+    repeats: int = 1
+    terms: Terms = "all"
+    then: Sequence[Block] = ()
+    direction: Direction | None = None
 
     def __post_init__(self) -> None:
         if self.per not in ("sum", "example"):
             raise unknown("objective (SVI's per)", self.per, ["sum", "example"])
         if isinstance(self.names, str):
             raise UserError(f"SVI trains a list of values: SVI([{self.names!r}], ...)")
-        for name, least in (("epochs", 0), ("particles", 1), ("batch", 1)):
+        for block in self._blocks:
+            if block.terms not in get_args(Terms):
+                raise unknown("terms of an ELBO (SVI's terms)", block.terms, get_args(Terms))
+            if block.repeats < 1:
+                raise UserError(f"SVI's repeats must be at least 1, not {block.repeats}")
+        least = {"epochs": 0, "particles": 1, "batch": 1, "steps": 0}
+        for name, lowest in least.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(f"SVI's {name} must be at least {least}, not {value}")
+            if isinstance(value, int) and value < lowest:
+                raise UserError(f"SVI's {name} must be at least {lowest}, not {value}")
+        if self.direction is not None and self.direction.batches > 1 and (self.steps is None or self.batch is None):
+            raise UserError("a direction of several minibatches is counted in steps: SVI(..., batch=B, steps=N)")
+        if self.direction is not None and self.then:
+            raise UserError("a direction is of one block of values: SVI(..., then=()) beside it")
+
+    @property
+    def _blocks(self) -> tuple[Block, ...]:
+        return (Block(self.names, self.optimizer, self.terms, self.repeats), *self.then)
 
     @property
     def trains(self) -> Sequence[str]:
         """What is trained."""
-        return self.names
+        return [name for block in self._blocks for name in block.names]
 
     def run(self, local: Local, phase: object) -> Local:
         """Trains the rows; see the class."""
-        names = [k for name in self.names for k in local.method.expand(name, local.values)]
-        local = local.own(names)  # without epochs, too: what is trained is what is sent
-        if not names or not self.epochs:
+        blocks = []
+        for block in self._blocks:
+            names = [k for name in block.names for k in local.method.expand(name, local.values)]
+            blocks += [dataclasses.replace(block, names=names)] if names else []
+        trained = [k for block in blocks for k in block.names]
+        local = local.own(trained)  # without epochs, too: what is trained is what is sent
+        steps = self.steps(local) if callable(self.steps) else self.steps
+        if not blocks or not (self.epochs if steps is None else steps):
             return local
         # validation costs in a hot loop; gradients are wanted whatever the caller has switched off
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is None:
                 for first, last in buckets(local.sizes):
-                    self._whole(local.part(first, last), names, phase)
+                    self._whole(local.part(first, last), blocks, phase, self.epochs if steps is None else steps)
             else:
-                self._minibatches(local, names, phase)
+                self._minibatches(local, blocks, phase, steps)
         return local
 
-    def _whole(self, local: Local, names: list[str], phase: object) -> None:
+    def _whole(self, local: Local, blocks: Sequence[Block], phase: object, steps: int) -> None:
+        names = frozenset(k for block in blocks for k in block.names)
         batch = local.batch()
-        leaves = _leaves(local, names)
-        optimizer = self.optimizer(list(leaves.values())) if leaves else None
+        trainers = [_Trainer(self, block, local) for block in blocks]
         noise = local.noise(phase, self.particles, local.sizes)
-        frozen = FrozenFeatures(frozenset(names), lambda: batch.x)
+        frozen = FrozenFeatures(names, lambda: batch.x)
         frozen.show(batch.x)
-        values = {**local.values, **leaves}
-        for step in range(self.epochs):
-            self._step(local.method, batch, values, noise.at(step), frozen, optimizer)
+        values = {**local.values, **_joined(trainers)}
+        for step in range(steps):
+            noise.at(step)
+            self._round([batch], trainers, values, noise, frozen, step)
 
-    def _minibatches(self, local: Local, names: list[str], phase: object) -> None:
-        # rows come largest first, so their plans longest first
-        plans = [plan(local, row, phase, self.batch or 1, self.epochs) for row in range(len(local.clients))]
-        frozen = FrozenFeatures(frozenset(names), lambda: local.batch().x)
+    def _minibatches(self, local: Local, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
+        names = frozenset(k for block in blocks for k in block.names)
+        each = self.direction.batches if self.direction is not None else 1
+        plans = _plans(local, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
+        frozen = FrozenFeatures(names, lambda: local.batch().x)
         noise = local.noise(phase, self.particles)
         batches = minibatches(local, plans, frozen, noise)
-        optimizer: torch.optim.Optimizer | None = None
+        before: list[_Trainer | None] = [None] * len(blocks)
+        alone = len(blocks) == 1 and blocks[0].repeats == 1 and self.direction is None
+        # rows come largest first, so their plans longest first
         for first, last, active in spans([len(steps) for steps in plans]):
             part = local.part(0, active)
-            leaves = _leaves(part, names)
-            optimizer = shrunk(optimizer, self.optimizer, list(leaves.values()), active) if leaves else None
-            values, standing = {**part.values, **leaves}, None
-            for step, batch in zip(range(first, last), batches, strict=False):
-                if step == first:
-                    standing = standing_latent(local.method, batch, values, noise, names)
+            trainers = [_Trainer(self, block, part, old) for block, old in zip(blocks, before, strict=True)]
+            before = [*trainers]
+            values, standing = {**part.values, **_joined(trainers)}, None
+            for step in range(first, last, each):
+                group = [*itertools.islice(batches, each)]
+                if alone and step == first:
+                    standing = standing_latent(local.method, group[0], values, noise, names)
                 drawn = None if standing is None else standing.redrawn(noise)
-                self._step(local.method, batch, values, noise, frozen, optimizer, drawn)
+                self._round(group, trainers, values, noise, frozen, step // each, drawn)
 
-    def _step(
+    def _round(
         self,
-        method: Method,
+        batches: Sequence[Batch],
+        trainers: Sequence[_Trainer],
+        values: Mapping[str, Tensor],
+        noise: ClientNoise,
+        frozen: FrozenFeatures,
+        step: int,
+        latents: Mapping[str, Site] | None = None,
+    ) -> None:
+        """All blocks on one minibatch (or an iteration's several), one after the other."""
+        turns, turn = sum(trainer.block.repeats for trainer in trainers), 0
+        for trainer in trainers:
+            for _ in range(trainer.block.repeats):
+                if turns > 1 or self.direction is not None:  # (a turn has draws of its own)
+                    noise.at(step * turns + turn, batches[0].rows)
+                trainer.step(batches, values, noise, frozen, latents)
+                turn += 1
+
+
+def _plans(local: Local, phase: object, size: int, epochs: int, steps: int | None) -> list[Tensor]:
+    """Every row's minibatches: of whole epochs, or as many as there are steps."""
+    rows = range(len(local.clients))
+    if steps is None:
+        return [plan(local, row, phase, size, epochs) for row in rows]
+    enough = [-(-steps // -(-n // size)) for n in local.sizes]
+    return [plan(local, row, phase, size, enough[row])[:steps] for row in rows]
+
+
+def _joined(trainers: Sequence[_Trainer]) -> State:
+    """All leaves."""
+    return {k: v for trainer in trainers for k, v in trainer.leaves.items()}
+
+
+class _Trainer:
+    """One block of values in training: its leaves, its optimiser.
+
+    Args:
+        svi, block: what is trained, and how.
+        local: the rows that are.
+        before: what trained them so far, with more rows; None at the beginning.
+    """
+
+    def __init__(self, svi: SVI, block: Block, local: Local, before: _Trainer | None = None) -> None:
+        self.svi, self.block, self.method = svi, block, local.method
+        self.leaves = _leaves(local, block.names)
+        self.optimizer: torch.optim.Optimizer | None = None
+        if self.leaves:
+            known = before.optimizer if before is not None else None
+            self.optimizer = shrunk(known, block.optimizer, list(self.leaves.values()), len(local.clients))
+
+    def step(
+        self,
+        batches: Sequence[Batch],
+        values: Mapping[str, Tensor],
+        noise: ClientNoise,
+        frozen: FrozenFeatures,
+        latents: Mapping[str, Site] | None,
+    ) -> None:
+        """One step of the optimiser; running statistics follow the batch.
+
+        Args:
+            batches: one, or as many as the direction needs.
+            values: everything that the rows see, the leaves of all blocks among them.
+            noise: at this step.
+            frozen: outputs of networks that do not move.
+            latents: the guide's, where they have been drawn already.
+        """
+        norms = Norms(batches[0].mask, frozen.moving)
+        direction = self.svi.direction
+        if direction is None:
+            # (zero_grad costs more: it calls the profiler)
+            for group in self.optimizer.param_groups if self.optimizer else ():
+                for leaf in group["params"]:
+                    leaf.grad = None
+            loss = self._loss(batches[0], values, noise, frozen, latents, norms)
+            if self.optimizer is not None:
+                loss.backward(inputs=list(self.leaves.values()) if self.svi.then else None)
+        else:
+
+            def gradient(at: Mapping[str, Tensor], number: int) -> State:
+                nonlocal norms
+                batch = batches[number]
+                norms = Norms(batch.mask, frozen.moving)
+                noise.counts = _present(batch)
+                leaves = {k: v.detach().requires_grad_() for k, v in at.items()}
+                loss = self._loss(batch, {**values, **leaves}, noise, frozen, None, norms)
+                slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                return {
+                    k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), slopes, strict=True)
+                }
+
+            found = direction(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
+            for name, leaf in self.leaves.items():
+                leaf.grad = found[name].detach()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        for name, new in norms.running.items():
+            values[name].copy_(new.unsqueeze(1))
+
+    def _loss(
+        self,
         batch: Batch,
         values: Mapping[str, Tensor],
         noise: ClientNoise,
         frozen: FrozenFeatures,
-        optimizer: torch.optim.Optimizer | None,
-        latents: Mapping[str, Site] | None = None,
-    ) -> None:
-        for group in optimizer.param_groups if optimizer else ():  # (zero_grad costs more: it calls the profiler)
-            for leaf in group["params"]:
-                leaf.grad = None
-        norms = Norms(batch.mask, frozen.moving)
-        objective = elbo(method, batch, values, noise, frozen=frozen, moving=True, latents=latents, norms=norms)
-        if optimizer is not None:
-            if not objective.requires_grad:
-                raise UserError(f"SVI of {', '.join(self.names)}: the ELBO does not depend on it")
-            if self.per == "example":
-                objective = objective / batch.n
-            (-objective.sum()).backward()
-            optimizer.step()
-        for name, new in norms.running.items():
-            values[name].copy_(new.unsqueeze(1))
+        latents: Mapping[str, Site] | None,
+        norms: Norms,
+    ) -> Tensor:
+        """Minus the sum of the rows' objectives."""
+        objective = elbo(
+            self.method, batch, values, noise,
+            frozen=frozen, moving=True, latents=latents, norms=norms, terms=self.block.terms,
+        )  # fmt: skip
+        if self.optimizer is not None and not objective.requires_grad:
+            raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
+        return -(objective / batch.n if self.svi.per == "example" else objective).sum()
+
+
+def _present(batch: Batch) -> list[int]:
+    """How many examples each row has in a batch."""
+    return [batch.width] * batch.rows if batch.mask is None else batch.mask.sum(1).tolist()
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """A personal number from a few that makes a client's ELBO largest: hard assignment (the MAP of a label).
+
+    Args:
+        name: the personal value, (1,).
+        choices: how many; the value is one of 0 ... choices - 1, and the first of equals.
+    """
+
+    name: str
+    choices: int
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """The value that is set."""
+        return (self.name,)
+
+    def run(self, local: Local, phase: object) -> Local:
+        """Tries them all on all of a client's training data."""
+        if self.name not in local.rows:
+            raise UserError(f"Likeliest sets {self.name!r}, which personal() does not declare")
+        found = []
+        with pyro.validation_enabled(False):
+            for first, last in buckets(local.sizes):
+                part = local.part(first, last)
+                batch, old = part.batch(), part.rows[self.name]
+                heights = [
+                    elbo(local.method, batch, {**part.values, self.name: torch.full_like(old, label)}, None)
+                    for label in range(self.choices)
+                ]
+                # (one that is not a number is never the likeliest)
+                heights = [h.nan_to_num(nan=-torch.inf) for h in heights]
+                found.append(torch.stack(heights).argmax(0).view_as(old).to(old))
+        return local.put({self.name: torch.cat(found)})
 
 
 def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:

@@ -1,17 +1,18 @@
-"""The four references that every comparison needs, as limits of one model with a point guide:
+"""Which part of a network is personal: references that every comparison needs, as limits of one model, point guide:
 
     w_j | w ~ N(w, rho^2 I),    y_ij ~ Categorical(softmax(w_j^T h_theta(x_ij))),    q(w_j) = delta(mu_j)
 
-             rho     head        base        what a client trains     what it sends
-    FedAvg   -> 0    w_j = w     theta       (w, theta) jointly       n_j w, n_j theta, n_j
-    FedPer   -> inf  mu_j        theta       (mu_j, theta) jointly    n_j theta, n_j
-    FedRep   -> inf  mu_j        theta       mu_j, then theta         n_j theta, n_j
-    FedBN    -> 0    w_j = w     theta but   (w, theta) jointly       n_j w, n_j theta less batch norm, n_j
-                                 its batch norm: theta_j
-    Local    -> inf  mu_j        theta_j     (mu_j, theta_j) jointly  nothing
+              rho     head        base        what a client trains     what it sends
+    FedAvg    -> 0    w_j = w     theta       (w, theta) jointly       n_j w, n_j theta, n_j
+    FedPer    -> inf  mu_j        theta       (mu_j, theta) jointly    n_j theta, n_j
+    FedRep    -> inf  mu_j        theta       mu_j, then theta         n_j theta, n_j
+    LG-FedAvg -> 0    w_j = w     theta_j     (w, theta_j) jointly     n_j w, n_j
+    FedBN     -> 0    w_j = w     theta but   (w, theta) jointly       n_j w, n_j theta less batch norm, n_j
+                                  its batch norm: theta_j
+    Local     -> inf  mu_j        theta_j     (mu_j, theta_j) jointly  nothing
 
 Joint and block training are minibatch gradient descent on the mean log likelihood. (McMahan et al., AISTATS 2017;
-Arivazhagan et al., 2019; Collins et al., ICML 2021; Li et al., ICLR 2021.)
+Arivazhagan et al., 2019; Collins et al., ICML 2021; Liang et al., 2019; Li et al., ICLR 2021.)
 """
 
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
+from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
@@ -196,3 +198,38 @@ class FedRep(SharedBase):
         s = self.settings
         head = SVI(["mu"], s.head_epochs, sgd(s.lr, s.momentum), s.batch, per="example")
         return [head, self.sgd("base")]
+
+
+class LGFedAvg(FedAvg):
+    """rho -> 0 on the top layers, rho -> inf on those below: local representations, global head."""
+
+    name = "lg-fedavg"
+    copies: ClassVar[tuple[str, ...]] = ("w",)  # a client predicts with the top that it has just trained
+
+    @dataclass(frozen=True)
+    class Settings(FedAvg.Settings):
+        """The paper shares the last layer or two."""
+
+        top: int = setting(1, "how many of the last layers with weights are shared", at_least=1)
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        below = network.base.layers[: len(network.base.layers) - (self.settings.top - 1)]
+        if not below:
+            raise UserError(f"network {network.spec} has {1 + len(network.base.layers)} layers with weights, and one "
+                            f"at least is the client's own: top={self.settings.top} is too many")
+        self.below = {name for layer in below for name in layer}
+        self.copies = ("w", *(name for name in network.base.names if name not in self.below))
+
+    def shared(self, start: Start) -> State:
+        return {k: v for k, v in super().shared(start).items() if k not in self.below}
+
+    def personal(self, start: Start) -> State:
+        return {k: v for k, v in start.base.items() if k in self.below}
+
+    def adaptation(self) -> list[LocalStep]:
+        return [self.sgd(*sorted(self.below))]
+
+    @property
+    def has_global_model(self) -> bool:
+        return False

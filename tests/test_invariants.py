@@ -22,7 +22,29 @@ from hierfl.inference.exchange import closed_form_rho
 from hierfl.inference.method import Exchange, Start, visible
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.svi import elbo, global_log_prob, guide_latents, sgd
-from hierfl.models import FedAvg, FedBN, FedPer, FedPop, FedRep, FedV, Local, PFedV, PFedVEM
+from hierfl.models import (
+    APFL,
+    DGLMC,
+    IFCA,
+    L2GD,
+    Ditto,
+    FedAvg,
+    FedAvgFT,
+    FedBN,
+    FedPer,
+    FedPop,
+    FedProx,
+    FedRep,
+    FedV,
+    LGFedAvg,
+    Local,
+    PerFedAvg,
+    PFedBayes,
+    PFedMe,
+    PFedV,
+    PFedVEM,
+    Scaffold,
+)
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import ClientNoise, generator
 from hierfl.plates import Restrict, draw_with
@@ -35,6 +57,9 @@ ENCODERS = [(PFedV, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 ENCODERS += [(FedV, {"prior": "hierarchical", "prior_norm": "running"}), (FedV, {"kl": "sum"})]
 METHODS = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
 METHODS += [(FedBN, {}), (FedBN, {"keeps": "statistics"})]
+METHODS += [(cls, {}) for cls in (LGFedAvg, FedProx, PFedMe, L2GD, PFedBayes, DGLMC, FedAvgFT, PerFedAvg, Scaffold)]
+METHODS += [(cls, {}) for cls in (IFCA, Ditto, APFL)]
+METHODS += [(FedAvgFT, {"scope": "all"}), (IFCA, {"scope": "all"})]
 
 
 def names(case: tuple[type[Method], dict]) -> str:
