@@ -62,8 +62,20 @@ def search(
     settle: int = 1,
     by: Sequence[str] = (),
     say: Callable[[str], None] = print,
+    cells: Sequence[dict[str, str]] | None = None,
+    lenient: bool = False,
 ) -> list[dict[str, Any]]:
     """All cells that ``out`` holds, those of the grid among them, best first; it is written after each.
+
+    Args:
+        method, data, seeds, given: what is fitted to what, how often.
+        grid: values by setting.
+        out: the json.
+        settle: evaluations that are averaged.
+        by: metrics that cells are judged by.
+        say: told of each cell.
+        cells: only these of the grid.
+        lenient: judges by those metrics that the method has.
 
     Raises:
         UserError: for a setting that cannot be (before anything is run), if ``out`` holds another search, or nothing
@@ -76,13 +88,13 @@ def search(
             raise UserError(f"{what} must be at least 1, not {number}")
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the file of the search")
-    cells = read_cells(out, about, may_differ=("by",))  # the same cells may be judged anew
+    known = read_cells(out, about, may_differ=("by",))  # the same cells may be judged anew
     cls = load(method).cls
     # (a setting that is newer than the file had its default)
-    done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in cells if "all_settings" in c]
+    done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in known if "all_settings" in c]
     wanted = []  # (setting, with all that it does not name), of the whole grid before anything is run
-    for values in itertools.product(*grid.values()):
-        settings = dict(zip(grid, values, strict=True))
+    every = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+    for settings in every if cells is None else cells:
         config = configure(method, data, given, settings)
         options = options_of(config)
         there = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
@@ -92,12 +104,12 @@ def search(
     for settings, whole in wanted:
         if make_settings(cls, whole) not in done:
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
-            cells.append({"settings": settings, "all_settings": whole, **_means(rows)})
+            known.append({"settings": settings, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
-            found = {k: v for k, v in cells[-1].items() if k in SHOWN or (k == FAILED and v)}
+            found = {k: v for k, v in known[-1].items() if k in SHOWN or (k == FAILED and v)}
             say(", ".join([*(f"{k}={v}" for k, v in settings.items()), *map(_told, found.items())]))
-            _write(out, about, by, cells)
-    return _write(out, about, by, cells)
+            _write(out, about, by, known, lenient)
+    return _write(out, about, by, known, lenient)
 
 
 def numbers(method: str) -> list[str]:
@@ -130,8 +142,12 @@ def _told(item: tuple[str, Any]) -> str:
     return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
 
 
-def _write(out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _write(
+    out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]], lenient: bool = False
+) -> list[dict[str, Any]]:
     """Sorts the cells, best first, and keeps them."""
+    if lenient:
+        by = [name for name in by if any(name in cell for cell in cells)]
     missing = [name for name in by if all(name not in cell for cell in cells)]
     judged = {"by": list(by)} if by and not missing else {}
     cells = sorted(cells, key=lambda cell: criterion(cell, [] if missing else by))
@@ -164,6 +180,19 @@ def _means(rows: list[dict[str, float]]) -> dict[str, float | None]:
     return {**numbers, FAILED: sum(row[FAILED] for row in rows)}
 
 
+def judged_by(words: str) -> list[str]:
+    """Metrics that cells are judged by.
+
+    Raises:
+        UserError: for those that are none, or of two directions.
+    """
+    by = words.split(",") if words else []
+    directions = {name.endswith("accuracy") for name in by}
+    if not set(by) <= set(SHOWN) or len(directions) > 1:
+        raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {words!r}")
+    return by
+
+
 def main(arguments: list[str]) -> None:
     """See the module."""
     parser = argparse.ArgumentParser(
@@ -185,10 +214,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--against", metavar="KEY", help="draw the metrics against this setting")
     parser.add_argument("--out", type=Path, required=True)
     said = parser.parse_args(arguments)
-    by = said.by.split(",") if said.by else []
-    directions = {name.endswith("accuracy") for name in by}
-    if not set(by) <= set(SHOWN) or len(directions) > 1:
-        raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {said.by!r}")
+    by = judged_by(said.by or "")
     grid = {key: values.split(",") for key, values in settings_said(said.grid).items()}
     names = ("data_root", "rounds", "split", "network", "clients", "participation", "validation")
     given = {k: getattr(said, k) for k in names if getattr(said, k) is not None}

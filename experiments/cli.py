@@ -325,8 +325,51 @@ def table(
 
 
 @app.command()
+def tune(
+    method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py.")],
+    grid: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=V,V,...]", help="Values. [default: the published grid]")
+    ] = None,
+    data: Data = None,
+    budget: Annotated[int, typer.Option(help="How many settings are run.")] = 6,
+    data_root: DataRoot = None,
+    clients: Clients = None,
+    split: Split = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
+    network: Network = None,
+    formula: Formula = None,
+    validation: Annotated[float | None, typer.Option(help="Fraction to choose by. [default: 0.1]")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs of each setting.")] = 1,
+    settle: Annotated[int, typer.Option(help="Average over so many last evaluations.")] = 1,
+    by: Annotated[
+        str | None, typer.Option(metavar="METRIC,...", help="Judge by the mean of these. [default: pm_nll]")
+    ] = None,
+    device: Device = None,
+    out: Annotated[Path | None, typer.Option(help="A json file. [default: ./runs/tune-METHOD-DATA.json]")] = None,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Choose a method's settings on validation data, with a budget. Stopped, it goes on where it was."""
+    from .choose import judged_by
+    from .methods import load
+    from .runner import settings_said
+    from .tune import tune as search
+
+    given = {
+        "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
+        "network": network, "formula": formula, "validation": validation, "device": device,
+    }  # fmt: skip
+    data = data or ("radon-like" if load(method).cls.tabular else "digits")
+    values = {key: said.split(",") for key, said in settings_said(grid or []).items()}
+    search(
+        method, data, {k: v for k, v in given.items() if v is not None}, values, budget, out,
+        seeds=seeds, settle=settle, by=judged_by(by or ""), progress=not quiet,
+    )  # fmt: skip
+
+
+@app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three: sizes.")] = "",
+    name: Annotated[str, typer.Argument(help="digits, fashion-mnist, fashion-mnist-fedrep, cifar10, digit-three: sizes.")] = "",
     clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers.")] = None,
     batch: Annotated[int | None, typer.Option(help="Examples per step of minibatches.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
@@ -337,7 +380,7 @@ def bench(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Time a round of pFedVEM (digit-three: pFedV) beside the same work done otherwise."""
+    """Time a round of pFedVEM (digit-three: pFedV; fashion-mnist-fedrep: FedRep) beside the same work done otherwise."""
     from .bench import main as measure_all
 
     sizes: list[int | None] = [*_numbers("--clients", clients)] if clients else [None]
@@ -360,22 +403,35 @@ def list_methods(
 
     from hierfl.models import METHODS
 
-    if not name:
-        table = _plain("method", "what it is", "family")
-        for key, entry in METHODS.items():
-            table.add_row(key, entry.about, entry.family)
-    else:
-        from .methods import all_shipped, describe, load
-
-        table = _plain("setting", "default", "meaning")
-        loaded = load(name)
-        for row in describe(loaded.cls):
-            table.add_row(*row)
     console = Console(markup=False, highlight=False)
+    if not name:
+        wide = console.width >= WIDE
+        table = _plain("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
+        for key, entry in METHODS.items():
+            size = "" if entry.size is None else f"{entry.size:g}"
+            about = [entry.about] if wide else []
+            table.add_row(key, entry.family, entry.local, entry.sent, size, *about)
+        console.print(table)
+        console.print("size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True)
+        console.print("hierfl methods NAME says what a method is, and its settings")
+        return
+    from .methods import all_shipped, describe, load
+
+    table = _plain("setting", "default", "meaning")
+    loaded = load(name)
+    if name in METHODS:
+        entry = METHODS[name]
+        console.print(f"{name}: {entry.about}; {entry.family}", soft_wrap=True)
+        console.print(f"stays with a client: {entry.local}; is sent: {entry.sent}", soft_wrap=True)
+    for row in describe(loaded.cls):
+        table.add_row(*row)
     console.print(table)
-    if name:
-        for data, chosen in all_shipped(loaded.name).items():
-            console.print(f"on {data}: {', '.join(f'{k}={v}' for k, v in chosen.items())}", soft_wrap=True)
+    for data, chosen in all_shipped(loaded.name).items():
+        console.print(f"on {data}: {', '.join(f'{k}={v}' for k, v in chosen.items())}", soft_wrap=True)
+
+
+#: columns of a screen on which methods are said in words, too
+WIDE = 140
 
 
 @app.command("datasets")

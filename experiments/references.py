@@ -1,8 +1,8 @@
-"""One round of pFedVEM written three other ways, and one of pFedV, for `hierfl bench` to compare with.
+"""One round of pFedVEM written three other ways, of FedRep two, and one of pFedV, for `hierfl bench` to compare with.
 
 All do the same work at every client. pFedVEM: rho by its closed form, R full-batch steps on the head, E epochs of
-minibatch steps on a copy of the base; pFedV: E epochs of minibatch steps on copies of encoder and base and on the
-client's last layer. None knows Pyro, and their noise is torch's own. Inputs are standardised beforehand, which favours
+minibatch steps on a copy of the base; FedRep: minibatch steps on the head, then on a copy of the base; pFedV: E epochs
+of minibatch steps on copies of encoder and base and on the client's last layer. None knows Pyro, and their noise is torch's own. Inputs are standardised beforehand, which favours
 them. (Messages and server are left out: they cost next to nothing.)
 """
 
@@ -25,7 +25,7 @@ from hierfl.federation import pad as pad_indices
 from hierfl.inference.method import Method, State
 from hierfl.inference.svi import shrunk, spans
 from hierfl.likelihoods import Softmax
-from hierfl.models import PFedV, PFedVEM
+from hierfl.models import FedRep, PFedV, PFedVEM
 from hierfl.networks import Network
 
 M = TypeVar("M", bound=Method)
@@ -246,6 +246,55 @@ def _result(work: Work[PFedVEM], mu: Tensor, pi: Tensor, base: nn.Module) -> Sta
     return {"mu": mu.detach(), "pi": pi.detach(), **_values(work.method.network.base, base)}
 
 
+# -- FedRep ------------------------------------------------------------------------------------------------------------
+
+
+def alternating_loop(work: Work[FedRep]) -> State:
+    """One client after the other, on tensors, the base's features computed once while the head moves."""
+    s, results = work.method.settings, []
+    for j in range(work.clients):
+        x, y, base = work.x[j], work.y[j], work.module(work.method.network.base)
+        weight, bias = (v.clone().requires_grad_() for v in work.split(work.personal["mu"][j]))
+        with torch.no_grad():
+            z = base(x)
+        optimizer = work.sgd([weight, bias], s.lr)
+        for _ in range(s.head_epochs):
+            for index in torch.randperm(len(y), device=y.device).split(s.batch):
+                optimizer.zero_grad()
+                cross_entropy(z[index] @ weight.mT + bias, y[index]).backward()
+                optimizer.step()
+        weight, bias = weight.detach(), bias.detach()
+        optimizer = work.sgd(base.parameters(), s.lr)
+        for _ in range(s.epochs):
+            for index in torch.randperm(len(y), device=y.device).split(s.batch):
+                optimizer.zero_grad()
+                cross_entropy(base(x[index]) @ weight.mT + bias, y[index]).backward()
+                optimizer.step()
+        results.append({"mu": torch.cat([weight.flatten(), bias]), **_values(work.method.network.base, base)})
+    return _stacked(results)
+
+
+def alternating_dataloader_loop(work: Work[FedRep]) -> State:
+    """As public code does it: a DataLoader per client, features anew at each step, the whole network in every graph."""
+    s, results = work.method.settings, []
+    for j in range(work.clients):
+        base = work.module(work.method.network.base)
+        weight, bias = (v.clone().requires_grad_() for v in work.split(work.personal["mu"][j]))
+        loader = DataLoader(TensorDataset(work.x[j], work.y[j]), batch_size=s.batch, shuffle=True)
+        for moving, epochs in (([weight, bias], s.head_epochs), ([*base.parameters()], s.epochs)):
+            optimizer = work.sgd(moving, s.lr)
+            for leaf in (weight, bias, *base.parameters()):
+                leaf.requires_grad_(any(leaf is one for one in moving))
+            for _ in range(epochs):
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    cross_entropy(base(x) @ weight.mT + bias, y).backward()
+                    optimizer.step()
+        own = {"mu": torch.cat([weight.detach().flatten(), bias.detach()])}
+        results.append({**own, **_values(work.method.network.base, base)})
+    return _stacked(results)
+
+
 # -- pFedV -------------------------------------------------------------------------------------------------------------
 
 
@@ -293,4 +342,5 @@ def _stacked(results: list[State]) -> State:
 REFERENCES: dict[str, dict[str, Callable[[Any], State]]] = {
     "pfedvem": {"tensor loop": tensor_loop, "DataLoader loop": dataloader_loop, "bare batched PyTorch": batched},
     "pfedv": {"tensor loop": latent_loop},
+    "fedrep": {"tensor loop": alternating_loop, "DataLoader loop": alternating_dataloader_loop},
 }

@@ -63,7 +63,10 @@ TABLES = {
         "1",
         ("fashion-mnist", "cifar10", "cifar100", "sun397"),
         (50, 100, 200),
-        ("local", "fedavg", "fedper", "fedrep", "pfedvem"),
+        (
+            "local", "fedavg", "fedprox", "scaffold", "fedper", "fedrep", "ifca", "perfedavg", "pfedme", "pfedbayes",
+            "pfedvem",
+        ),
         5,
         {"validation": 0.0},
         {"local": ({"rounds": 20}, {"epochs": 1})},

@@ -6,7 +6,7 @@ Nothing is copied per client: two hundred clients cost one data set. Images stay
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from .errors import UserError
 from .partition import hold_out, split_pool
@@ -383,6 +384,36 @@ class Federation:
         return h.hexdigest()
 
 
+class Deferred(Tensor):
+    """A tensor that is made when something is done with it: shape, type and device are known before.
+
+    Inputs of which only a network's kept features are wanted are never gathered.
+    """
+
+    make: Callable[[], Tensor]
+    made: Tensor | None
+
+    @staticmethod
+    def of(make: Callable[[], Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
+        """What ``make`` will give, of this shape, and ``like``'s type and device."""
+        found: Deferred = Tensor._make_wrapper_subclass(Deferred, shape, dtype=like.dtype, device=like.device)
+        found.make, found.made = make, None
+        return found
+
+    @property
+    def whole(self) -> Tensor:
+        """It, made once."""
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Any operation is one on what has been made."""
+        args, kwargs = tree_map_only(Deferred, lambda t: t.whole, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
 class Examples:
     """The training data of some clients, standardised once for a whole local phase.
 
@@ -411,14 +442,25 @@ class Examples:
         """Inputs (rows after rows, *event) and targets."""
         return self.federation.examples(self._index)
 
+    @property
+    def size(self) -> int:
+        """N, how many places there are, padding included."""
+        return len(self._index)
+
     def first(self, clients: Sequence[int]) -> Tensor:
         """Where each client's own examples begin, (S, 1)."""
         return torch.tensor([self._first[j] for j in clients], device=self.federation.device)[:, None]
 
-    def at(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at these places (S, n) of :attr:`data`."""
-        x, y = (part.index_select(0, places.flatten()).unflatten(0, places.shape) for part in self.data)
-        return x, y
+    def at(self, places: Tensor, defer: bool = False) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at these places (S, n) of :attr:`data`; inputs when they are used, where deferred."""
+
+        def taken(part: Tensor) -> Tensor:
+            return part.index_select(0, places.flatten()).unflatten(0, places.shape)
+
+        x, y = self.data
+        if not defer:
+            return taken(x), taken(y)
+        return Deferred.of(lambda: taken(x), (*places.shape, *x.shape[1:]), x), taken(y)
 
     def batch(self, clients: Sequence[int]) -> Batch:
         """All examples of these clients, padded to the longest; not to be changed in place."""

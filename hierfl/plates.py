@@ -174,7 +174,7 @@ class Restrict(Messenger):
             return
         self.asked.update(network.names)
         if self.frozen is not None and self.frozen.serves(network, x):
-            msg["value"] = self.frozen.features(network, self.values)
+            msg["value"] = self.frozen.features(network)
         else:
             msg["value"] = network.apply(network.parameters_from(self.values), x, self.drop, self.norms)
         msg["done"] = True
@@ -212,31 +212,38 @@ class FrozenFeatures:
 
     Args:
         moving: names of the parameters that do move.
-        inputs: makes the rows' inputs, asked once and only if some network stands still.
+        compute: a network's output on all inputs, asked once and only if some network stands still: (S, n, features) for
+            what is shown whole, or (N, features), of which places are shown.
     """
 
-    def __init__(self, moving: frozenset[str], inputs: Callable[[], Tensor]) -> None:
-        self.moving, self.inputs = moving, inputs
+    def __init__(self, moving: frozenset[str], compute: Callable[[Network], Tensor]) -> None:
+        self.moving, self.compute = moving, compute
         self._shown: Tensor | None = None
-        self._places: tuple[Tensor, Tensor] | None = None
+        self._places: Tensor | None = None
         self._kept: dict[int, Tensor] = {}
 
-    def show(self, x: Tensor, rows: Tensor | None = None, positions: Tensor | None = None) -> None:
-        """Says that the model will be handed ``x``: all of the inputs, or those at [rows, positions]."""
-        self._shown = x
-        self._places = None if rows is None or positions is None else (rows, positions)
+    @classmethod
+    def of(cls, x: Tensor, moving: frozenset[str], values: Mapping[str, Tensor]) -> FrozenFeatures:
+        """Of inputs that are shown whole, (S, n, *event), under these values."""
+        found = cls(moving, lambda network: network.apply(network.parameters_from(values), x))
+        found.show(x)
+        return found
+
+    def show(self, x: Tensor, places: Tensor | None = None) -> None:
+        """Says that the model will be handed ``x``: all of the inputs, or those at these places (S, n)."""
+        self._shown, self._places = x, places
 
     def serves(self, network: Network, x: Tensor) -> bool:
         """Whether the network's output on ``x`` is one that can be kept."""
         return x is self._shown and network.norm == "trained" and self.moving.isdisjoint(network.names)
 
-    def features(self, network: Network, values: Mapping[str, Tensor]) -> Tensor:
+    def features(self, network: Network) -> Tensor:
         """The network's output on what was shown."""
         if id(network) not in self._kept:
             with torch.no_grad():
-                self._kept[id(network)] = network.apply(network.parameters_from(values), self.inputs())
-        kept = self._kept[id(network)]
-        return kept if self._places is None else kept[self._places]
+                self._kept[id(network)] = self.compute(network)
+        kept, places = self._kept[id(network)], self._places
+        return kept if places is None else kept.index_select(0, places.flatten()).unflatten(0, places.shape)
 
 
 def draw_with(noise: Noise | None) -> Draw:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import pyro
@@ -35,7 +36,7 @@ from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures, Restrict, draw_with
 
 from .method import Local, State
-from .svi import log_joint, minibatches, plan
+from .svi import log_joint, minibatches, plan, standing_features
 
 #: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
 Density = Callable[[State], tuple[Tensor, State]]
@@ -145,8 +146,7 @@ class Langevin:
 
     def _whole(self, local: Local, phase: object) -> State:
         batch = local.batch()
-        frozen = FrozenFeatures(frozenset(self.names), lambda: batch.x)
-        frozen.show(batch.x)
+        frozen = FrozenFeatures.of(batch.x, frozenset(self.names), local.values)
         noise = local.noise(phase, self._chains(local))
         target = _Target(local)
         return self._chain(local, target, noise, lambda: target.density(batch, frozen))
@@ -157,7 +157,7 @@ class Langevin:
         for row, n in enumerate(local.sizes):
             epochs = -(-self.steps // -(-n // size))
             plans.append(plan(local, row, phase, size, epochs)[: self.steps])
-        frozen = FrozenFeatures(frozenset(self.names), lambda: local.batch().x)
+        frozen = FrozenFeatures(frozenset(self.names), partial(standing_features, local))
         noise = local.noise(phase, self._chains(local))
         batches = minibatches(local, plans, frozen, noise)
         target = _Target(local)

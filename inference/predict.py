@@ -282,13 +282,12 @@ def evaluate_personal(
     cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
     results: list[dict[str, Tensor]] = [{} for _ in draws]
     for rows in pieces(federation.sizes(split), chunk, cost):
-        batch = federation.batch(rows, split)
+        batch, values = federation.batch(rows, split), fitted.values(rows)
         index = torch.tensor(rows, device=federation.device)
         noises = [fitted.noise(rows, k, "predict") if k else None for k in draws]
         parts: list[list[list[Tensor]]] = [[] for _ in draws]
         for piece in fitted.pieces(batch, max(draws)):
-            features = FrozenFeatures(frozenset(), lambda piece=piece: piece.x)  # type: ignore[misc]
-            features.show(piece.x)
+            features = FrozenFeatures.of(piece.x, frozenset(), values)
             for k, noise, found in zip(draws, noises, parts, strict=True):
                 _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
                 found.append(said(response(sites), piece.y, federation.task))

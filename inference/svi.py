@@ -29,6 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation, buckets, pad
+from hierfl.networks import Network
 from hierfl.noise import ClientNoise, Noise, SigmaPoints, permutation
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 
@@ -498,9 +499,8 @@ class SVI:
         batch = local.batch()
         trainers = [_Trainer(self, block, local) for block in blocks]
         noise = local.noise(phase, self.particles, local.sizes)
-        frozen = FrozenFeatures(names, lambda: batch.x)
-        frozen.show(batch.x)
         values = {**local.values, **_joined(trainers)}
+        frozen = FrozenFeatures.of(batch.x, names, values)
         for step in range(steps):
             noise.at(step)
             self._round([batch], trainers, values, noise, frozen, step)
@@ -509,7 +509,7 @@ class SVI:
         names = frozenset(k for block in blocks for k in block.names)
         each = self.direction.batches if self.direction is not None else 1
         plans = _plans(local, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
-        frozen = FrozenFeatures(names, lambda: local.batch().x)
+        frozen = FrozenFeatures(names, partial(standing_features, local))
         noise = local.noise(phase, self.particles)
         batches = minibatches(local, plans, frozen, noise)
         before: list[_Trainer | None] = [None] * len(blocks)
@@ -758,19 +758,40 @@ def minibatches(local: Local, plans: Sequence[Tensor], frozen: FrozenFeatures, n
     widths = counts.max(1).values
     complete = ((counts == widths[:, None]) | (counts == 0)).all(1).tolist()
     position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
+    networks = local.method.network.networks
+    defer = any(frozen.moving.isdisjoint(network.names) for network in networks)
     n = local.n
     weight = (n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
     places = local.examples.first(local.clients) + position
-    everyone = torch.arange(len(local.clients), device=federation.device)[:, None]
     for first, last, active in spans([len(steps) for steps in plans]):
-        sizes, everybody = n[:active], everyone[:active]
+        sizes = n[:active]
         for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
-            x, y = local.examples.at(places[step, :active, :width])
+            x, y = local.examples.at(places[step, :active, :width], defer)
             here = None if complete[step] else mask[step, :active, :width]
-            frozen.show(x, everybody, position[step, :active, :width])
+            frozen.show(x, places[step, :active, :width])
             noise.counts = counts[step]
             noise.at(step, active)
             yield Batch(x, y, here, sizes, weight[step, :active])
+
+
+def standing_features(local: Local, network: Network) -> Tensor:
+    """A network's output on the rows' examples, where these lie among the plate's: (N, features).
+
+    Args:
+        local: the rows; the network's weights stand still.
+        network: which.
+    """
+    sizes, firsts = local.sizes, local.examples.first(local.clients).flatten().tolist()
+    kept: Tensor | None = None
+    for first, last in buckets(sizes):
+        part = local.part(first, last)
+        found = network.apply(network.parameters_from(part.values), part.batch().x)
+        if kept is None:
+            kept = found.new_zeros((local.examples.size, *found.shape[2:]))
+        for row, place, n in zip(found, firsts[first:last], sizes[first:last], strict=True):
+            kept[place : place + n] = row[:n]
+    assert kept is not None
+    return kept
 
 
 def spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -1,0 +1,759 @@
+"""The identities that make the table of limits true, and the traps of public code that would change a result."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from conftest import blobs, slopes
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+from torch.func import grad
+from torch.nn.functional import cross_entropy, softplus
+
+from hierfl import Federation, UserError
+from hierfl.inference import SVI, Method, fit
+from hierfl.inference.exchange import GibbsDraw, Increment, Mean, Slots
+from hierfl.inference.method import Exchange, Start
+from hierfl.inference.method import Local as Rows
+from hierfl.inference.options import Options
+from hierfl.inference.run import Fit, Run
+from hierfl.inference.svi import AfterOneStep, elbo, sgd
+from hierfl.models import (
+    APFL,
+    DGLMC,
+    IFCA,
+    L2GD,
+    Ditto,
+    FedAvg,
+    FedAvgFT,
+    FedPer,
+    FedProx,
+    FedRep,
+    LGFedAvg,
+    Local,
+    PerFedAvg,
+    PFedBayes,
+    PFedMe,
+    Scaffold,
+)
+from hierfl.networks import Architecture, LinearHead, Network, architecture
+from hierfl.noise import permutation
+
+NOISE = 0.5
+WHOLE = 10_000  # a batch that is all of anybody's data
+
+
+def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> Run:
+    return fit(method, fed, rounds=rounds, dtype=torch.float64, progress=False, evaluate_every=10_000, **options)
+
+
+def rows_of(method: Method, fed: Federation, **changed: Tensor) -> Rows:
+    """All clients as they are when a fit begins, but for some values."""
+    start = Start.of(method.network, 0)
+    shared = {k: v.double() for k, v in method.shared(start).items()}
+    order = sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
+    personal = method.personal(start).items()
+    rows = {k: v.double().expand(len(order), 1, *v.shape).clone() for k, v in personal}
+    local = Rows(method, fed, order, 1, 0, {k: changed.get(k, v) for k, v in shared.items()}, rows)
+    return local.put({k: v for k, v in changed.items() if k in rows})
+
+
+class Quadratics:
+    """Linear regressions as quadratics: minus the log likelihood of a client is w^T A w / 2 - b^T w + c."""
+
+    def __init__(self, fed: Federation) -> None:
+        self.n = torch.tensor([float(len(t)) for t in fed.train], dtype=torch.float64)
+        self.A, self.b = [], []
+        for index in fed.train:
+            x, y = fed.examples(index)
+            x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+            self.A.append(x.T @ x / NOISE**2)
+            self.b.append(x.T @ y / NOISE**2)
+
+    def around(self, w: Tensor, precisions: Tensor) -> Tensor:
+        """argmin of minus the log joint in each w_j ~ N(w, 1 / precision_j), (J, d)."""
+        eye = torch.eye(len(w), dtype=torch.float64)
+        pairs = zip(self.A, self.b, precisions, strict=True)
+        return torch.stack([torch.linalg.solve(A + p * eye, b + p * w) for A, b, p in pairs])
+
+    def pooled(self, weights: Tensor) -> Tensor:
+        """argmin of a weighted sum of them, (d,)."""
+        A = sum(c * a for c, a in zip(weights, self.A, strict=True))
+        return torch.linalg.solve(A, sum(c * b for c, b in zip(weights, self.b, strict=True)))
+
+
+@pytest.fixture
+def lines() -> Federation:
+    return slopes([40, 11, 23, 8], noise=NOISE)
+
+
+def linear(fed: Federation) -> Architecture:
+    return architecture("linear", fed, noise=NOISE)
+
+
+# -- one vector -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", ["mlp:5,4", "cnn:2,3:6", "linear", "bncnn:2:5"])
+def test_a_network_is_a_function_of_one_vector(spec: str) -> None:
+    fed = blobs([6, 4], features=16) if spec.startswith(("mlp", "lin")) else pictures()
+    net = architecture(spec, fed)
+    start = Start.of(net, 0)
+    base = {k: v.double() for k, v in start.base.items()}
+    x = fed.batch([0, 1]).x
+    apart = net.head(start.head, net.base.apply(net.base.parameters_from(base), x))
+    vector = net.vector(base, start.head)
+    assert vector.shape == (net.d,)
+    method = FedProx(net)
+    from hierfl.plates import Restrict
+
+    with Restrict({**base, "w": vector}):
+        together = net(vector, x)
+        rows = net(torch.stack([vector, 2 * vector]).unsqueeze(1), x)
+        if "bn" in spec:
+            with pytest.raises(UserError, match="batch norm"):
+                net(vector.expand(3, 2, 1, -1), x)
+        else:
+            draws = net(torch.stack([vector, 2 * vector])[:, None, None].expand(2, 2, 1, -1), x)
+            assert torch.allclose(draws[0], apart, rtol=1e-12)
+            assert torch.allclose(draws[1, 1], rows[1], rtol=1e-12)
+    assert torch.allclose(together, apart, rtol=1e-12)
+    assert torch.allclose(rows[0], apart[0], rtol=1e-12)
+    assert method.shared(start).keys() == {"w", *net.statistics(start.base)}
+
+
+def pictures() -> Federation:
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(20, 1, 16, 16, generator=rng, dtype=torch.float64).numpy()
+    y = (torch.arange(20) % 3).numpy()
+    return Federation.from_arrays(x, y, (torch.arange(20) % 2).numpy(), test=0.0, validation=0.0).to(
+        dtype=torch.float64
+    )
+
+
+def test_a_prior_without_strength_leaves_fedavg(small: Federation, net: Architecture) -> None:
+    """mu -> 0: FedProx, written on one vector, takes FedAvg's minibatch steps, layer by layer."""
+    common = {"epochs": 2, "lr": 0.05, "batch": 4, "momentum": 0.9}
+    prox, avg = fitted(FedProx(net, mu=1e-12, **common), small, 3), fitted(FedAvg(net, **common), small, 3)
+    expected = net.vector(avg.shared, avg.shared["w"])
+    assert torch.allclose(prox.shared["w"], expected, rtol=1e-8, atol=1e-10)
+    assert not torch.allclose(prox.shared["w"], FedProx(net).begin(Start.of(net, 0)), atol=1e-3)
+
+
+# -- FedProx --------------------------------------------------------------------------------------------------------
+
+
+def test_fedprox_is_coordinate_ascent_on_the_hierarchical_model(lines: Federation) -> None:
+    """Exact inner solves and n_j weights: w_j and w are set in turn to the maxima of log p(D, w_1..w_J | w)."""
+    mu, quadratics = 2.0, Quadratics(lines)
+    method = FedProx(linear(lines), mu=mu, epochs=250, lr=0.03, batch=WHOLE, momentum=0.8)
+    w = method.begin(Start.of(method.network, 0)).double()
+    for _ in range(3):
+        own = quadratics.around(w, mu * quadratics.n)
+        w = (quadratics.n[:, None] * own).sum(0) / quadratics.n.sum()
+    run = fitted(method, lines, 3)
+    assert torch.allclose(run.shared["w"], w, rtol=1e-9, atol=1e-10)
+    # ... and the maximum in w given the w_j is where the joint's gradient in w vanishes
+    local = rows_of(method, lines)
+    precision = mu * local.n[:, None]
+    own = own[local.clients]
+    assert torch.allclose((precision * (own - w)).sum(0), torch.zeros_like(w), atol=1e-10)
+
+
+def test_fedproxs_steps_are_a_plain_loops(small: Federation, net: Architecture) -> None:
+    """v <- v - eta m, m <- 0.9 m + grad f(v) + mu (v - w): the proximal term enters the momentum once a step."""
+    method = FedProx(net, mu=0.7, epochs=2, lr=0.05, batch=4)
+    local = rows_of(method, small)
+    trained = method.local()[0].run(local, 0).rows["w"]
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+        v = w = local.shared["w"]
+        moment = torch.zeros_like(v)
+        for epoch in range(2):
+            for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
+                slope = grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(v)
+                moment = 0.9 * moment + slope + 0.7 * (v - w)
+                v = v - 0.05 * moment
+        assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-12)
+
+
+# -- pFedMe and L2GD ------------------------------------------------------------------------------------------------
+
+
+def stationary(fed: Federation, strength: float) -> tuple[Tensor, Tensor]:
+    """Where sum_j [f_j(x_j) + (strength / 2) |x_j - w|^2] is least, f_j mean losses: w (d,) and x_j (J, d)."""
+    quadratics = Quadratics(fed)
+    d = len(quadratics.b[0])
+    eye = torch.eye(d, dtype=torch.float64)
+    H = [A / n for A, n in zip(quadratics.A, quadratics.n, strict=True)]
+    shrink = [strength * torch.linalg.inv(h + strength * eye) for h in H]
+    pull = [s @ b / n / strength for s, b, n in zip(shrink, quadratics.b, quadratics.n, strict=True)]
+    w = torch.linalg.solve(sum(eye - s for s in shrink), sum(pull))
+    return w, quadratics.around(w, strength * quadratics.n)
+
+
+def test_pfedme_and_l2gd_reach_the_same_stationary_point(lines: Federation) -> None:
+    """A plain mean goes with one rho^2 = 1 / lambda and likelihoods raised to 1 / n_j."""
+    lam = 1.5
+    w, own = stationary(lines, lam)
+    net = linear(lines)
+    # exact inner solves: the copy takes one step of half the way to theta_j
+    me = PFedMe(net, lam=lam, rounds=1, steps=60, lr=0.15, w_lr=0.9 / lam, batch=WHOLE)
+    run = fitted(me, lines, 40)
+    assert torch.allclose(run.shared["w"], w, rtol=1e-7, atol=1e-8)
+    assert torch.allclose(run.personal["theta"], own, rtol=1e-6, atol=1e-7)
+    # L2GD's expected operator does not move it: each turn's length times its probability is lr (1 - p)
+    l2 = L2GD(net, lam=lam, p=0.3, lr=0.05, batch=WHOLE)
+    local = rows_of(l2, lines, w=w)
+    rows = {"mu": own[local.clients].unsqueeze(1)}
+    expected, mean = torch.zeros_like(own), dict.fromkeys(("prior", "data"), 0.0)
+    for step, terms, share in zip(l2.local(), ("prior", "data"), (0.3, 0.7), strict=True):
+        assert step.terms == terms
+        once = SVI(["mu"], 1, step.optimizer, per="example", terms=terms).run(local.put(rows), 0)
+        moved = share * (once.rows["mu"] - rows["mu"]).squeeze(1)
+        assert moved.abs().max() > 1e-3
+        expected = expected + moved
+        mean[terms] = moved.mean(0).abs().max()
+    assert expected.abs().max() < 1e-10
+    assert mean["prior"] < 1e-10  # turns towards the mean leave the mean
+    # ... and the random turns hover around it, the nearer the shorter they are
+    far = []
+    for lr in (0.08, 0.02):
+        run = fitted(L2GD(net, lam=lam, p=0.3, lr=lr, batch=WHOLE), lines, int(10 / lr))
+        far.append(float((run.personal["mu"] - own).square().mean().sqrt()))
+    assert far[1] < far[0] < 0.5
+    assert far[1] < 0.15
+
+
+def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> None:
+    """K steps on theta with a minibatch, then w_j <- w_j - eta lambda (w_j - theta); plain mean, step beta."""
+    s = {"rounds": 3, "steps": 4, "lr": 0.07, "w_lr": 0.03, "lam": 5.0, "batch": 5}
+    method, phase = PFedMe(net, beta=0.5, **s), 1
+    local = rows_of(method, small)
+    done = local
+    for number, step in enumerate(method.local()):
+        done = step.run(done, number)
+    copies = []
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+        theta = w = local.shared["w"]
+        epochs = [permutation(len(y), *local.key(phase, place), "epoch", e).split(5) for e in range(3)]
+        for batch in [b for epoch in epochs for b in epoch][:3]:
+            for _ in range(4):
+                slope = grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(theta)
+                theta = theta - 0.07 * (slope + 5.0 * (theta - w))
+            w = w - 0.03 * 5.0 * (w - theta)
+        assert torch.allclose(done.rows["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.rows["w"][place, 0], w, rtol=1e-9, atol=1e-11)
+        copies.append(w)
+    run = fitted(method, small, 1)
+    assert torch.allclose(run.shared["w"], 0.5 * local.shared["w"] + 0.5 * torch.stack(copies).mean(0), rtol=1e-9)
+
+
+def test_l2gds_turns_come_in_runs_that_all_clients_share(small: Federation, net: Architecture) -> None:
+    method = L2GD(net, p=0.3)
+    towards, along = method.local()
+    lengths = {step: [] for step in ("towards", "along")}
+    for number in range(1, 4001):
+        local = Rows(method, small, [0], number, 0, {}, {}, examples=object())  # type: ignore[arg-type]
+        lengths["towards"].append(towards.steps(local))
+        lengths["along"].append(along.steps(local))
+    for name, stop in (("towards", 0.7), ("along", 0.3)):
+        values = torch.tensor(lengths[name], dtype=torch.float64)
+        assert values.min() == 1
+        error = (values.std() / 4000**0.5).item()
+        assert abs(values.mean().item() - 1 / stop) < 4 * error
+
+
+# -- FedRep and LG-FedAvg -------------------------------------------------------------------------------------------
+
+
+def test_fedrep_with_a_common_frozen_head_is_fedavg_on_the_base(small: Federation, net: Architecture) -> None:
+    class FrozenHead(FedAvg):
+        def local(self) -> list:
+            return [SVI([], 0, sgd(0.1)), self.sgd("base")]  # (the base comes second, as FedRep's does)
+
+        def exchange(self) -> dict:
+            return {"base": super().exchange()["base"]}
+
+    common = {"epochs": 2, "lr": 0.05, "batch": 4}
+    rep = fitted(FedRep(net, head_epochs=0, **common), small, 3)
+    avg = fitted(FrozenHead(net, **common), small, 3)
+    for name in net.base.names:
+        assert torch.allclose(rep.shared[name], avg.shared[name], rtol=1e-10, atol=1e-12), name
+    assert (rep.personal["mu"] == rep.personal["mu"][0]).all()
+
+
+def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> None:
+    net = architecture("mlp:5,4", small)
+    one, two = LGFedAvg(net), LGFedAvg(net, top=2)
+    start = Start.of(net, 0)
+    assert set(one.shared(start)) == {"w"}
+    assert set(two.shared(start)) == {"w", "base.3.weight", "base.3.bias"}
+    assert set(two.personal(start)) == {"base.1.weight", "base.1.bias"}
+    with pytest.raises(UserError, match="top=3"):
+        LGFedAvg(net, top=3)
+    # with nothing below that moves, it is FedAvg: the same minibatches
+    run = fitted(two, small, 2)
+    assert run.personal["base.1.weight"].std(0).min() > 0
+    moved = run.shared["base.3.weight"] - two.shared(start)["base.3.weight"].double()
+    assert moved.abs().max() > 1e-3
+    mean = sum(len(small.train[j]) * run.fitted.copies["w"][j] for j in range(7)) / sum(small.sizes())
+    assert torch.allclose(run.shared["w"], mean, rtol=1e-9)
+
+
+def test_lg_fedavg_keeps_batch_norm_with_its_layer() -> None:
+    net = architecture("bncnn:2:5", pictures())
+    method = LGFedAvg(net, top=2)
+    shared = set(method.shared(Start.of(net, 0)))
+    norm = {k for k in net.base.norm_names if k in shared}
+    assert norm
+    assert {k.rpartition(".")[2] for k in norm} == {"weight", "bias", "running_mean", "running_var"}
+    fitted(method, pictures(), 1)
+
+
+# -- SCAFFOLD -------------------------------------------------------------------------------------------------------
+
+
+def test_scaffold_with_one_client_is_plain_descent() -> None:
+    fed = blobs([23])
+    net = architecture("mlp:5", fed)
+    common = {"epochs": 2, "lr": 0.05, "batch": 4}
+    scaffold = fitted(Scaffold(net, **common), fed, 4)
+    avg = fitted(FedAvg(net, momentum=0.0, **common), fed, 4)
+    assert torch.allclose(scaffold.shared["w"], net.vector(avg.shared, avg.shared["w"]), rtol=1e-8, atol=1e-10)
+    assert torch.allclose(scaffold.shared["c"], scaffold.personal["c_j"][0], rtol=1e-9)
+
+
+def test_scaffold_has_no_drift_where_fedavg_has(lines: Federation) -> None:
+    """Twenty local steps, everybody there: SCAFFOLD finds the least mean of mean losses, FedAvg something else."""
+    quadratics = Quadratics(lines)
+    best = quadratics.pooled(1 / quadratics.n)
+    common = {"epochs": 20, "lr": 0.05, "batch": WHOLE}
+    scaffold = fitted(Scaffold(linear(lines), **common), lines, 60)
+    assert torch.allclose(scaffold.shared["w"], best, rtol=1e-6, atol=1e-7)
+    pooled = quadratics.pooled(torch.ones(4, dtype=torch.float64))
+    avg = fitted(FedAvg(linear(lines), momentum=0.0, **common), lines, 60)
+    assert (avg.shared["w"] - pooled).abs().max() > 1e-2
+
+
+def test_scaffolds_variates_are_mean_gradients_of_those_who_reported(small: Federation, net: Architecture) -> None:
+    """c_j is the mean of the steps' gradients (their number that of the actual steps), c the mean of all c_j."""
+    method = Scaffold(net, epochs=2, lr=0.05, batch=4, server_lr=0.7)
+    ready = Fit(method, small, Options(rounds=5, participation=0.4, dtype=torch.float64, evaluate_every=2))
+    for _ in range(5):
+        before = {k: v.clone() for k, v in ready.personal.items()}
+        shared = {k: v.clone() for k, v in ready.server.shared.items()}
+        ready.step()
+        heard = ready.reports[-1].bool()
+        assert 0 < heard.sum() < 7
+        assert torch.equal(ready.personal["c_j"][~heard], before["c_j"][~heard])  # evaluated or not
+        assert torch.allclose(ready.server.shared["c"], ready.personal["c_j"].mean(0), rtol=1e-8, atol=1e-12)
+        ends = []
+        for j in heard.nonzero().flatten().tolist():
+            x, y = small.examples(small.train[j])
+            local = Rows(method, small, [j], ready.round, 0, {}, {})
+            v, slopes_of = shared["w"], []
+            for epoch in range(2):
+                for batch in permutation(len(y), *local.key(0, 0), "epoch", epoch).split(4):
+                    slopes_of.append(grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(v))
+                    v = v - 0.05 * (slopes_of[-1] - before["c_j"][j] + shared["c"])
+            ends.append(v)
+            assert torch.allclose(ready.personal["c_j"][j], torch.stack(slopes_of).mean(0), rtol=1e-7, atol=1e-10)
+        plain = torch.stack(ends).mean(0)  # whatever their sizes
+        assert torch.allclose(ready.server.shared["w"], shared["w"] + 0.7 * (plain - shared["w"]), rtol=1e-9)
+
+
+def test_an_increment_is_divided_by_all_clients() -> None:
+    rule = Increment(lambda local: torch.zeros(1))
+    exchange = Exchange(10, torch.tensor(2.0), 1, lambda names: {})
+    new = rule.update({"c": torch.ones(3)}, {"c": torch.full((3,), 5.0)}, exchange)
+    assert torch.allclose(new["c"], torch.full((3,), 1.5))
+
+
+# -- IFCA -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["head", "all"])
+def test_ifca_with_one_cluster_is_fedavg(scope: str, small: Federation, net: Architecture) -> None:
+    common = {"epochs": 3, "lr": 0.05, "batch": WHOLE}
+    ifca = fitted(IFCA(net, clusters=1, scope=scope, **common), small, 3)
+    avg = fitted(FedAvg(net, **common), small, 3)
+    expected = avg.shared["w"] if scope == "head" else net.vector(avg.shared, avg.shared["w"])
+    assert torch.allclose(ifca.shared["w"][0], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_ifca_finds_who_belongs_together() -> None:
+    """Two groups with opposite slopes: every client chooses by its training data, and its group gets its own line."""
+    fed = slopes([30, 25, 40, 35, 20, 15], noise=0.1, seed=3)
+    signs = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0], dtype=torch.float64)
+    y = fed.y.clone()
+    for j, index in enumerate(fed.train):
+        y[index] = signs[j] * (3 * fed.x[index, 0] + fed.x[index, 1])
+    import dataclasses
+
+    fed = dataclasses.replace(fed, y=y)
+    run = fitted(IFCA(architecture("linear", fed, noise=1.0), lr=0.1, batch=WHOLE, w_0=0.5), fed, 20)
+    labels = run.personal["label"].flatten()
+    assert len(set(labels[::2].tolist())) == len(set(labels[1::2].tolist())) == 1
+    assert labels[0] != labels[1]
+    lines_found = run.shared["w"][labels.long()]
+    assert torch.allclose(lines_found[:, :2], signs[:, None] * torch.tensor([3.0, 1.0]), atol=0.05)
+
+
+def test_a_cluster_that_nobody_chooses_stays(small: Federation, net: Architecture) -> None:
+    start = Start.of(net, 0)
+    method = IFCA(net, clusters=3)
+    heads = method.shared(start)["w"]
+    assert len({tuple(h.tolist()) for h in heads}) == 3  # equal ones would be chosen alike for ever
+    local = rows_of(method, small, label=torch.tensor([0.0, 2, 0, 0, 2, 2, 0]).view(7, 1, 1).double())
+    copies = torch.randn(7, 1, 3, net.head.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rule = Slots("label")
+    sent = rule.message(["w"], local.put({"w": copies}))
+    total = {k: v.sum(0) for k, v in sent.items()}
+    new = rule.update({"w": heads.double()}, total, Exchange(7, torch.tensor(7.0), 1, lambda names: {}))["w"]
+    assert torch.equal(new[1], heads[1].double())
+    own = torch.tensor([0, 2, 3, 6])
+    weights = local.n[own] / local.n[own].sum()
+    assert torch.allclose(new[0], (weights[:, None] * copies[own, 0, 0]).sum(0), rtol=1e-12)
+
+
+# -- Per-FedAvg and fits in the end ---------------------------------------------------------------------------------
+
+
+def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
+    """(I - a H'') g'(w - a g(w)) with three minibatches; the finite difference is exact to its square (no ReLUs)."""
+    with torch.random.fork_rng():
+        net = Architecture(Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh())), LinearHead(5, 3))
+    generator = torch.Generator().manual_seed(0)
+    w = net.vector(Start.of(net, 0).base, Start.of(net, 0).head).double()
+    w = w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64)
+    x, y = small.examples(small.train[0])
+    losses = [lambda u, b=b: cross_entropy(net(u, x[b][None])[0], y[b]) for b in torch.arange(21).split(7)]
+    a = 0.3
+    v = grad(losses[1])(w - a * grad(losses[0])(w))
+    exact = v - a * grad(lambda u: grad(losses[2])(u) @ v)(w)
+    errors = []
+    for difference in (2e-3, 1e-3):
+        found = AfterOneStep(a, difference)(lambda at, k: {"w": grad(losses[k])(at["w"])}, {"w": w}, {})["w"]
+        errors.append(float((found - exact).abs().max()))
+    assert errors[0] < 1e-3
+    assert 3 < errors[0] / errors[1] < 5
+    assert (exact - v).abs().max() > 1e-2  # (the first-order method is another one)
+
+
+def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(
+    small: Federation, net: Architecture
+) -> None:
+    method = PerFedAvg(net, steps=2, alpha=0.2, lr=0.1, batch=4, difference=1e-3)
+    local = rows_of(method, small)
+    trained = method.local()[0].run(local, 0).rows["w"]
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+        w, epochs = local.shared["w"], range(6)
+        batches = [
+            b for e in epochs for b in permutation(len(y), *local.key(0, place), "epoch", e).split(4)
+        ]
+        for number in range(2):
+            three = batches[3 * number : 3 * number + 3]
+            losses = [lambda u, b=b: cross_entropy(net(u, x[b][None])[0], y[b]) for b in three]
+            slope = AfterOneStep(0.2, 1e-3)(lambda at, k, f=losses: {"w": grad(f[k])(at["w"])}, {"w": w}, {})
+            w = w - 0.1 * slope["w"]
+        assert torch.allclose(trained[place, 0], w, rtol=1e-7, atol=1e-9)
+    run = fitted(method, small, 1)
+    assert torch.allclose(run.shared["w"], trained.mean((0, 1)), rtol=1e-9)  # a plain mean
+
+
+@pytest.mark.parametrize("scope", ["head", "all"])
+def test_a_fit_in_the_end_starts_from_w_and_is_never_sent(scope: str, small: Federation, net: Architecture) -> None:
+    common = {"epochs": 2, "lr": 0.05, "batch": 4}
+    tuned = fitted(FedAvgFT(net, scope=scope, ft_epochs=3, ft_lr=0.05, **common), small, 3)
+    avg = fitted(FedAvg(net, **common), small, 3)
+    w = net.vector(avg.shared, avg.shared["w"])
+    assert torch.allclose(tuned.shared["w"], w, rtol=1e-8, atol=1e-10)
+    offset = tuned.personal["offset"]
+    assert offset.shape == (7, net.head.d if scope == "head" else net.d)
+    assert (offset.abs().sum(1) > 1e-3).all()
+    metrics = tuned.metrics
+    last = metrics[metrics["split"] == "test"].iloc[-1]
+    assert last["pm_nll"] != last["gm_nll"]
+    nothing = fitted(FedAvgFT(net, scope=scope, ft_epochs=0, **common), small, 1)
+    assert (nothing.personal["offset"] == 0).all()
+
+
+# -- cuts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method",
+    [lambda net, c: Ditto(net, lam=0.1, **c), lambda net, c: Ditto(net, lam=20.0, **c),
+     lambda net, c: APFL(net, alpha_lr=0.0, **c)],
+    ids=["weak", "strong", "apfl"],
+)  # fmt: skip
+def test_behind_a_cut_w_is_fedavgs(method: object, small: Federation, net: Architecture) -> None:
+    common = {"epochs": 2, "lr": 0.05, "batch": 4}
+    run, avg = fitted(method(net, common), small, 3), fitted(FedAvg(net, **common), small, 3)  # type: ignore[operator]
+    assert torch.allclose(run.shared["w"], net.vector(avg.shared, avg.shared["w"]), rtol=1e-8, atol=1e-10)
+
+
+def test_dittos_own_steps_are_around_what_was_received(small: Federation, net: Architecture) -> None:
+    method = Ditto(net, lam=0.8, epochs=2, lr=0.05, batch=4, momentum=0.0)
+    local = rows_of(method, small)
+    there = 0.1 * torch.randn(local.rows["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    local = local.put({"v": local.rows["v"] + there})
+    trained = method.local()[0].run(local, 0).rows["v"]
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+        v, w = local.rows["v"][place, 0], local.shared["w"]
+        for epoch in range(2):
+            for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
+                slope = grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(v)
+                v = v - 0.05 * (slope + 0.8 * (v - w))
+        assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-11)
+
+
+def test_apfls_steps_are_the_papers(small: Federation, net: Architecture) -> None:
+    """v <- v - eta alpha grad f(alpha v + (1 - alpha) w_j), with the client's own w_j as it moves."""
+    method = APFL(net, alpha=0.3, alpha_lr=0.2, epochs=2, lr=0.05, batch=4, momentum=0.0)
+    local = rows_of(method, small)
+    there = 0.1 * torch.randn(local.rows["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    local = local.put({"v": local.rows["v"] + there})
+    done = local
+    for number, step in enumerate(method.local()):
+        done = step.run(done, number)
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+
+        def loss(u: Tensor, batch: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return cross_entropy(net(u, x[batch][None])[0], y[batch])
+
+        v, w, alpha = local.rows["v"][place, 0], local.shared["w"], 0.3
+        everything = torch.arange(len(y))
+        along = ((v - w) * grad(loss)(alpha * v + (1 - alpha) * w, everything)).sum()
+        alpha = float((alpha - 0.2 * along).clamp(0, 1))
+        assert math.isclose(float(done.rows["alpha"][place]), alpha, rel_tol=1e-9)
+        for epoch in range(2):
+            for batch in permutation(len(y), *local.key(2, place), "epoch", epoch).split(4):
+                slope, own = grad(loss)(w, batch), grad(loss)(alpha * v + (1 - alpha) * w, batch)
+                v, w = v - 0.05 * alpha * own, w - 0.05 * slope
+        assert torch.allclose(done.rows["v"][place, 0], v, rtol=1e-9, atol=1e-11)
+
+
+def test_apfls_weight_stays_between_none_and_all_of_it(small: Federation, net: Architecture) -> None:
+    run = fitted(APFL(net, alpha_lr=1000.0), small, 3)
+    assert ((run.personal["alpha"] >= 0) & (run.personal["alpha"] <= 1)).all()
+    assert run.personal["alpha"].std() > 0
+
+
+# -- pFedBayes ------------------------------------------------------------------------------------------------------
+
+
+def gaussians(fed: Federation, net: Architecture) -> dict[str, Tensor]:
+    rng = torch.Generator().manual_seed(4)
+    shape = (fed.clients, 1, net.d)
+    return {
+        "mu": 0.3 * torch.randn(shape, generator=rng, dtype=torch.float64),
+        "pi": -1 + 0.3 * torch.randn(shape, generator=rng, dtype=torch.float64),
+    }
+
+
+def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation, net: Architecture) -> None:
+    """zeta = 1: of q(w_j) at the clients; of a shared diagonal prior, divided by the number of clients, at the server."""
+    lr = 0.01
+    method = PFedBayes(net, epochs=1, lr=1e-4, prior_lr=lr, particles=3, sigma_0=0.5)
+    start = rows_of(method, small)
+    order = start.clients
+    q = gaussians(small, net)
+    local = start.put({k: v[order] for k, v in q.items()})
+    (step,) = method.local()
+    done = step.run(local, 0)
+    for first, last in [(k, k + 1) for k in range(7)]:  # q: one step up the row's own ELBO
+        part = local.part(first, last)
+        leaves = {k: part.rows[k].clone().requires_grad_() for k in q}
+        noise = part.noise(0, 3).at(0)
+        value = elbo(method, part.batch(), {**part.values, **leaves}, noise)
+        for k, slope in zip(q, torch.autograd.grad(value.sum(), list(leaves.values())), strict=True):
+            assert torch.allclose(done.rows[k][first:last], part.rows[k] + 1e-4 * slope, rtol=1e-7, atol=1e-10)
+    prior = {k: local.shared[k].clone().requires_grad_() for k in ("w", "spread")}
+    p = Normal(prior["w"], softplus(prior["spread"]))
+    own = Normal(done.rows["mu"], softplus(done.rows["pi"]))
+    slopes_of = torch.autograd.grad(-kl_divergence(own, p).sum(), list(prior.values()))
+    for (name, value), slope in zip(prior.items(), slopes_of, strict=True):
+        rule = method.exchange()[name]
+        total = {k: v.sum(0) for k, v in rule.message([name], done).items()}
+        new = rule.update({name: value.detach()}, total, Exchange(7, torch.tensor(7.0), 1, lambda names: {}))[name]
+        assert torch.allclose(new, value + lr * slope / 7, rtol=1e-9, atol=1e-12)
+
+
+def test_many_local_steps_on_copies_of_a_prior_lose_what_lies_between_the_clients(
+    small: Federation, net: Architecture
+) -> None:
+    """q held: single steps find sigma^2 = mean of sigma_j^2 + (mu_j - mu)^2; every copy alone ends at its own sigma_j."""
+    q = gaussians(small, net)
+    within, between = softplus(q["pi"]).square().mean((0, 1)), q["mu"].var((0, 1), unbiased=False)
+    found = {}
+    for name, epochs, rounds in (("single", 1, 300), ("many", 300, 1)):
+        method = PFedBayes(net, epochs=epochs, lr=1e-300, prior_lr=0.05, sigma_0=0.5)
+        ready = Fit(method, small, Options(rounds=rounds, dtype=torch.float64, evaluate_every=10_000))
+        ready.personal = {k: v.squeeze(1).clone() for k, v in q.items()}
+        for _ in range(rounds):
+            ready.step()
+        found[name] = softplus(ready.server.shared["spread"]).square()
+        assert torch.allclose(ready.server.shared["w"], q["mu"].mean((0, 1)), atol=0.01)
+    assert torch.allclose(found["single"], within + between, rtol=0.02)
+    assert torch.allclose(found["many"], softplus(q["pi"].mean((0, 1))).square(), rtol=0.02)
+    assert ((found["single"] - found["many"]) > 0.8 * between).all()
+
+
+# -- DG-LMC ---------------------------------------------------------------------------------------------------------
+
+
+def gibbs_moments(quadratics: Quadratics, rho: float) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of w in the model w_j ~ N(w, rho^2 I), whatever has been integrated out exactly."""
+    eye = torch.eye(3, dtype=torch.float64)
+    Q = [torch.linalg.inv(torch.linalg.inv(A) + rho**2 * eye) for A in quadratics.A]
+    modes = [torch.linalg.solve(A, b) for A, b in zip(quadratics.A, quadratics.b, strict=True)]
+    precision = sum(Q)
+    return torch.linalg.solve(precision, sum(q @ m for q, m in zip(Q, modes, strict=True))), torch.linalg.inv(precision)
+
+
+def test_dg_lmcs_exact_moments_tend_to_the_pooled_posteriors(lines: Federation) -> None:
+    quadratics = Quadratics(lines)
+    pooled = quadratics.pooled(torch.ones(4, dtype=torch.float64))
+    covariance = torch.linalg.inv(sum(quadratics.A))
+    errors = []
+    for rho in (0.02, 0.01, 0.005):
+        mean, spread = gibbs_moments(quadratics, rho)
+        errors.append((float((mean - pooled).norm()), float((spread - covariance).norm())))
+    for kind in (0, 1):  # with rho^2
+        assert 3.5 < errors[0][kind] / errors[1][kind] < 4.5
+        assert 3.5 < errors[1][kind] / errors[2][kind] < 4.5
+
+
+def test_dg_lmcs_server_draws_what_makes_the_gibbs_sampler_exact(lines: Federation) -> None:
+    """With exact draws at the clients the chain of w has the model's own moments."""
+    rho, quadratics, rounds = 0.3, Quadratics(lines), 6000
+    rule = GibbsDraw("w_j_draws", rho)
+    rng = torch.Generator().manual_seed(0)
+    eye = torch.eye(3, dtype=torch.float64)
+    roots = [torch.linalg.inv(torch.linalg.cholesky(A + eye / rho**2)).T for A in quadratics.A]
+    method = DGLMC(linear(lines), rho=rho, keep=1)
+    local = rows_of(method, lines)
+    w, chain = quadratics.pooled(torch.ones(4, dtype=torch.float64)), []
+    for number in range(1, rounds + 1):
+        means = quadratics.around(w, torch.full((4,), rho**-2, dtype=torch.float64))
+        z = [m + r @ torch.randn(3, generator=rng, dtype=torch.float64) for m, r in zip(means, roots, strict=True)]
+        rows = torch.stack(z)[local.clients][:, None, None, None]
+        sent = rule.message(["w"], local.put({"w_j_draws": rows}))
+        total = {k: v.sum(0) for k, v in sent.items()}
+        exchange = Exchange(4, torch.tensor(4.0), number, lambda names: {}, seed=1)
+        w = rule.update({"w": w}, total, exchange)["w"]
+        chain.append(w)
+    draws = torch.stack(chain)
+    mean, covariance = gibbs_moments(quadratics, rho)
+    batches = draws.view(60, -1, 3).mean(1)
+    assert ((draws.mean(0) - mean).abs() < 4 * batches.std(0) / 60**0.5).all()
+    squares = ((draws - mean).square()).view(60, -1, 3).mean(1)
+    assert ((squares.mean(0) - covariance.diagonal()).abs() < 4 * squares.std(0) / 60**0.5).all()
+
+
+def test_dg_lmcs_local_steps_are_the_papers(lines: Federation) -> None:
+    """z <- (1 - g / rho^2) z + (g / rho^2) w - g grad(n f)(z) + sqrt(2 g) xi."""
+    rho, gamma, quadratics = 0.4, 1e-3, Quadratics(lines)
+    method = DGLMC(linear(lines), rho=rho, steps=1, keep=1, step_size=gamma)
+    local = rows_of(method, lines)
+    z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    local = local.put({"w_j_draws": z[:, None, None, None]})
+    done = method.local()[0].run(local, 0).rows["w_j_draws"]
+    for place, j in enumerate(local.clients):
+        xi = local.take([place]).noise(0, 1).at(0).normal("w_j", None, torch.Size([3])).flatten()
+        slope = quadratics.A[j] @ z[place] - quadratics.b[j]
+        w = local.shared["w"]
+        expected = (1 - gamma / rho**2) * z[place] + gamma / rho**2 * w - gamma * slope + math.sqrt(2 * gamma) * xi
+        assert torch.allclose(done[place].flatten(), expected, rtol=1e-9)
+
+
+def test_dg_lmc_predicts_with_the_mean_of_its_draws(lines: Federation) -> None:
+    method = DGLMC(linear(lines), rho=0.3, steps=4, keep=2, step_size=1e-3, burn=3)
+    ready = Fit(method, lines, Options(rounds=8, dtype=torch.float64, evaluate_every=100))
+    seen = []
+    for _ in range(8):
+        seen.append(ready.server.shared["w"].clone())  # as each round begins
+        ready.step()
+    assert torch.allclose(ready.server.shared["mean"], torch.stack(seen[3:]).mean(0), rtol=1e-10)
+    assert torch.equal(ready.fitted().shared["w"], ready.server.shared["mean"])
+
+
+# -- rules that all of them share -----------------------------------------------------------------------------------
+
+
+def test_a_plain_mean_counts_clients_not_examples(small: Federation, net: Architecture) -> None:
+    local = rows_of(PFedMe(net), small)
+    copies = torch.randn(7, 1, net.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rule = Mean(keep=0.25)
+    total = {k: v.sum(0) for k, v in rule.message(["w"], local.put({"w": copies})).items()}
+    new = rule.update({"w": local.shared["w"]}, total, Exchange(9, torch.tensor(7.0), 1, lambda names: {}))["w"]
+    assert torch.allclose(new, 0.25 * local.shared["w"] + 0.75 * copies.mean((0, 1)), rtol=1e-12)
+
+
+def test_who_is_smaller_than_a_batch_trains_all_the_same(small: Federation, net: Architecture) -> None:
+    """Loaders that drop the last batch would leave a client of two examples as it was, with its full weight."""
+    for method in (FedProx(net, batch=10), Ditto(net, batch=10), PFedMe(net, batch=10), Scaffold(net, batch=10)):
+        local = rows_of(method, small)
+        begun = local.shared["w"].clone()
+        for number, step in enumerate(method.local()):
+            local = step.run(local, number)
+        assert len(small.train[local.clients[-1]]) == 2
+        moved = (local.rows["w"] - begun).abs().amax((1, 2))
+        assert (moved > 1e-4).all(), type(method).__name__
+
+
+def test_local_trains_everybody_whoever_reports(small: Federation, net: Architecture) -> None:
+    run = fitted(Local(net), small, 1, participation=0.3)
+    assert ((run.personal["mu"] - Local(net).personal(Start.of(net, 0))["mu"]).abs().amax(1) > 1e-4).all()
+
+
+@pytest.mark.parametrize("method", [PFedMe, Scaffold, IFCA, FedAvgFT, PerFedAvg, FedProx])
+def test_whoever_cannot_change_anything_does_not_train(
+    method: type[Method], small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only who reports, and at an evaluation whoever's own model begins anew; the result is the same as if all did."""
+    trained: list[int] = []
+    run_step = SVI.run
+
+    def seen(self: SVI, local: Rows, phase: object) -> Rows:
+        if not isinstance(phase, tuple):
+            trained.extend(local.clients)
+        return run_step(self, local, phase)
+
+    monkeypatch.setattr(SVI, "run", seen)
+    made = method(net, **({"rounds": 2} if method is PFedMe else {}))
+    ready = Fit(made, small, Options(rounds=4, participation=0.4, dtype=torch.float64, evaluate_every=3))
+    for number in range(1, 5):
+        trained.clear()
+        ready.step()
+        heard = set(ready.reports[-1].nonzero().flatten().tolist())
+        everyone = method is PFedMe and number in (1, 4)
+        assert set(trained) == (set(range(7)) if everyone else heard), number
+    shared = ready.server.shared
+    monkeypatch.setattr(method, "state", "kept" if method is PFedMe else method.state)
+    other = fitted(made, small, 4, participation=0.4)
+    assert all(torch.allclose(shared[k], v, rtol=1e-10) for k, v in other.shared.items())
+
+
+def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architecture) -> None:
+    """Public suites' defaults make FedProx and MOON FedAvg, Ditto local, and freeze pFedMe's global model."""
+    avg, alone = fitted(FedAvg(net), small, 2), fitted(Local(net), small, 2)
+    vector = net.vector(avg.shared, avg.shared["w"])
+    locals_ = torch.stack(
+        [net.vector({k: alone.personal[k][j] for k in net.base.names}, alone.personal["mu"][j]) for j in range(7)]
+    )
+    begin = FedProx(net).begin(Start.of(net, 0)).double()
+    assert (fitted(FedProx(net), small, 2).shared["w"] - vector).abs().max() > 1e-3
+    assert (fitted(Ditto(net), small, 2).personal["v"] - locals_).abs().max() > 1e-2
+    assert (fitted(APFL(net), small, 2).personal["v"] - locals_).abs().max() > 1e-2
+    assert (fitted(PFedMe(net), small, 2).shared["w"] - begin).abs().max() > 1e-3
+    assert (fitted(PFedBayes(net), small, 2).shared["spread"] - PFedBayes(net).spread(Start.of(net, 0))).abs().max() > 0
+    assert (fitted(FedPer(net), small, 2).shared["base.1.weight"] - avg.shared["base.1.weight"]).abs().max() > 1e-4
