@@ -38,7 +38,9 @@ FAILED = "failed_local_steps"
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 
-def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str], settle: int) -> dict[str, float]:
+def cell(
+    method: str, data: str, given: dict[str, Any], settings: dict[str, str], settle: int, progress: bool = False
+) -> dict[str, float]:
     """Validation metrics of one setting with one seed, means over the last evaluations; how many steps diverged."""
     config = configure(method, data, given, settings)
     if settle == 1:
@@ -47,7 +49,7 @@ def cell(method: str, data: str, given: dict[str, Any], settings: dict[str, str]
     if not any(map(len, ready.federation.validation)):
         raise UserError("there are no validation data to choose by")
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
-    rows = ready.run(progress=False).rows[-settle:]
+    rows = ready.run(progress=progress).rows[-settle:]
     found = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
     return {**found, FAILED: rows[-1]["failed"]}
 
@@ -64,6 +66,7 @@ def search(
     say: Callable[[str], None] = print,
     cells: Sequence[dict[str, str]] | None = None,
     lenient: bool = False,
+    progress: bool = False,
 ) -> list[dict[str, Any]]:
     """All cells that ``out`` holds, those of the grid among them, best first; it is written after each.
 
@@ -76,6 +79,7 @@ def search(
         say: told of each cell.
         cells: only these of the grid.
         lenient: judges by those metrics that the method has.
+        progress: a bar for each run.
 
     Raises:
         UserError: for a setting that cannot be (before anything is run), if ``out`` holds another search, or nothing
@@ -103,7 +107,7 @@ def search(
         wanted.append((settings, config["settings"]))
     for settings, whole in wanted:
         if make_settings(cls, whole) not in done:
-            rows = [cell(method, data, {**given, "seed": seed}, settings, settle) for seed in range(seeds)]
+            rows = [cell(method, data, {**given, "seed": seed}, settings, settle, progress) for seed in range(seeds)]
             known.append({"settings": settings, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
             found = {k: v for k, v in known[-1].items() if k in SHOWN or (k == FAILED and v)}

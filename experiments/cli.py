@@ -369,7 +369,9 @@ def tune(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(help="digits, fashion-mnist, fashion-mnist-fedrep, cifar10, digit-three: sizes.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep.")
+    ] = "",
     clients: Annotated[str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers.")] = None,
     batch: Annotated[int | None, typer.Option(help="Examples per step of minibatches.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
@@ -380,7 +382,7 @@ def bench(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Time a round of pFedVEM (digit-three: pFedV; fashion-mnist-fedrep: FedRep) beside the same work done otherwise."""
+    """Time a round of pFedVEM (digit-three: pFedV; ...-fedrep: FedRep) beside the same work done otherwise."""
     from .bench import main as measure_all
 
     sizes: list[int | None] = [*_numbers("--clients", clients)] if clients else [None]
@@ -412,7 +414,9 @@ def list_methods(
             about = [entry.about] if wide else []
             table.add_row(key, entry.family, entry.local, entry.sent, size, *about)
         console.print(table)
-        console.print("size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True)
+        console.print(
+            "size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True
+        )
         console.print("hierfl methods NAME says what a method is, and its settings")
         return
     from .methods import all_shipped, describe, load

@@ -1,27 +1,29 @@
-"""`hierfl tune`: settings of a method for a data set, searched on validation data with a budget that is the same for all.
+"""`hierfl tune`: a method's settings for a data set, searched on validation data with a budget that is equal for all.
 
 A method's grid is the published one (``hierfl/models/grids.toml``), or what the command line says. Of its cells as many
-are run as the budget allows, spread evenly over every setting's values; which, depends on the grid and the budget's size
-alone, and a larger budget begins with the cells of a smaller one. Cells are kept in one json as they end
+are run as the budget allows: from the method's defaults on, one setting after the other moves while that is better. A
+larger budget goes on where a smaller one ended. Cells are kept in one json as they end
 (:mod:`hierfl.experiments.choose`), so that a search that was stopped goes on.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 import sys
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from hierfl.errors import UserError
-from hierfl.noise import uniform
+from hierfl.errors import UserError, unknown
 
 from . import choose
 from .methods import load
+from .runner import configure
 
 Grid = dict[str, list[str]]
 
@@ -48,29 +50,70 @@ def published_grid(method: str) -> tuple[Grid, str]:
     return {name: [str(v) for v in values] for name, values in table.items()}, source
 
 
-def spread(grid: Mapping[str, Sequence[str]], budget: int) -> list[dict[str, str]]:
-    """So many cells of a grid, all levels of a setting about equally often and in varying company.
+def start_of(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Where a search begins: each setting's place in its list that is nearest to the method's default."""
+    defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(load(method).cls.Settings)}
+    places = {}
+    for name, values in grid.items():
+        if name not in defaults:
+            raise unknown(f"setting of {method}", name, defaults)
+        if str(defaults[name]) in values or not _numeric([*values, defaults[name]]):
+            places[name] = [*values].index(str(defaults[name])) if str(defaults[name]) in values else 0
+            continue
+        here = float(defaults[name])
+        places[name] = min(range(len(values)), key=lambda k: _apart(float(values[k]), here))
+    return places
 
-    One after the other that cell whose levels, and pairs of levels, have been taken least so far; of equals the first
-    in an order that the names alone decide.
+
+def _numeric(values: Sequence[Any]) -> bool:
+    try:
+        return all(float(v) == float(v) and not isinstance(v, bool) for v in values)
+    except ValueError:
+        return False
+
+
+def _apart(a: float, b: float) -> float:
+    """How far numbers are apart: steps and strengths differ by factors."""
+    return abs(math.log(a / b)) if a > 0 and b > 0 else abs(a - b)
+
+
+def climb(
+    grid: Mapping[str, Sequence[str]], start: Mapping[str, int], budget: int, value: Callable[[dict[str, str]], float]
+) -> int:
+    """Coordinate descent on a grid: one setting after the other moves up or down by one place while that is better.
+
+    Args:
+        grid: values by setting, in the order in which settings are tried.
+        start: where to begin, a place for each setting.
+        budget: how many cells are looked at.
+        value: of a cell, to be small.
+
+    Returns:
+        How many cells have been looked at: fewer than the budget where every neighbour of the best is worse.
     """
-    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    cells.sort(key=lambda cell: uniform("cells", *itertools.chain(*cell.items())))
-    taken: dict[Any, int] = {}
-    chosen = []
-    for _ in range(min(budget, len(cells))):
-        best = min(cells, key=lambda cell: sum(taken.get(part, 0) for part in _parts(cell)))
-        cells.remove(best)
-        chosen.append(best)
-        for part in _parts(best):
-            # (a single level counts for more than a pair)
-            taken[part] = taken.get(part, 0) + (len(best) if len(part) == 1 else 1)
-    return chosen
+    seen: dict[tuple[int, ...], float] = {}
+    names = [*grid]
 
+    def look(place: tuple[int, ...]) -> float:
+        if place not in seen:
+            seen[place] = value({name: grid[name][k] for name, k in zip(names, place, strict=True)})
+        return seen[place]
 
-def _parts(cell: Mapping[str, str]) -> list[tuple[tuple[str, str], ...]]:
-    """Levels, and pairs of levels."""
-    return [*((item,) for item in cell.items()), *itertools.combinations(cell.items(), 2)]
+    here = tuple(start[name] for name in names)
+    look(here)
+    moved = True
+    while moved:
+        moved = False
+        for axis, name in enumerate(names):
+            for step in (1, -1):
+                while len(seen) < budget:
+                    there = (*here[:axis], here[axis] + step, *here[axis + 1 :])
+                    if not 0 <= there[axis] < len(grid[name]) or there in seen:
+                        break
+                    if look(there) >= look(here):
+                        break
+                    here, moved = there, True
+    return len(seen)
 
 
 def tune(
@@ -98,29 +141,35 @@ def tune(
         raise UserError(f"a budget is a number of cells, not {budget}")
     name = load(method).name
     whole, source = grid, "as said on the command line"
-    if not grid or all(len(values) == 1 for values in grid.values()):  # (what is fixed stands beside the published)
+    if all(len(values) == 1 for values in grid.values()):  # (what is fixed stands beside the published)
         whole, source = published_grid(name)
         whole = {**whole, **grid}
-    cells = spread(whole, budget)
     out = out or Path("runs") / f"tune-{name}-{Path(data).stem}.json"
     begun, number = time.monotonic(), itertools.count(1)
 
     def say(line: str) -> None:
         if progress:
             spent = time.monotonic() - begun
-            print(f"cell {next(number)} of at most {len(cells)}, {spent:.0f} s: {line}", file=sys.stderr, flush=True)
+            print(f"{next(number)} of {budget}, {spent:.0f} s: {line}", file=sys.stderr, flush=True)
 
+    many = math.prod(map(len, whole.values()))
     if progress:
-        many = 1
-        for values in whole.values():
-            many *= len(values)
-        print(f"{name} on {data}: {len(cells)} of {many} settings ({source})", file=sys.stderr, flush=True)
-    found = choose.search(method, data, seeds, whole, out, given, settle, by, say, cells=cells, lenient=True)
+        print(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})", file=sys.stderr, flush=True)
+    found: list[dict[str, Any]] = []
+
+    def value(cell: dict[str, str]) -> float:
+        nonlocal found
+        found = choose.search(method, data, seeds, whole, out, given, settle, by, say, [cell], True, progress)
+        config = configure(method, data, given, cell)
+        mine = next(c for c in found if c["all_settings"] == config["settings"])
+        return choose.criterion(mine, [k for k in by if k in mine])
+
+    looked = climb(whole, start_of(method, whole), budget, value)
     best = found[0]
     if choose.criterion(best, [k for k in by if k in best]) == float("inf"):
         raise UserError(f"nothing that was tried is finite; all cells are in {out}")
     if progress:
-        print(table(name, data, best, len(cells), seeds, by, given))
+        print(table(name, data, best, looked, seeds, by, given))
         print(f"all cells are in {out}")
     return best
 

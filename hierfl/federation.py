@@ -408,7 +408,9 @@ class Deferred(Tensor):
         return self.made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Any operation is one on what has been made."""
         args, kwargs = tree_map_only(Deferred, lambda t: t.whole, (args, kwargs or {}))
         return func(*args, **kwargs)

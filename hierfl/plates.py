@@ -212,8 +212,8 @@ class FrozenFeatures:
 
     Args:
         moving: names of the parameters that do move.
-        compute: a network's output on all inputs, asked once and only if some network stands still: (S, n, features) for
-            what is shown whole, or (N, features), of which places are shown.
+        compute: a network's output on all inputs, asked once and only if some network stands still: (S, n, features)
+            for what is shown whole, or (N, features), of which places are shown.
     """
 
     def __init__(self, moving: frozenset[str], compute: Callable[[Network], Tensor]) -> None:

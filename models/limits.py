@@ -104,7 +104,7 @@ class FedAvg(SharedBase):
     """rho -> 0: every w_j is w."""
 
     name = "fedavg"
-    copies = ()
+    copies: ClassVar[tuple[str, ...]] = ()
 
     def shared(self, start: Start) -> State:
         return {"w": self.settings.w_0 * start.head, **start.base}
@@ -204,7 +204,7 @@ class LGFedAvg(FedAvg):
     """rho -> 0 on the top layers, rho -> inf on those below: local representations, global head."""
 
     name = "lg-fedavg"
-    copies: ClassVar[tuple[str, ...]] = ("w",)  # a client predicts with the top that it has just trained
+    copies = ("w", "base")  # a client predicts with the top that it has just trained
 
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):
@@ -216,10 +216,11 @@ class LGFedAvg(FedAvg):
         super().__init__(network, **settings)
         below = network.base.layers[: len(network.base.layers) - (self.settings.top - 1)]
         if not below:
-            raise UserError(f"network {network.spec} has {1 + len(network.base.layers)} layers with weights, and one "
-                            f"at least is the client's own: top={self.settings.top} is too many")
+            raise UserError(
+                f"network {network.spec} has {1 + len(network.base.layers)} layers with weights, and one "
+                f"at least is the client's own: top={self.settings.top} is too many"
+            )
         self.below = {name for layer in below for name in layer}
-        self.copies = ("w", *(name for name in network.base.names if name not in self.below))
 
     def shared(self, start: Start) -> State:
         return {k: v for k, v in super().shared(start).items() if k not in self.below}

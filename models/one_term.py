@@ -124,7 +124,7 @@ class PerFedAvg(Pooled):
 
 
 class Scaffold(Whole):
-    """Local steps along g - c_j + c (option II): plain gradient descent, without which c_j would be no mean gradient."""
+    """Local steps along g - c_j + c (option II): plain descent, or else c_j would be no mean gradient."""
 
     name = "scaffold"
     state = "heard"  # c must stay the mean of the c_j
@@ -357,5 +357,3 @@ class APFL(Cut):
 
     def per_client(self, values: State) -> State:
         return {"alpha": values["alpha"].flatten()}
-
-

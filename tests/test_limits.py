@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -40,6 +42,7 @@ from hierfl.models import (
 )
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import permutation
+from hierfl.plates import Restrict
 
 NOISE = 0.5
 WHOLE = 10_000  # a batch that is all of anybody's data
@@ -89,6 +92,11 @@ def lines() -> Federation:
     return slopes([40, 11, 23, 8], noise=NOISE)
 
 
+def slope_at(net: Architecture, w: Tensor, x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+    """The gradient of the mean loss of some examples in the weights."""
+    return grad(lambda u: cross_entropy(net(u, x[batch][None])[0], y[batch]))(w)
+
+
 def linear(fed: Federation) -> Architecture:
     return architecture("linear", fed, noise=NOISE)
 
@@ -107,8 +115,6 @@ def test_a_network_is_a_function_of_one_vector(spec: str) -> None:
     vector = net.vector(base, start.head)
     assert vector.shape == (net.d,)
     method = FedProx(net)
-    from hierfl.plates import Restrict
-
     with Restrict({**base, "w": vector}):
         together = net(vector, x)
         rows = net(torch.stack([vector, 2 * vector]).unsqueeze(1), x)
@@ -173,7 +179,7 @@ def test_fedproxs_steps_are_a_plain_loops(small: Federation, net: Architecture) 
         moment = torch.zeros_like(v)
         for epoch in range(2):
             for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
-                slope = grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(v)
+                slope = slope_at(net, v, x, y, batch)
                 moment = 0.9 * moment + slope + 0.7 * (v - w)
                 v = v - 0.05 * moment
         assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-12)
@@ -242,7 +248,7 @@ def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> N
         epochs = [permutation(len(y), *local.key(phase, place), "epoch", e).split(5) for e in range(3)]
         for batch in [b for epoch in epochs for b in epoch][:3]:
             for _ in range(4):
-                slope = grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(theta)
+                slope = slope_at(net, theta, x, y, batch)
                 theta = theta - 0.07 * (slope + 5.0 * (theta - w))
             w = w - 0.03 * 5.0 * (w - theta)
         assert torch.allclose(done.rows["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
@@ -358,7 +364,7 @@ def test_scaffolds_variates_are_mean_gradients_of_those_who_reported(small: Fede
             v, slopes_of = shared["w"], []
             for epoch in range(2):
                 for batch in permutation(len(y), *local.key(0, 0), "epoch", epoch).split(4):
-                    slopes_of.append(grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(v))
+                    slopes_of.append(slope_at(net, v, x, y, batch))
                     v = v - 0.05 * (slopes_of[-1] - before["c_j"][j] + shared["c"])
             ends.append(v)
             assert torch.allclose(ready.personal["c_j"][j], torch.stack(slopes_of).mean(0), rtol=1e-7, atol=1e-10)
@@ -392,8 +398,6 @@ def test_ifca_finds_who_belongs_together() -> None:
     y = fed.y.clone()
     for j, index in enumerate(fed.train):
         y[index] = signs[j] * (3 * fed.x[index, 0] + fed.x[index, 1])
-    import dataclasses
-
     fed = dataclasses.replace(fed, y=y)
     run = fitted(IFCA(architecture("linear", fed, noise=1.0), lr=0.1, batch=WHOLE, w_0=0.5), fed, 20)
     labels = run.personal["label"].flatten()
@@ -431,36 +435,37 @@ def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
     w = net.vector(Start.of(net, 0).base, Start.of(net, 0).head).double()
     w = w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64)
     x, y = small.examples(small.train[0])
-    losses = [lambda u, b=b: cross_entropy(net(u, x[b][None])[0], y[b]) for b in torch.arange(21).split(7)]
-    a = 0.3
-    v = grad(losses[1])(w - a * grad(losses[0])(w))
-    exact = v - a * grad(lambda u: grad(losses[2])(u) @ v)(w)
+    three, a = torch.arange(21).split(7), 0.3
+    v = slope_at(net, w - a * slope_at(net, w, x, y, three[0]), x, y, three[1])
+    exact = v - a * grad(lambda u: slope_at(net, u, x, y, three[2]) @ v)(w)
     errors = []
     for difference in (2e-3, 1e-3):
-        found = AfterOneStep(a, difference)(lambda at, k: {"w": grad(losses[k])(at["w"])}, {"w": w}, {})["w"]
+        direction = AfterOneStep(a, difference)
+        found = direction(lambda at, k: {"w": slope_at(net, at["w"], x, y, three[k])}, {"w": w}, {})["w"]
         errors.append(float((found - exact).abs().max()))
     assert errors[0] < 1e-3
     assert 3 < errors[0] / errors[1] < 5
     assert (exact - v).abs().max() > 1e-2  # (the first-order method is another one)
 
 
-def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(
-    small: Federation, net: Architecture
-) -> None:
+def meta_gradient(w: Tensor, slopes_of: list, a: float, d: float) -> Tensor:
+    """Per-FedAvg's, HF, from three minibatches' gradients."""
+    v = slopes_of[1](w - a * slopes_of[0](w))
+    return v - a * (slopes_of[2](w + d * v) - slopes_of[2](w - d * v)) / (2 * d)
+
+
+def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(small: Federation, net: Architecture) -> None:
     method = PerFedAvg(net, steps=2, alpha=0.2, lr=0.1, batch=4, difference=1e-3)
     local = rows_of(method, small)
     trained = method.local()[0].run(local, 0).rows["w"]
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
         w, epochs = local.shared["w"], range(6)
-        batches = [
-            b for e in epochs for b in permutation(len(y), *local.key(0, place), "epoch", e).split(4)
-        ]
+        batches = [b for e in epochs for b in permutation(len(y), *local.key(0, place), "epoch", e).split(4)]
         for number in range(2):
             three = batches[3 * number : 3 * number + 3]
-            losses = [lambda u, b=b: cross_entropy(net(u, x[b][None])[0], y[b]) for b in three]
-            slope = AfterOneStep(0.2, 1e-3)(lambda at, k, f=losses: {"w": grad(f[k])(at["w"])}, {"w": w}, {})
-            w = w - 0.1 * slope["w"]
+            slopes_of = [partial(slope_at, net, x=x, y=y, batch=b) for b in three]
+            w = w - 0.1 * meta_gradient(w, slopes_of, 0.2, 1e-3)
         assert torch.allclose(trained[place, 0], w, rtol=1e-7, atol=1e-9)
     run = fitted(method, small, 1)
     assert torch.allclose(run.shared["w"], trained.mean((0, 1)), rtol=1e-9)  # a plain mean
@@ -509,7 +514,7 @@ def test_dittos_own_steps_are_around_what_was_received(small: Federation, net: A
         v, w = local.rows["v"][place, 0], local.shared["w"]
         for epoch in range(2):
             for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
-                slope = grad(lambda u, b=batch: cross_entropy(net(u, x[b][None])[0], y[b]))(v)
+                slope = slope_at(net, v, x, y, batch)
                 v = v - 0.05 * (slope + 0.8 * (v - w))
         assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-11)
 
@@ -526,17 +531,15 @@ def test_apfls_steps_are_the_papers(small: Federation, net: Architecture) -> Non
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
 
-        def loss(u: Tensor, batch: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
-            return cross_entropy(net(u, x[batch][None])[0], y[batch])
-
         v, w, alpha = local.rows["v"][place, 0], local.shared["w"], 0.3
         everything = torch.arange(len(y))
-        along = ((v - w) * grad(loss)(alpha * v + (1 - alpha) * w, everything)).sum()
+        along = ((v - w) * slope_at(net, alpha * v + (1 - alpha) * w, x, y, everything)).sum()
         alpha = float((alpha - 0.2 * along).clamp(0, 1))
         assert math.isclose(float(done.rows["alpha"][place]), alpha, rel_tol=1e-9)
         for epoch in range(2):
             for batch in permutation(len(y), *local.key(2, place), "epoch", epoch).split(4):
-                slope, own = grad(loss)(w, batch), grad(loss)(alpha * v + (1 - alpha) * w, batch)
+                slope = slope_at(net, w, x, y, batch)
+                own = slope_at(net, alpha * v + (1 - alpha) * w, x, y, batch)
                 v, w = v - 0.05 * alpha * own, w - 0.05 * slope
         assert torch.allclose(done.rows["v"][place, 0], v, rtol=1e-9, atol=1e-11)
 
@@ -560,7 +563,7 @@ def gaussians(fed: Federation, net: Architecture) -> dict[str, Tensor]:
 
 
 def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation, net: Architecture) -> None:
-    """zeta = 1: of q(w_j) at the clients; of a shared diagonal prior, divided by the number of clients, at the server."""
+    """zeta = 1: of q(w_j) at the clients; at the server of a shared diagonal prior, divided by their number."""
     lr = 0.01
     method = PFedBayes(net, epochs=1, lr=1e-4, prior_lr=lr, particles=3, sigma_0=0.5)
     start = rows_of(method, small)
@@ -590,7 +593,7 @@ def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation,
 def test_many_local_steps_on_copies_of_a_prior_lose_what_lies_between_the_clients(
     small: Federation, net: Architecture
 ) -> None:
-    """q held: single steps find sigma^2 = mean of sigma_j^2 + (mu_j - mu)^2; every copy alone ends at its own sigma_j."""
+    """q held: single steps find sigma^2 = mean of sigma_j^2 + (mu_j - mu)^2; a copy alone ends at its own sigma_j."""
     q = gaussians(small, net)
     within, between = softplus(q["pi"]).square().mean((0, 1)), q["mu"].var((0, 1), unbiased=False)
     found = {}

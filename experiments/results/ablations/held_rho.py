@@ -1,0 +1,11 @@
+"""pFedVEM with w learned and every rho_j held where it begins."""
+
+from hierfl.inference.method import State
+from hierfl.models import PFedVEM
+
+
+class HeldRho(PFedVEM):
+    name = "held-rho"
+
+    def confidence(self, v: State):
+        return v["rho"]
