@@ -68,11 +68,11 @@ class Setting:
 SETTINGS = {
     "digits": Setting("8x8 images, the main job's size", (1, 8, 8), 1_400, 20, "mlp:64", 10),
     "fashion-mnist": Setting("28x28 images, MLP", (1, 28, 28), 60_000, 100, "mlp:100", 50),
-    "fashion-mnist-fedrep": Setting("28x28 images, MLP: FedRep", (1, 28, 28), 60_000, 100, "mlp:100", 50, "fedrep"),
     "cifar10": Setting("32x32 colour images, CNN; a fifth of the clients", (3, 32, 32), 10_000, 20, CNN, 10),
     "digit-three": Setting(
         "28x28 colour images, pFedV's network; a fifth of the images", (3, 28, 28), 900, 3, BN_CNN, 32, "pfedv", "equal"
     ),
+    "fashion-mnist-fedrep": Setting("28x28 images, MLP: FedRep", (1, 28, 28), 60_000, 100, "mlp:100", 50, "fedrep"),
 }
 CLASSES = 10
 

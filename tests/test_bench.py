@@ -15,11 +15,11 @@ import torch
 from conftest import Call
 
 from hierfl import Federation
-from hierfl.experiments.bench import SETTINGS, choose, prepare, work_flops
+from hierfl.experiments.bench import SETTINGS, Setting, choose, prepare, work_flops
 from hierfl.experiments.references import REFERENCES, Work
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
-from hierfl.models import PFedV, PFedVEM
+from hierfl.models import FedRep, PFedV, PFedVEM
 from hierfl.networks import architecture
 
 PFEDVEM = REFERENCES["pfedvem"]
@@ -98,6 +98,22 @@ def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, imag
             assert gap < 1e-6, (key, gap)
         results.append(theirs["encoder.4.weight"])
     assert not torch.allclose(results[0], results[1], atol=1e-3)  # the KL matters
+
+
+@pytest.mark.parametrize("name", REFERENCES["fedrep"])
+def test_the_references_of_alternating_training_do_the_work_of_a_round(name: str, images: Federation) -> None:
+    method = FedRep(architecture("mlp:7", images), head_epochs=3, epochs=2, lr=0.05, batch=1000)
+    fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
+    fit.step()
+    work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+    with torch.random.fork_rng():
+        theirs = REFERENCES["fedrep"][name](work)
+    fit.step()
+    for key, value in {**fit.personal, **fit.copies}.items():
+        assert not torch.allclose(value, {**work.shared, **work.personal}[key].expand_as(value), atol=1e-4), key
+        assert torch.allclose(theirs[key], value, rtol=1e-8, atol=1e-10), key
+    small = Setting("small", (1, 4, 4), 200, 4, "mlp:5", 10, "fedrep")
+    assert work_flops(small, prepare(small)) > 0
 
 
 def test_operations_of_a_round_are_counted_as_by_hand() -> None:

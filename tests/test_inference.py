@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pyro
@@ -14,7 +15,8 @@ from pyro.distributions import Delta, Gamma, Laplace, LogNormal, MultivariateNor
 from test_invariants import noise_for, states
 from torch.nn.functional import cross_entropy, softplus
 
-from hierfl import Federation, UserError
+from hierfl import Batch, Federation, UserError
+from hierfl.federation import Deferred
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
@@ -22,7 +24,7 @@ from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
 from hierfl.inference.server import Server, participants
 from hierfl.inference.svi import adam, elbo, elbo_gradient, global_log_prob, sgd, spans
-from hierfl.models import FedAvg, FedPer, PFedVEM
+from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator, permutation, reparametrise
 from hierfl.plates import clients, data, sample
@@ -89,6 +91,35 @@ def test_kept_features_change_nothing(small: Federation, net: Architecture, monk
     for a, b in zip(kept, again, strict=True):
         for name in ("mu", "pi"):
             assert torch.allclose(a.rows[name], b.rows[name], rtol=1e-12)
+
+
+def test_inputs_that_only_kept_features_would_see_are_not_gathered(
+    small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whoever looks at them all the same finds them as they are."""
+    made = []
+    original = Deferred.whole.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Deferred, "whole", property(lambda self: made.append(1) or original(self)))
+    local = rows_of(FedRep(net), small)
+    head = SVI(["mu"], 2, sgd(0.1), 4, per="example")
+    first = head.run(local, 0).rows["mu"]
+    assert not made
+
+    class Curious(FedRep):
+        def model(self, batch: Batch) -> None:
+            assert batch.x.shape[:2] == batch.y.shape
+            assert batch.x.dtype == batch.n.dtype
+            self.seen = batch.x.abs().sum((1, 2))
+            super().model(batch)
+
+    method = Curious(net)
+    again = head.run(dataclasses.replace(local, method=method), 0).rows["mu"]
+    assert made
+    assert torch.equal(first, again)
+    places = local.examples.first(local.clients)
+    late, soon = local.examples.at(places, defer=True)[0], local.examples.at(places)[0]
+    assert torch.equal(late + 0, soon)
+    assert torch.equal((method.seen != 0), torch.ones_like(method.seen, dtype=torch.bool))
 
 
 def test_a_moving_base_is_never_served_from_the_cache(small: Federation, net: Architecture) -> None:

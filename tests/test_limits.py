@@ -6,6 +6,7 @@ import dataclasses
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from conftest import blobs, slopes
@@ -15,6 +16,7 @@ from torch.func import grad
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation, UserError
+from hierfl.experiments.methods import load
 from hierfl.inference import SVI, Method, fit
 from hierfl.inference.exchange import GibbsDraw, Increment, Mean, Slots
 from hierfl.inference.method import Exchange, Start
@@ -27,6 +29,7 @@ from hierfl.models import (
     DGLMC,
     IFCA,
     L2GD,
+    METHODS,
     Ditto,
     FedAvg,
     FedAvgFT,
@@ -760,3 +763,20 @@ def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architectur
     assert (fitted(PFedMe(net), small, 2).shared["w"] - begin).abs().max() > 1e-3
     assert (fitted(PFedBayes(net), small, 2).shared["spread"] - PFedBayes(net).spread(Start.of(net, 0))).abs().max() > 0
     assert (fitted(FedPer(net), small, 2).shared["base.1.weight"] - avg.shared["base.1.weight"]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if entry.size is not None])
+def test_what_the_list_of_methods_says_of_messages(name: str) -> None:
+    """What is sent relative to FedAvg, for mlp:100 on 28x28 images of ten classes; and that something is, if so."""
+    y = np.arange(20) % 10
+    x = np.random.default_rng(0).normal(size=(20, 1, 28, 28))
+    fed = Federation.from_arrays(x, y, np.arange(20) // 10, test=0.0, validation=0.0)
+    sent = []
+    for one in (name, "fedavg"):
+        cls = load(one).cls
+        ready = Fit(cls(architecture("mlp:100", fed, latent=cls.latent)), fed, Options(rounds=9))
+        ready.step()
+        sent.append(ready.server.bytes)
+    entry = METHODS[name]
+    assert round(sent[0] / sent[1], 2) == entry.size
+    assert (entry.sent == "nothing") == (sent[0] == 0)

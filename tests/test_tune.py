@@ -1,0 +1,116 @@
+"""Settings searched with a budget: where a search begins, how it moves, that it goes on, and what it says."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import Call
+
+from hierfl import UserError
+from hierfl.experiments.methods import load
+from hierfl.experiments.tune import climb, grids, published_grid, start_of, tune
+from hierfl.inference.method import make_settings
+from hierfl.models import METHODS
+
+GRID = {"lr": ["0.1", "0.01", "0.001"], "mu": ["1", "2", "4", "8"]}
+
+
+def test_a_search_moves_one_setting_after_the_other_while_that_is_better() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def value(cell: dict[str, str]) -> float:
+        seen.append((cell["lr"], cell["mu"]))
+        return abs(float(cell["lr"]) - 0.01) + abs(float(cell["mu"]) - 8)
+
+    assert climb(GRID, {"lr": 0, "mu": 0}, 100, value) == 8
+    assert seen == [
+        ("0.1", "1"), ("0.01", "1"), ("0.001", "1"),  # no better: back, and the next setting
+        ("0.01", "2"), ("0.01", "4"), ("0.01", "8"),
+        ("0.001", "8"), ("0.1", "8"),
+    ]  # fmt: skip
+    assert len(seen) == len(set(seen))  # no cell twice
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5])
+def test_a_budget_is_kept_and_a_larger_one_begins_alike(budget: int) -> None:
+    runs = []
+    for size in (budget, budget + 2):
+        seen: list[dict[str, str]] = []
+        climb(GRID, {"lr": 1, "mu": 2}, size, lambda cell, seen=seen: seen.append(cell) or len(seen) % 3)
+        assert len(seen) <= size
+        runs.append(seen)
+    assert runs[0] == runs[1][: len(runs[0])]
+    assert len(runs[0]) == budget
+
+
+def test_a_search_stays_where_nothing_is_finite() -> None:
+    assert climb(GRID, {"lr": 1, "mu": 0}, 100, lambda cell: float("inf")) == 4
+
+
+def test_a_search_begins_at_the_value_nearest_to_the_default() -> None:
+    assert start_of("fedprox", {"lr": ["1e-4", "3e-3", "0.5"], "mu": ["0.1", "1"]}) == {"lr": 1, "mu": 0}
+    assert start_of("fedavg-ft", {"scope": ["all", "head"]}) == {"scope": 1}
+    with pytest.raises(UserError, match="unknown setting of fedprox 'rho'"):
+        start_of("fedprox", {"rho": ["1"]})
+
+
+@pytest.mark.parametrize("method", grids())
+def test_published_grids_can_be_run(method: str) -> None:
+    assert method in METHODS
+    grid, source = published_grid(method)
+    assert len(source) > 10
+    cls = load(method).cls
+    for name, values in grid.items():
+        for value in values:
+            make_settings(cls, {name: value})
+    start = start_of(method, grid)
+    assert all(0 <= place < len(grid[name]) for name, place in start.items())
+
+
+def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Path) -> None:
+    said = ("--rounds", 1, "--clients", 4, "--network", "mlp:5", "--by", "pm_accuracy,gm_accuracy", "--out", "t.json")
+    code, out, err = hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 2, *said)
+    assert code == 0
+    assert "fedprox on digits: 2 of 4 settings (as said on the command line)" in err
+    assert "1 of 2" in err
+    cells = json.loads((tmp_path / "t.json").read_text())["cells"]
+    assert len(cells) == 2
+    table = tomllib.loads(out[: out.index("all cells are in")])["digits"]
+    assert table["chosen"].startswith("best of 2 settings of 1 rounds on validation data (pm_accuracy ")
+    assert {k: table[k] for k in ("lr", "mu")} == {k: cells[0]["all_settings"][k] for k in ("lr", "mu")}
+    cells[0]["pm_nll"] = 0.123
+    record = json.loads((tmp_path / "t.json").read_text()) | {"cells": cells}
+    (tmp_path / "t.json").write_text(json.dumps(record))
+    assert hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 3, *said, "-q") == (0, "", "")
+    more = json.loads((tmp_path / "t.json").read_text())["cells"]
+    assert len(more) == 3
+    assert any(cell["pm_nll"] == 0.123 for cell in more)  # not run again
+    # a method without a global model is judged by what it has
+    code, out, _ = hierfl("tune", "fedper", "lr=0.1,0.01", *said[:-1], "own.json", "--budget", 1)
+    assert code == 0
+    assert "gm_accuracy" not in out
+
+
+def test_wrong_searches_are_one_line(hierfl: Call) -> None:
+    for arguments, words in (
+        (["fedprox", "--budget", 0], "a budget is a number of cells, not 0"),
+        (["pfedv", "--budget", 2], "no grid is published for pfedv; say one, as in lr=0.1,0.01"),
+        (["fedprox", "rho=1,2"], "unknown setting of fedprox 'rho'"),
+        (["fedprox", "lr=0,1", "--rounds", 1], "lr must be above 0"),
+        (["fedprox", "--by", "speed"], "--by takes metrics"),
+        (["nothing"], "unknown method 'nothing'"),
+    ):
+        code, out, err = hierfl("tune", *arguments)
+        assert (code, out) == (2, "")
+        assert words in err
+        assert len(err.strip().splitlines()) <= 2
+
+
+def test_fixed_values_stand_beside_the_published_grid(tmp_path: Path) -> None:
+    given = {"rounds": 1, "clients": 4, "network": "mlp:5"}
+    best = tune("fedprox", "digits", given, {"beta": ["0.5"]}, 1, tmp_path / "t.json", progress=False)
+    assert best["all_settings"]["beta"] == 0.5
+    assert set(best["settings"]) == {"lr", "mu", "epochs", "batch", "beta"}
