@@ -110,9 +110,9 @@ def climb(
                     there = (*here[:axis], here[axis] + step, *here[axis + 1 :])
                     if not 0 <= there[axis] < len(grid[name]) or there in seen:
                         break
-                    if look(there) >= look(here):
+                    if look(there) >= look(here) < math.inf:
                         break
-                    here, moved = there, True
+                    here, moved = there, True  # (from where nothing is finite anywhere)
     return len(seen)
 
 

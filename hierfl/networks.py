@@ -88,6 +88,8 @@ class Network:
         pictures = [k for k, (_, layer) in enumerate(self._chain or [], 1) if isinstance(layer, (nn.Conv2d, *POOLING))]
         self._loop = max(pictures, default=0)
         drops = [part for part in self.module.modules() if isinstance(part, _DropoutNd)]
+        #: whether it has dropout
+        self.drops = bool(drops)
         flat = [layer for _, layer in (self._chain or [])[self._loop :]]
         if any(not any(part is layer for layer in flat) for part in drops):
             raise UserError(f"network {name!r} has dropout whose masks would not be keyed by client")

@@ -8,6 +8,7 @@ of its own, and long local phases draw from it in blocks whose size depends on t
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -78,6 +79,12 @@ class ClientNoise:
         self.step = step
         self.active = self.active if active is None else active
         return self
+
+    def narrow(self) -> ClientNoise:
+        """The same streams, for rows of one example each."""
+        found = copy.copy(self)
+        found.counts = None
+        return found
 
     def normal(self, site: str, width: int | None, event_shape: torch.Size) -> Tensor:
         """Noise for one site: (K, S, 1, *event), or (K, S, width, *event) inside the data plate."""

@@ -208,7 +208,7 @@ class RunningMean:
 
     Args:
         of: the other value, as it was before the round's update.
-        burn: rounds that are left out, as long as there are others.
+        burn: so many are left out, the first, as soon as there are others.
     """
 
     of: str
@@ -223,8 +223,9 @@ class RunningMean:
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """A step towards the value."""
         ((name, value),) = old.items()
-        count = max(1, exchange.round - self.burn)
-        return {name: value + (exchange.shared[self.of] - value) / count}
+        seen = exchange.memory.get("seen", value.new_zeros(())) + 1  # (rounds that were not void)
+        exchange.memory["seen"] = seen
+        return {name: value + (exchange.shared[self.of] - value) / (seen - self.burn).clamp_min(1)}
 
 
 @dataclass(frozen=True)

@@ -204,10 +204,14 @@ class Fit:
         dropped = self.server.dropped.clone()
         seen = options.evaluates(self.round)
         rest = self.method.state == "heard" or (not seen and "rest" in (options.idle, _IDLE[self.method.state]))
+        before, void = self.personal, self.server.void.clone()
         self.personal, self.copies, failed = self.engine.round(
             self.round, self.server, self.personal, self.copies, reporting, rest=rest
         )
         self.server.close()
+        if self.method.state == "heard":  # in a void round nobody was
+            nothing = self.server.void > void
+            self.personal = {k: torch.where(nothing, before[k], v) for k, v in self.personal.items()}
         what = failed.to(torch.uint8) * REPORTS.index("failed")
         what[torch.tensor(reporting, dtype=torch.long, device=what.device)] = REPORTS.index("reported")
         self.reports.append(torch.where(self.server.dropped > dropped, REPORTS.index("dropped"), what))
@@ -503,7 +507,7 @@ class Run:
         Empty without validation data, and for a method that samples its posterior after the last round alone: its
         rounds stand on few draws, the last one on many, and they cannot be compared.
         """
-        if self.fitted.method.posterior():
+        if self.fitted.method.posterior() and not self.fitted.method.adapts:
             return {}
         name, sign = ("pm_accuracy", -1) if self.fitted.federation.task == "classification" else ("pm_rmse", 1)
         seen = [row for row in self.rows if row["split"] == "validation" and row[name] is not None]

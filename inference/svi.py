@@ -134,11 +134,14 @@ def elbo(
         norms: how batch norm normalises; None for by its running statistics.
         terms: "data" for those of the data plate alone, "prior" for the others, which need no data.
     """
-    if terms == "prior":
-        batch = batch.narrow()
+    if terms == "prior":  # (of no data: nothing is dropped, nothing is normalised by a batch)
+        batch, norms = batch.narrow(), None
+        if isinstance(noise, ClientNoise):
+            noise = noise.narrow()
     latents = guide_latents(method, batch, values, noise, norms) if latents is None else latents
     total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
-    for name, site in model_sites(method, batch, values, latents, frozen, noise, norms).items():
+    drop = noise if terms != "prior" else None
+    for name, site in model_sites(method, batch, values, latents, frozen, drop, norms).items():
         if not site.per_client:
             continue  # log p(globals): the server's
         if terms != "all" and site.per_example != (terms == "data"):

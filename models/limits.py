@@ -204,7 +204,6 @@ class LGFedAvg(FedAvg):
     """rho -> 0 on the top layers, rho -> inf on those below: local representations, global head."""
 
     name = "lg-fedavg"
-    copies = ("w", "base")  # a client predicts with the top that it has just trained
 
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):

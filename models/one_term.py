@@ -3,7 +3,7 @@
     w_j | w ~ N(w, rho_j^2 I),    y_ij ~ Categorical(softmax(f(x_ij; w_j)))            w_j all weights of a network
 
                  the limit                            the term
-    FedAvg-FT    rho -> 0: w_j = w                    a fit of w_j after the last round, from w, stopped early
+    FedAvg-FT    rho -> 0: w_j = w                    a fit of w_j, from w, stopped early; it is never sent
     Per-FedAvg   rho -> 0                             w is fitted so that one step from it fits well (a meta-gradient)
     SCAFFOLD     rho -> 0                             control variates c and c_j in the gradient
     IFCA         w_j is one of C values w^1 ... w^C   its label, by maximum likelihood: a hard mixture
@@ -23,10 +23,12 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
+from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import Increment, Mean, SampleWeighted, Slots
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, AfterOneStep, Corrected, Likeliest, sgd
+from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, param, sample
 
 from .whole import Whole, penalty
@@ -37,6 +39,7 @@ class Pooled(Whole):
 
     state = "heard"  # who is not heard has nothing to remember
     adapts = True
+    averages_norms = True
 
     def personal(self, start: Start) -> State:
         return {"offset": torch.zeros_like(self.begin(start))}
@@ -110,6 +113,11 @@ class PerFedAvg(Pooled):
         batch: int = setting(10, "examples per minibatch", at_least=1)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
 
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        if network.base.drops:
+            raise UserError(f"perfedavg takes differences of gradients: no dropout, as network {network.spec} has")
+
     def local(self) -> list[LocalStep]:
         s = self.settings
         ahead = AfterOneStep(s.alpha, s.difference)
@@ -128,6 +136,7 @@ class Scaffold(Whole):
 
     name = "scaffold"
     state = "heard"  # c must stay the mean of the c_j
+    averages_norms = True
 
     @dataclass(frozen=True)
     class Settings(Whole.Settings):
@@ -199,6 +208,11 @@ class IFCA(Whole):
     state = "heard"
     adapts = True
 
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        # (clusters that share the base share its statistics)
+        self.averages_norms = settings.get("scope", "head") == "head"  # type: ignore[misc]
+        super().__init__(network, **settings)
+
     @dataclass(frozen=True)
     class Settings(Whole.Settings):
         """The paper shares the base network and has a head for each cluster where clusters are not well apart."""
@@ -216,7 +230,7 @@ class IFCA(Whole):
         if s.scope == "head":
             return {"w": heads, **start.base}
         whole = torch.stack([self.network.vector(start.base, head) for head in heads])
-        return {"w": whole, **self.network.statistics(start.base)}
+        return {"w": whole}
 
     def personal(self, start: Start) -> State:
         return {"label": torch.zeros(1)}
@@ -245,6 +259,9 @@ class IFCA(Whole):
     def exchange(self) -> dict[str, Rule]:
         keep = self.settings.beta
         return {"w": Slots("label", keep), "base": SampleWeighted(keep)}
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        return {"label": personal["label"].flatten().mode().values.view(1)}  # the larger cluster's
 
     def per_client(self, values: State) -> State:
         return {"label": values["label"].flatten()}
@@ -286,11 +303,10 @@ class Cut(Whole):
         return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
 
     def local(self) -> list[LocalStep]:
-        return [self.sgd("w", "v", "base")]
+        return [self.sgd("w", "v")]
 
     def exchange(self) -> dict[str, Rule]:
-        rule = SampleWeighted(keep=self.settings.beta)
-        return {"w": rule, "base": rule}
+        return {"w": SampleWeighted(keep=self.settings.beta)}
 
 
 class Ditto(Cut):

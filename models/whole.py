@@ -8,7 +8,7 @@
                                                        w, the copy given theta_j              copies
     L2GD       1 / (lambda n_j)    delta(mu_j)         random turns: the likelihood's         w = mean of mu_j
                                                        gradient, the prior's
-    pFedBayes  exp-like, one for   N(mu_j,             in turn: q(w_j) given its copy of      a step to the mean of the
+    pFedBayes  learned, one for    N(mu_j,             in turn: q(w_j) given its copy of      a step to the mean of the
                each weight         diag sigma_j^2)     the prior, the copy given q(w_j)       copies
     DG-LMC     rho^2               draws               Langevin steps on w_j given w          draws w ~ N(mean of w_j,
                                                                                               rho^2 / J)
@@ -24,7 +24,7 @@ al., ICML 2021.)
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import Delta, Normal
@@ -32,17 +32,26 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from hierfl.chains import Draws
+from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.inference.exchange import GibbsDraw, Mean, RunningMean, SampleWeighted
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, Block, sgd
+from hierfl.networks import Architecture
 from hierfl.noise import uniform
 from hierfl.plates import clients, data, flat, param, sample, scale
 
 
 class Whole(Method):
-    """All of a network's weights are one vector w_j. Batch norm's running statistics are averaged beside it."""
+    """All of a network's weights are one vector w_j.
+
+    Batch norm's running statistics are no weights. Where nothing personal is predicted with they are averaged beside w;
+    the others take no network that has them.
+    """
+
+    #: whether running statistics are averaged
+    averages_norms: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Settings:
@@ -52,6 +61,14 @@ class Whole(Method):
         lr: float = setting(1e-2, "step size", above=0)
         batch: int = setting(10, "examples per step", at_least=1)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        if network.base.norm_names and not self.averages_norms:
+            raise UserError(
+                f"{self.name or type(self).__name__} has no running statistics of batch norm, as network {network.spec} "
+                "has: fedbn keeps them with the client; fedavg, fedprox and scaffold average them"
+            )
 
     def begin(self, start: Start) -> Tensor:
         """The initial weights, (d,): those of every other method with this network and seed."""
@@ -93,6 +110,7 @@ class FedProx(Whole):
     """w_j is a copy of w that the prior holds back, and that is forgotten when it has been sent."""
 
     name = "fedprox"
+    averages_norms = True
 
     @dataclass(frozen=True)
     class Settings(Whole.Settings):
@@ -152,20 +170,24 @@ class PFedMe(Whole):
         s = self.settings
         copy = Block(["w"], sgd(s.w_lr), terms="prior")  # w <- w - eta lambda (w - theta_j)
         inner = SVI(
-            ["theta", "base"], s.epochs, sgd(s.lr), s.batch, per="example",
+            ["theta"], s.epochs, sgd(s.lr), s.batch, per="example",
             steps=s.rounds or None, repeats=s.steps, then=[copy],
         )  # fmt: skip
-        return [ClosedForm("theta", lambda v: v["w"].expand_as(v["theta"])), inner]
+        return [self.begin_anew(), inner]
+
+    def begin_anew(self) -> ClosedForm:
+        """theta_j <- w."""
+        return ClosedForm("theta", lambda v: v["w"].expand_as(v["theta"]))
 
     def exchange(self) -> dict[str, Rule]:
-        return {"w": Mean(keep=1 - self.settings.beta), "base": SampleWeighted()}
-
-    def newcomer(self, personal: State, initial: State) -> State:
-        return initial
+        return {"w": Mean(keep=1 - self.settings.beta)}
 
     def adaptation(self) -> list[LocalStep]:
         s = self.settings
-        return [SVI(["theta"], max(1, s.epochs), sgd(s.lr), s.batch, per="example")]
+        inner = SVI(
+            ["theta"], s.epochs, sgd(s.lr), s.batch, per="example", steps=s.rounds or None, repeats=s.steps
+        )  # fmt: skip
+        return [self.begin_anew(), inner]
 
 
 class L2GD(Whole):
@@ -202,12 +224,12 @@ class L2GD(Whole):
         aside = sgd(s.lr * (1 - s.p) / s.p)
         towards = SVI(["mu"], 1, aside, per="example", terms="prior", steps=geometric(1 - s.p, "towards"))
         along = SVI(
-            ["mu", "base"], 1, sgd(s.lr), s.batch, per="example", terms="data", steps=geometric(s.p, "along")
+            ["mu"], 1, sgd(s.lr), s.batch, per="example", terms="data", steps=geometric(s.p, "along")
         )  # fmt: skip
         return [towards, along]
 
     def exchange(self) -> dict[str, Rule]:
-        return {"w": Mean(of="mu"), "base": SampleWeighted()}
+        return {"w": Mean(of="mu")}
 
     def adaptation(self) -> list[LocalStep]:
         s = self.settings

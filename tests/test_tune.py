@@ -46,8 +46,11 @@ def test_a_budget_is_kept_and_a_larger_one_begins_alike(budget: int) -> None:
     assert len(runs[0]) == budget
 
 
-def test_a_search_stays_where_nothing_is_finite() -> None:
-    assert climb(GRID, {"lr": 1, "mu": 0}, 100, lambda cell: float("inf")) == 4
+def test_a_search_leaves_where_nothing_is_finite() -> None:
+    seen: list[dict[str, str]] = []
+    climb(GRID, {"lr": 0, "mu": 0}, 100, lambda c: seen.append(c) or (0.0 if c["lr"] == "0.001" else float("inf")))
+    assert {"lr": "0.001", "mu": "1"} in seen
+    assert climb(GRID, {"lr": 1, "mu": 0}, 100, lambda cell: float("inf")) <= 12
 
 
 def test_a_search_begins_at_the_value_nearest_to_the_default() -> None:
