@@ -83,9 +83,9 @@ class PlateEngine:
                 at = torch.tensor(senders, device=federation.device)
                 valid = server.receive(server.messages(sending), sending.clients, healthy[at])
                 if self.method.state == "heard":  # who was not understood has not moved
-                    for name, new in new_personal.items():
-                        where = valid.view(-1, *[1] * (new.dim() - 1))
-                        new[index[at]] = torch.where(where, new[index[at]], personal[name][index[at]])
+                    for name, all_new in new_personal.items():
+                        where = valid.view(-1, *[1] * (all_new.dim() - 1))
+                        all_new[index[at]] = torch.where(where, all_new[index[at]], personal[name][index[at]])
         return new_personal, new_copies, failed
 
     def posterior(self, number: int, shared: State, personal: State, copies: State) -> State:

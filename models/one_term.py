@@ -1,4 +1,4 @@
-"""Baselines that are a limit of the one model and one term more.
+"""Baselines that are a limit of the one model and one term more::
 
     w_j | w ~ N(w, rho_j^2 I),    y_ij ~ Categorical(softmax(f(x_ij; w_j)))            w_j all weights of a network
 

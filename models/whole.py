@@ -1,4 +1,4 @@
-"""Baselines in which the whole network is personal: one hierarchical model, and what each makes of it.
+"""Baselines in which the whole network is personal: one hierarchical model, and what each makes of it::
 
     w_j | w ~ N(w, rho_j^2 I),    y_ij ~ Categorical(softmax(f(x_ij; w_j)))            w_j all weights of a network
 
@@ -65,8 +65,9 @@ class Whole(Method):
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
         if network.base.norm_names and not self.averages_norms:
+            name = self.name or type(self).__name__
             raise UserError(
-                f"{self.name or type(self).__name__} has no running statistics of batch norm, as network {network.spec} "
+                f"{name} has no running statistics of batch norm, as network {network.spec} "
                 "has: fedbn keeps them with the client; fedavg, fedprox and scaffold average them"
             )
 
