@@ -293,7 +293,7 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
     """The best at an end is followed, three times; stopped at any cell, it ends where it would have."""
     ran = []
 
-    def objective(method: str, data: str, given: dict, settings: dict, settle: int) -> dict:
+    def objective(method: str, data: str, given: dict, settings: dict, settle: int, progress: bool) -> dict:
         if len(ran) == stop:
             raise KeyboardInterrupt
         ran.append(float(settings["sigma_0"]))
