@@ -475,7 +475,7 @@ class SVI:
     @property
     def trains(self) -> Sequence[str]:
         """What is trained."""
-        return [name for block in self._blocks for name in block.names]
+        return tuple(name for block in self._blocks for name in block.names)
 
     def run(self, local: Local, phase: object) -> Local:
         """Trains the rows; see the class."""
