@@ -146,17 +146,17 @@ class PFedMe(Whole):
     state = "fresh"
 
     @dataclass(frozen=True)
-    class Settings(Whole.Settings):
+    class Settings:
         """The paper: lambda 15, K 5, R 20 minibatches, eta 0.005, eta_p 0.09, beta 1."""
 
-        epochs: int = setting(1, "passes through the data a round", at_least=0)
-        rounds: int = setting(20, "R, minibatches a round instead of passes; 0 for passes", at_least=0)
+        rounds: int = setting(20, "R, minibatches a round", at_least=0)
         steps: int = setting(5, "K, steps on theta_j with each minibatch", at_least=1)
         lr: float = setting(0.09, "eta_p, step size of theta_j", above=0)
         w_lr: float = setting(5e-3, "eta, step size of the client's copy of w", above=0)
         lam: float = setting(15.0, "lambda, strength of the prior: rho_j^2 = 1 / (lambda n_j)", above=0)
         beta: float = setting(1.0, "the server's step towards the mean, up to 1", above=0)
         batch: int = setting(20, "examples per step", at_least=1)
+        w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
 
     def personal(self, start: Start) -> State:
         return {"theta": self.begin(start)}
@@ -171,8 +171,7 @@ class PFedMe(Whole):
         s = self.settings
         copy = Block(["w"], sgd(s.w_lr), terms="prior")  # w <- w - eta lambda (w - theta_j)
         inner = SVI(
-            ["theta"], s.epochs, sgd(s.lr), s.batch, per="example",
-            steps=s.rounds or None, repeats=s.steps, then=[copy],
+            ["theta"], 0, sgd(s.lr), s.batch, per="example", steps=s.rounds, repeats=s.steps, then=[copy]
         )  # fmt: skip
         return [self.begin_anew(), inner]
 
@@ -185,9 +184,7 @@ class PFedMe(Whole):
 
     def adaptation(self) -> list[LocalStep]:
         s = self.settings
-        inner = SVI(
-            ["theta"], s.epochs, sgd(s.lr), s.batch, per="example", steps=s.rounds or None, repeats=s.steps
-        )  # fmt: skip
+        inner = SVI(["theta"], 0, sgd(s.lr), s.batch, per="example", steps=s.rounds, repeats=s.steps)
         return [self.begin_anew(), inner]
 
 
