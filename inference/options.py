@@ -15,7 +15,7 @@ def suitable_chunk(clients: int, device: torch.device) -> int:
 
     On a CPU the plate's parameters and momentum should stay near the cores, and its steps be few. Measured for 100
     clients of Fashion-MNIST: pFedVEM takes half as long with 10 rows as with one, and as long with 50; FedRep, with
-    more and smaller steps, is a quarter faster with 50 than with 10, and no faster with 100. Elsewhere all that there
+    more and smaller steps, is a fifth faster with 50 than with 10, and no faster with 100. Elsewhere all that there
     are.
     """
     return min(50, clients) if device.type == "cpu" else clients
