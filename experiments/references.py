@@ -24,7 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from hierfl.federation import Federation, buckets
 from hierfl.federation import pad as pad_indices
 from hierfl.inference.method import Method, State
-from hierfl.inference.svi import shrunk, spans
+from hierfl.inference.minibatches import spans
+from hierfl.inference.svi import shrunk
 from hierfl.likelihoods import Softmax
 from hierfl.models import FedRep, PFedV, PFedVEM
 from hierfl.networks import Network

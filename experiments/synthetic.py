@@ -27,7 +27,7 @@ from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.inference import Method, fit
 from hierfl.inference.progress import Bar
-from hierfl.inference.run import Run
+from hierfl.inference.result import Run
 from hierfl.models import FedAvg, FedPop, FedRep
 from hierfl.networks import architecture
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from .exchange import ConfidenceWeighted, Gradient, SampleWeighted
     from .langevin import Langevin
     from .method import ClosedForm, Method, setting
-    from .run import Run, fit
+    from .result import Run
+    from .run import fit
     from .svi import SVI
 
 __all__ = [
@@ -38,7 +39,7 @@ _HOME = {
     "Langevin": "langevin",
     "Method": "method",
     "Quantise": "compression",
-    "Run": "run",
+    "Run": "result",
     "SampleWeighted": "exchange",
     "Sparsify": "compression",
     "fit": "run",

@@ -19,10 +19,10 @@ from hierfl.errors import NotFinite
 from hierfl.plates import Site
 from hierfl.posterior import to_inference_data
 
+from .elbo import guide_latents
 from .langevin import STATS, Langevin, stats_of
 from .method import State, visible
 from .predict import Fitted, response, sample_keyed
-from .svi import guide_latents
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
 MOST, ENCODED = 200, 20

@@ -14,10 +14,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .elbo import elbo_gradient
 from .gaussians import Gaussian, Kind, packed_size
 from .method import Exchange, Local, State
 from .scores import controlled_scores, curvature
-from .svi import MakeOptimizer, elbo_gradient
+from .svi import MakeOptimizer
 
 #: rho is kept above this, tau below its inverse square: jointly in (w, rho) the ELBO has degenerate maxima with w at
 #: some mu_j and rho_j -> 0

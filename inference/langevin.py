@@ -35,8 +35,9 @@ from hierfl.federation import Batch, buckets
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures, Restrict, draw_with
 
+from .elbo import log_joint
 from .method import Local, State
-from .svi import log_joint, minibatches, plan, standing_features
+from .minibatches import minibatches, plan, standing_features
 
 #: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
 Density = Callable[[State], tuple[Tensor, State]]

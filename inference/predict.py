@@ -30,8 +30,8 @@ from hierfl.metrics import (
 from hierfl.noise import ClientNoise, key
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
+from .elbo import guide_latents, model_sites
 from .method import Local, Method, State, visible
-from .svi import guide_latents, model_sites
 
 #: numbers (draws x examples x classes) that a prediction holds at a time
 BUDGET = 20_000_000

@@ -13,8 +13,8 @@ from hierfl.errors import UserError
 from hierfl.federation import buckets
 from hierfl.noise import ClientNoise
 
+from .elbo import guide_latents, log_joint
 from .method import Local, State
-from .svi import guide_latents, log_joint
 
 
 @dataclass(frozen=True)

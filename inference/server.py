@@ -15,8 +15,8 @@ from hierfl.federation import Federation
 from hierfl.noise import uniform
 
 from .compression import message_bytes
+from .elbo import global_log_prob
 from .method import Exchange, Local, Method, State
-from .svi import global_log_prob
 
 log = logging.getLogger("hierfl")
 

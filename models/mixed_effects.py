@@ -30,10 +30,10 @@ from hierfl.chains import Draws
 from hierfl.errors import UserError
 from hierfl.federation import Batch, buckets
 from hierfl.formulas import INTERCEPT, Design
+from hierfl.inference.elbo import elbo, log_joint
 from hierfl.inference.exchange import Scoring
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.svi import elbo, log_joint
 from hierfl.networks import Architecture
 from hierfl.noise import SigmaPoints
 from hierfl.plates import Restrict, clients, data, param, sample
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hierfl.inference.predict import Fitted
-    from hierfl.inference.run import Run
+    from hierfl.inference.result import Run
 
 #: random effects' standard deviations stay above this share of where they began: a variance that wants to be zero would
 #: drift to minus infinity on the log scale

@@ -25,9 +25,10 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch
+from hierfl.inference.directions import AfterOneStep, Corrected
 from hierfl.inference.exchange import Increment, Mean, SampleWeighted, Slots
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, AfterOneStep, Corrected, Likeliest, sgd
+from hierfl.inference.svi import SVI, Likeliest, sgd
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, param, sample
 

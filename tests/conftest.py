@@ -77,6 +77,12 @@ def small() -> Federation:
 
 
 @pytest.fixture
+def lines() -> Federation:
+    """Linear regressions whose slopes differ by client, noise 0.5."""
+    return slopes([40, 11, 23, 8])
+
+
+@pytest.fixture
 def net(small: Federation) -> Architecture:
     """One hidden layer of five."""
     return architecture("mlp:5", small)

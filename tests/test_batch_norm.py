@@ -14,7 +14,7 @@ from hierfl import Federation, UserError
 from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
 from hierfl.inference.method import Local, Start
-from hierfl.inference.svi import plan
+from hierfl.inference.minibatches import plan
 from hierfl.models import FedAvg, FedPop
 from hierfl.networks import Architecture, LinearHead, Network
 from hierfl.noise import generator

@@ -14,11 +14,11 @@ from torch import nn
 
 from hierfl import Federation, UserError, datasets
 from hierfl.inference import fit
+from hierfl.inference.elbo import elbo_gradient
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
-from hierfl.inference.svi import elbo_gradient
 from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import generator

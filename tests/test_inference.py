@@ -18,12 +18,14 @@ from torch.nn.functional import cross_entropy, softplus
 from hierfl import Batch, Federation, UserError
 from hierfl.federation import Deferred
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
+from hierfl.inference.elbo import elbo, elbo_gradient, global_log_prob
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
+from hierfl.inference.minibatches import spans
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
 from hierfl.inference.server import Server, participants
-from hierfl.inference.svi import adam, elbo, elbo_gradient, global_log_prob, sgd, spans
+from hierfl.inference.svi import adam, sgd
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator, permutation, reparametrise

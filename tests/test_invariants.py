@@ -18,10 +18,11 @@ from torch.nn.functional import cross_entropy, softplus
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
+from hierfl.inference.elbo import elbo, global_log_prob, guide_latents
 from hierfl.inference.exchange import closed_form_rho
 from hierfl.inference.method import Exchange, Start, visible
 from hierfl.inference.method import Local as Rows
-from hierfl.inference.svi import elbo, global_log_prob, guide_latents, sgd
+from hierfl.inference.svi import sgd
 from hierfl.models import (
     APFL,
     DGLMC,

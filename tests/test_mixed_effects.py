@@ -15,7 +15,7 @@ from hierfl.inference import fit
 from hierfl.inference.exchange import Scoring, newton_step
 from hierfl.inference.method import Exchange
 from hierfl.inference.method import Local as Rows
-from hierfl.inference.run import Run
+from hierfl.inference.result import Run
 from hierfl.inference.scores import curvature
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
 from hierfl.networks import architecture

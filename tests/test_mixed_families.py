@@ -17,9 +17,9 @@ from scipy.stats import chi2, norm
 
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
+from hierfl.inference.elbo import log_joint
 from hierfl.inference.method import Local, Start
-from hierfl.inference.run import Run
-from hierfl.inference.svi import log_joint
+from hierfl.inference.result import Run
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
 from hierfl.tables import TABLES
 

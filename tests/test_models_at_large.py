@@ -19,20 +19,20 @@ from torch.nn.functional import softplus
 
 from hierfl import Batch, Federation, UserError
 from hierfl.inference import SVI, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.method import Start
-from hierfl.inference.predict import Fitted
-from hierfl.inference.server import Server
-from hierfl.inference.svi import (
+from hierfl.inference.elbo import (
     _rows,
     elbo,
     elbo_gradient,
     global_log_prob,
     guide_latents,
     model_sites,
-    sgd,
     standing_latent,
 )
+from hierfl.inference.method import Local as Rows
+from hierfl.inference.method import Start
+from hierfl.inference.predict import Fitted
+from hierfl.inference.server import Server
+from hierfl.inference.svi import sgd
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import ClientNoise, generator
@@ -151,16 +151,16 @@ def test_noise_is_read_forwards() -> None:
 def test_every_step_of_a_phase_has_fresh_draws(
     small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hierfl.inference.svi as svi
+    import hierfl.inference.elbo as objective
 
     seen: list[torch.Tensor] = []
-    original = svi.model_sites
+    original = objective.model_sites
 
     def spy(*arguments: object) -> dict:
         seen.append(arguments[3]["w_j"].value.detach().clone())  # type: ignore[index]
         return original(*arguments)
 
-    monkeypatch.setattr(svi, "model_sites", spy)
+    monkeypatch.setattr(objective, "model_sites", spy)
     method = PFedVEM(net)
     shared, rows = states(method, small)
     local = Rows(method, small, [0], 1, 0, shared, {k: v[[0]] for k, v in rows.items()})

@@ -20,8 +20,9 @@ from hierfl.errors import NotFinite
 from hierfl.experiments.folder import write_results
 from hierfl.inference import fit
 from hierfl.inference import predict as predictions
+from hierfl.inference.elbo import elbo, guide_latents
 from hierfl.inference.method import Local, Method, Start, visible
-from hierfl.inference.svi import elbo, guide_latents, plan
+from hierfl.inference.minibatches import plan
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator

@@ -17,12 +17,13 @@ from torch.nn.functional import cross_entropy
 from hierfl import Federation, UserError
 from hierfl.inference import fit
 from hierfl.inference.compression import message_bytes
+from hierfl.inference.elbo import elbo, global_log_prob
 from hierfl.inference.method import Exchange, Local, Start, visible
+from hierfl.inference.minibatches import plan
 from hierfl.inference.options import Options
 from hierfl.inference.predict import adapted, features
 from hierfl.inference.run import Fit
 from hierfl.inference.server import participants
-from hierfl.inference.svi import elbo, global_log_prob, plan
 from hierfl.models import FedPer, PFedV, PFedVMP
 from hierfl.networks import architecture
 

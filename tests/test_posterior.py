@@ -17,9 +17,9 @@ from torch.nn.functional import softplus
 from hierfl import Federation, UserError
 from hierfl.formulas import from_formula
 from hierfl.inference import Run, fit
+from hierfl.inference.elbo import log_joint
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, Method
-from hierfl.inference.svi import log_joint
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
 from hierfl.models.mixed_effects import MixedEffects
 from hierfl.networks import Architecture, architecture

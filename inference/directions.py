@@ -1,0 +1,81 @@
+"""Where steps go, if not down the gradient: general mechanisms for methods with one term more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from .method import State
+
+#: values by name -> gradient of the rows' losses there, {name: (S, 1, *shape)}, on one of an iteration's minibatches
+GradientAt = Callable[[Mapping[str, Tensor], int], State]
+
+
+class Direction(Protocol):
+    """Where a step goes instead of down the gradient of the rows' losses."""
+
+    @property
+    def batches(self) -> int:
+        """How many minibatches an iteration uses."""
+        ...
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """What the optimiser is given for a gradient, {name: (S, 1, *shape)}.
+
+        Args:
+            gradient: of the losses (minus the ELBO, divided as SVI's ``per`` says) at any values.
+            at: what is trained, as it is.
+            values: everything that the rows see.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The gradient and a difference of other values: g + plus - minus (a control variate; SCAFFOLD).
+
+    Args:
+        trained: the value that is trained.
+        plus, minus: values of the same shape, shared or personal.
+    """
+
+    trained: str
+    plus: str
+    minus: str
+    batches: ClassVar[int] = 1
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """See the class."""
+        found = gradient(at, 0)
+        return {**found, self.trained: found[self.trained] + values[self.plus] - values[self.minus]}
+
+
+@dataclass(frozen=True)
+class AfterOneStep:
+    """The gradient of the loss that is left after one step of gradient descent: (I - a H(w)) g(w - a g(w)).
+
+    The Hessian's product with a vector v is the difference (g(w + d v) - g(w - d v)) / 2 d. The three gradients are of
+    three minibatches (Per-FedAvg, HF; Fallah et al., NeurIPS 2020, Eq. 8 and Alg. 1).
+
+    Args:
+        step: a, the length of the inner step.
+        difference: d.
+    """
+
+    step: float
+    difference: float
+    batches: ClassVar[int] = 3
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """See the class."""
+
+        def moved(by: float, direction: State) -> State:
+            return {k: torch.add(w, direction[k], alpha=by) for k, w in at.items()}
+
+        v = gradient(moved(-self.step, gradient(at, 0)), 1)
+        above, below = gradient(moved(self.difference, v), 2), gradient(moved(-self.difference, v), 2)
+        return {k: v[k] - self.step / (2 * self.difference) * (above[k] - below[k]) for k in at}

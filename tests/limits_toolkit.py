@@ -1,0 +1,66 @@
+"""Problems with known answers, and what tests of the baselines share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.nn.functional import cross_entropy
+
+from hierfl import Federation
+from hierfl.inference import Method, fit
+from hierfl.inference.method import Local as Rows
+from hierfl.inference.method import Start
+from hierfl.inference.result import Run
+from hierfl.networks import Architecture, architecture
+
+NOISE = 0.5
+WHOLE = 10_000  # a batch that is all of anybody's data
+
+
+def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> Run:
+    return fit(method, fed, rounds=rounds, dtype=torch.float64, progress=False, evaluate_every=10_000, **options)
+
+
+def rows_of(method: Method, fed: Federation, **changed: Tensor) -> Rows:
+    """All clients as they are when a fit begins, but for some values."""
+    start = Start.of(method.network, 0)
+    shared = {k: v.double() for k, v in method.shared(start).items()}
+    order = sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
+    personal = method.personal(start).items()
+    rows = {k: v.double().expand(len(order), 1, *v.shape).clone() for k, v in personal}
+    local = Rows(method, fed, order, 1, 0, {k: changed.get(k, v) for k, v in shared.items()}, rows)
+    return local.put({k: v for k, v in changed.items() if k in rows})
+
+
+class Quadratics:
+    """Linear regressions as quadratics: minus the log likelihood of a client is w^T A w / 2 - b^T w + c."""
+
+    def __init__(self, fed: Federation) -> None:
+        self.n = torch.tensor([float(len(t)) for t in fed.train], dtype=torch.float64)
+        self.A, self.b = [], []
+        for index in fed.train:
+            x, y = fed.examples(index)
+            x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+            self.A.append(x.T @ x / NOISE**2)
+            self.b.append(x.T @ y / NOISE**2)
+
+    def around(self, w: Tensor, precisions: Tensor) -> Tensor:
+        """argmin of minus the log joint in each w_j ~ N(w, 1 / precision_j), (J, d)."""
+        eye = torch.eye(len(w), dtype=torch.float64)
+        pairs = zip(self.A, self.b, precisions, strict=True)
+        return torch.stack([torch.linalg.solve(A + p * eye, b + p * w) for A, b, p in pairs])
+
+    def pooled(self, weights: Tensor) -> Tensor:
+        """argmin of a weighted sum of them, (d,)."""
+        A = sum(c * a for c, a in zip(weights, self.A, strict=True))
+        return torch.linalg.solve(A, sum(c * b for c, b in zip(weights, self.b, strict=True)))
+
+
+def slope_at(net: Architecture, w: Tensor, x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+    """The gradient of the mean loss of some examples in the weights."""
+    return grad(lambda u: cross_entropy(net(u, x[batch][None])[0], y[batch]))(w)
+
+
+def linear(fed: Federation) -> Architecture:
+    return architecture("linear", fed, noise=NOISE)
