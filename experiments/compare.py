@@ -230,7 +230,7 @@ def sizes(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
 
     rows = []
     for (over, kind), part in gains.groupby(["over", "kind"], sort=False):
-        third = paired.thirds(part["n"].to_numpy(float))
+        third = paired.by_size(part["n"].to_numpy(float))
         for metric in (m for m in ("accuracy", "rmse", "nll") if m in part):
             told = {"over": over, "kind": kind, "metric": metric}
             told["rank_correlation_with_n"] = paired.rank_correlation(part["n"], part[metric])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .paired import by_size
 from .plots import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis, _percent, _save, _sizes, _styled
 
 if TYPE_CHECKING:
@@ -133,10 +134,8 @@ def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -
     ax.scatter(part["n"], part[metric], s=20, color=PERSONAL, alpha=0.5, edgecolor="none")
     ax.axhline(0, color=QUIET, lw=1, ls="--")
     if part["n"].max() > part["n"].min():
-        part = part.sort_values("n")
-        places = np.array_split(np.arange(len(part)), max(1, min(6, len(part) // 4)))
-        means = np.stack([part.iloc[place].mean().to_numpy() for place in places])
-        ax.plot(*means.T, color=INK, lw=1.6, marker="o", ms=3, label="mean of clients of this size")
+        means = part.groupby(by_size(part["n"].to_numpy(float), max(1, min(6, len(part) // 4)))).mean()
+        ax.plot(means["n"], means[metric], color=INK, lw=1.6, marker="o", ms=3, label="mean of clients of this size")
         ax.legend(loc="best")
     ax.set(ylabel=label, title="Who gains")
     _sizes(ax, part["n"])

@@ -152,9 +152,9 @@ def _crossed(table: np.ndarray) -> tuple[float, float]:
     return float((total / whole.size) ** 0.5), float(np.clip(df, min(seeds, clients) - 1, seeds + clients - 2))
 
 
-def thirds(n: np.ndarray) -> np.ndarray:
-    """0, 1 or 2 for clients (N,) of the smallest, middle and largest third by size; equal sizes stay together."""
-    return sum((n > np.quantile(n, share)).astype(int) for share in (1 / 3, 2 / 3))
+def by_size(n: np.ndarray, parts: int = 3) -> np.ndarray:
+    """0 to parts - 1 for clients (N,), by size, about equally many of each; equal sizes stay together."""
+    return sum((n > np.quantile(n, k / parts)).astype(int) for k in range(1, parts)) + np.zeros(len(n), int)
 
 
 def rank_correlation(a: pd.Series, b: pd.Series) -> float:

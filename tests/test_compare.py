@@ -146,9 +146,11 @@ def test_standard_errors_are_of_what_varies() -> None:
 
 
 def test_sizes_and_ranks() -> None:
-    assert paired.thirds(np.array([1, 2, 3, 4, 5, 6])).tolist() == [0, 0, 1, 1, 2, 2]
-    assert paired.thirds(np.array([7, 7, 7])).tolist() == [0, 0, 0]
-    assert paired.thirds(np.array([1, 1, 1, 1, 9])).tolist() == [0, 0, 0, 0, 2]
+    assert paired.by_size(np.array([1, 2, 3, 4, 5, 6])).tolist() == [0, 0, 1, 1, 2, 2]
+    assert paired.by_size(np.array([7, 7, 7])).tolist() == [0, 0, 0]
+    assert paired.by_size(np.array([1, 1, 1, 1, 9])).tolist() == [0, 0, 0, 0, 2]
+    assert paired.by_size(np.array([5] * 9 + [10]), 6).tolist() == [0] * 9 + [5]
+    assert paired.by_size(np.array([3, 4]), 1).tolist() == [0, 0]
     a = pd.Series([1.0, 2.0, 3.0, 4.0, np.nan])
     assert paired.rank_correlation(a, pd.Series([1.0, 8.0, 27.0, 64.0, 5.0])) == pytest.approx(1.0)
     assert np.isnan(paired.rank_correlation(a, pd.Series([1.0] * 5)))
@@ -206,6 +208,11 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     assert (tmp_path / "c" / "figures" / "overview.png").stat().st_size > 20_000
     small = gains[gains["over"] == "pfedvem (flat prior)"]
     assert gain_by_size(small, "accuracy", "gain").get_title() == "Who gains"
+    two_sizes = pd.DataFrame({"n": [5] * 9 + [10], "accuracy": [0.1] * 9 + [0.3]})  # (a mean of each, none between)
+    assert gain_by_size(two_sizes, "accuracy", "gain").lines[-1].get_xydata().tolist() == [
+        [5, pytest.approx(0.1)],
+        [10, 0.3],
+    ]
     assert len(gain_intervals(table[table["metric"] == "nll"], "NLL").get_yticks()) == 2
 
 
