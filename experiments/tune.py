@@ -9,7 +9,6 @@ larger budget goes on where a smaller one ended. Cells are kept in one json as t
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
+from hierfl.inference.method import applicable, make_settings
 
 from . import choose
 from .methods import load
@@ -145,31 +145,48 @@ def tune(
         whole, source = published_grid(name)
         whole = {**whole, **grid}
     out = out or Path("runs") / f"tune-{name}-{Path(data).stem}.json"
-    begun, number = time.monotonic(), itertools.count(1)
+    begun, tried = time.monotonic(), 0
 
     def say(line: str) -> None:
         if progress:
             spent = time.monotonic() - begun
-            print(f"{next(number)} of {budget}, {spent:.0f} s: {line}", file=sys.stderr, flush=True)
+            print(f"{tried} of {budget}, {spent:.0f} s: {line}", file=sys.stderr, flush=True)
 
-    many = math.prod(map(len, whole.values()))
-    if progress:
-        print(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})", file=sys.stderr, flush=True)
-    found: list[dict[str, Any]] = []
+    many, start = math.prod(map(len, whole.values())), start_of(method, whole)
+    first = {key: values[start[key]] for key, values in whole.items()}
+    for key, values in whole.items():  # (before anything is run)
+        for number in values:
+            configure(method, data, given, {**first, key: number})
+    cells: list[dict[str, Any]] = []
 
     def value(cell: dict[str, str]) -> float:
-        nonlocal found
+        nonlocal tried
+        tried += 1
         found = choose.search(method, data, seeds, whole, out, given, settle, by, say, [cell], True, progress)
-        config = configure(method, data, given, cell)
-        mine = next(c for c in found if c["all_settings"] == config["settings"])
-        return choose.criterion(mine, [k for k in by if k in mine])
+        wanted = made(configure(method, data, given, cell)["settings"])
+        cells.append(next(c for c in found if made(c["all_settings"]) == wanted))
+        return judged(cells[-1])
 
-    looked = climb(whole, start_of(method, whole), budget, value)
-    best = found[0]
-    if choose.criterion(best, [k for k in by if k in best]) == float("inf"):
+    def made(settings: Mapping[str, Any]) -> Any:
+        cls = load(method).cls
+        return make_settings(cls, applicable(cls, settings))  # (a setting that is newer than the file has its default)
+
+    def judged(cell: Mapping[str, Any]) -> float:
+        return choose.criterion(cell, [k for k in by if k in cell])
+
+    if progress:
+        print(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})", file=sys.stderr, flush=True)
+    try:
+        climb(whole, start, budget, value)
+    except KeyboardInterrupt:
+        if progress:
+            print(f"stopped; {len(cells)} of {budget} settings are in {out}: the same command goes on", file=sys.stderr)
+        raise
+    best = min(cells, key=judged)
+    if judged(best) == math.inf:
         raise UserError(f"nothing that was tried is finite; all cells are in {out}")
     if progress:
-        print(table(name, data, best, looked, seeds, by, given))
+        print(table(name, data, best, len(cells), seeds, by, given))
         print(f"all cells are in {out}")
     return best
 
@@ -177,12 +194,17 @@ def tune(
 def table(
     name: str, data: str, best: Mapping[str, Any], budget: int, seeds: int, by: Sequence[str], given: Mapping[str, Any]
 ) -> str:
-    """The best settings as they stand in ``hierfl/models/settings/NAME.toml``."""
+    """The best settings as they stand in ``hierfl/models/settings/NAME.toml``: what was searched, or is no default."""
     from tomli_w import dumps
 
     judged = [k for k in by if best.get(k) is not None] or ["pm_nll" if best.get("pm_nll") is not None else "pm_rmse"]
     score = ", ".join(f"{k} {best[k]:.4g}" for k in judged)
-    rounds = f" of {given['rounds']} rounds" if "rounds" in given else ""
-    how = f"best of {budget} settings{rounds} on validation data ({score}), {seeds} seed{'s' * (seeds > 1)}"
-    said = {key: best["all_settings"][key] for key in best["settings"]}
+    rounds = f" of {_many(given['rounds'], 'round')}" if "rounds" in given else ""
+    how = f"best of {_many(budget, 'setting')}{rounds} on validation data ({score}), {_many(seeds, 'seed')}"
+    default = {f.name: f.default for f in dataclasses.fields(load(name).cls.Settings)}
+    said = {k: v for k, v in best["all_settings"].items() if k in best["settings"] or v != default[k]}
     return dumps({data: {"chosen": how, **said}})
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

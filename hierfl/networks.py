@@ -447,7 +447,7 @@ class Architecture:
         if which == "nothing":
             return frozenset()
         if not names:
-            raise UserError(f"network {self.spec} has no batch norm, as bncnn:16,32:64 has")
+            raise UserError(f"network {self.spec} has no batch norm; bncnn:16,32:64 (--network) has")
         return frozenset(names)
 
     # -- the whole network as a function of one vector ---------------------------------------------------------------

@@ -123,7 +123,7 @@ METHODS: dict[str, Entry] = {
         "corrected drift (Karimireddy et al., ICML 2020)",
     ),
     "ifca": Entry(
-        "one_term", "IFCA", "a mixture of points", "nothing", "base, own slot of heads", 1.01,
+        "one_term", "IFCA", "a mixture of points", "label, chosen anew", "base, all slots of heads", 1.01,
         "clusters (Ghosh et al., NeurIPS 2020)",
     ),
     "ditto": Entry(

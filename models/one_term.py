@@ -104,13 +104,14 @@ class PerFedAvg(Pooled):
 
     @dataclass(frozen=True)
     class Settings:
-        """The paper: R of 4 or 10 iterations, one step of adaptation."""
+        """The paper: R of 4 or 10 iterations, one step of adaptation; Zhu et al. (2023): an epoch of adaptation."""
 
         steps: int = setting(10, "R, iterations a round, each of three minibatches", at_least=0)
         alpha: float = setting(1e-2, "step size of the adaptation", above=0)
         lr: float = setting(1e-2, "beta, step size of w", above=0)
         difference: float = setting(1e-3, "delta, of the Hessian's finite difference", above=0)
         ft_epochs: int = setting(1, "of the adaptation", at_least=0)
+        ft_steps: int = setting(0, "minibatches of the adaptation, instead of epochs; 0 for epochs", at_least=0)
         batch: int = setting(10, "examples per minibatch", at_least=1)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
 
@@ -126,7 +127,7 @@ class PerFedAvg(Pooled):
 
     def posterior(self) -> list[LocalStep]:
         s = self.settings
-        return [SVI(["offset"], s.ft_epochs, sgd(s.alpha), s.batch, per="example")]
+        return [SVI(["offset"], s.ft_epochs, sgd(s.alpha), s.batch, per="example", steps=s.ft_steps or None)]
 
     def exchange(self) -> dict[str, Rule]:
         return {"w": Mean(), "base": Mean()}
@@ -143,7 +144,7 @@ class Scaffold(Whole):
     class Settings(Whole.Settings):
         """The paper: a server's step of 1."""
 
-        server_lr: float = setting(1.0, "eta_g, the server's step towards the mean, up to 1", above=0)
+        server_lr: float = setting(1.0, "eta_g, the server's step towards the mean", above=0)
 
     def shared(self, start: Start) -> State:
         return {**super().shared(start), "c": torch.zeros_like(self.begin(start))}

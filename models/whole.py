@@ -68,7 +68,8 @@ class Whole(Method):
             name = self.name or type(self).__name__
             raise UserError(
                 f"{name} has no running statistics of batch norm, as network {network.spec} "
-                "has: fedbn keeps them with the client; fedavg, fedprox and scaffold average them"
+                "has: fedbn keeps them with the client; fedavg, fedavg-ft, fedprox, scaffold, perfedavg and ifca "
+                "average them"
             )
 
     def begin(self, start: Start) -> Tensor:
@@ -154,7 +155,7 @@ class PFedMe(Whole):
         lr: float = setting(0.09, "eta_p, step size of theta_j", above=0)
         w_lr: float = setting(5e-3, "eta, step size of the client's copy of w", above=0)
         lam: float = setting(15.0, "lambda, strength of the prior: rho_j^2 = 1 / (lambda n_j)", above=0)
-        beta: float = setting(1.0, "the server's step towards the mean, up to 1", above=0)
+        beta: float = setting(1.0, "the server's step towards the mean", above=0)
         batch: int = setting(20, "examples per step", at_least=1)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
 
@@ -260,7 +261,7 @@ class PFedBayes(Whole):
         zeta: float = setting(1.0, "weight of the KL divergence; 1 is the ELBO", above=0)
         sigma_0: float = setting(0.08, "initial standard deviation of prior and q", above=0)
         particles: int = setting(1, "K, draws of w_j per step", at_least=1)
-        beta: float = setting(1.0, "the server's step towards the mean, up to 1", above=0)
+        beta: float = setting(1.0, "the server's step towards the mean", above=0)
 
     def spread(self, start: Start) -> Tensor:
         """softplus^-1(sigma_0), (d,)."""
@@ -313,12 +314,12 @@ class DGLMC(Whole):
 
     @dataclass(frozen=True)
     class Settings:
-        """The paper: rho and the step size of the order of 1 / n_j, everybody takes part."""
+        """The paper: rho^2 (its rho) and the step size of the order of 1 / n_j, everybody takes part."""
 
         rho: float = setting(0.1, "standard deviation of w_j around w", above=0)
         steps: int = setting(20, "N, Langevin steps a round", at_least=1)
         keep: int = setting(10, "draws of w_j kept, the last of a round's", at_least=1)
-        step_size: float = setting(1e-4, "gamma", above=0)
+        step_size: float = setting(1e-3, "gamma", above=0)
         batch: int = setting(0, "examples per step; 0 for all", at_least=0)
         burn: int = setting(10, "rounds whose draws of w do not enter its mean", at_least=0)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)

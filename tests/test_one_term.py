@@ -208,6 +208,19 @@ def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(small:
     assert torch.allclose(run.shared["w"], trained.mean((0, 1)), rtol=1e-9)  # a plain mean
 
 
+def test_per_fedavgs_fit_in_the_end_counts_steps_or_epochs(small: Federation, net: Architecture) -> None:
+    """One step, as in the paper, or an epoch: on all data at once they are the same."""
+    found = {}
+    for said in ({"ft_steps": 1}, {"ft_epochs": 1}, {"ft_steps": 3}, {"ft_epochs": 3}, {"ft_steps": 1, "ft_epochs": 3}):
+        run = fitted(PerFedAvg(net, batch=WHOLE, alpha=0.1, **said), small, 1)
+        found[str(said)] = run.personal["offset"]
+    one, epoch, three, epochs, both = found.values()
+    torch.testing.assert_close(one, epoch)
+    torch.testing.assert_close(three, epochs)
+    torch.testing.assert_close(both, one)
+    assert not torch.allclose(one, three)
+
+
 @pytest.mark.parametrize("scope", ["head", "all"])
 def test_a_fit_in_the_end_starts_from_w_and_is_never_sent(scope: str, small: Federation, net: Architecture) -> None:
     common = {"epochs": 2, "lr": 0.05, "batch": 4}

@@ -10,7 +10,7 @@ import pytest
 from conftest import Call
 
 from hierfl import UserError
-from hierfl.experiments.methods import load
+from hierfl.experiments.methods import load, shipped_settings
 from hierfl.experiments.tune import climb, grids, published_grid, start_of, tune
 from hierfl.inference.method import make_settings
 from hierfl.models import METHODS
@@ -82,7 +82,7 @@ def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Pat
     cells = json.loads((tmp_path / "t.json").read_text())["cells"]
     assert len(cells) == 2
     table = tomllib.loads(out[: out.index("all cells are in")])["digits"]
-    assert table["chosen"].startswith("best of 2 settings of 1 rounds on validation data (pm_accuracy ")
+    assert table["chosen"].startswith("best of 2 settings of 1 round on validation data (pm_accuracy ")
     assert {k: table[k] for k in ("lr", "mu")} == {k: cells[0]["all_settings"][k] for k in ("lr", "mu")}
     cells[0]["pm_nll"] = 0.123
     record = json.loads((tmp_path / "t.json").read_text()) | {"cells": cells}
@@ -117,3 +117,52 @@ def test_fixed_values_stand_beside_the_published_grid(tmp_path: Path) -> None:
     best = tune("fedprox", "digits", given, {"beta": ["0.5"]}, 1, tmp_path / "t.json", progress=False)
     assert best["all_settings"]["beta"] == 0.5
     assert set(best["settings"]) == {"lr", "mu", "epochs", "batch", "beta"}
+
+
+QUICK = {"rounds": 1, "clients": 4, "network": "mlp:5"}
+
+
+def test_a_search_speaks_of_its_own_grid_only(tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 2, out, progress=False)
+    slow = tune("fedprox", "digits", QUICK, {"lr": ["1e-6", "1e-7"]}, 2, out, progress=False)
+    cells = json.loads(out.read_text())["cells"]
+    assert len(cells) == 4
+    assert cells[0]["all_settings"]["lr"] > 1e-6 >= slow["all_settings"]["lr"]
+
+
+def test_a_file_from_before_a_setting_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "t.json"
+    first = tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, out, progress=False)
+    record = json.loads(out.read_text())
+    record["cells"][0]["all_settings"].pop("beta")
+    record["cells"][0]["pm_nll"] = first["pm_nll"] = 0.0123
+    out.write_text(json.dumps(record))
+    assert tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, out, progress=False)["pm_nll"] == 0.0123
+
+
+def test_a_whole_grid_is_checked_before_anything_is_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="lr must be above 0"):
+        tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3", "-1"]}, 1, tmp_path / "t.json", progress=False)
+    assert not (tmp_path / "t.json").exists()
+
+
+def test_what_is_to_ship_holds_what_was_inherited(capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    tune("fedrep", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, tmp_path / "t.json")
+    out = capsys.readouterr().out
+    table = tomllib.loads(out[: out.index("all cells are in")])["digits"]
+    shipped, _ = shipped_settings("fedrep", "digits")
+    assert table["batch"] == shipped["batch"] != make_settings(load("fedrep").cls, {}).batch
+    assert table["chosen"].startswith("best of 1 setting of 1 round on")
+
+
+def test_a_stopped_search_says_how_it_goes_on(
+    capsys: pytest.CaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hierfl.experiments.choose.cell", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, tmp_path / "t.json")
+    assert "stopped; 0 of 1 settings" in capsys.readouterr().err
