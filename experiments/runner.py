@@ -360,6 +360,8 @@ def _run(
 
     if not resume:
         say(f"writing to {folder}")
+        if "settings_chosen" not in config and not tables.is_table(config["data"]):
+            say(f"no settings ship for {name} on {config['data']}: its defaults, where nothing was said")
     try:
         with folders.alone(folder):
             run = ready.run(
