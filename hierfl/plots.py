@@ -190,8 +190,8 @@ def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
     for axis, name in (("x", "tau"), ("y", "deviation")):
         if clients[name].min() > 0 and clients[name].max() > 10 * clients[name].min():
             getattr(ax, f"set_{axis}scale")("log")
-    ax.set(xlabel="confidence $\\tau_j$", ylabel="deviation $|w_j - w|^2 / d$")
-    ax.set_title("Confidence and deviation (area: n)")
+    ax.set(xlabel="confidence $\\tau_j$ (area: n)", ylabel="deviation $|w_j - w|^2 / d$")
+    ax.set_title("Confidence and deviation")
     return ax
 
 
