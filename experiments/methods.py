@@ -8,6 +8,7 @@ import inspect
 import sys
 import tomllib
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.resources import files
@@ -133,7 +134,11 @@ def describe(cls: type[Method]) -> list[tuple[str, str, str]]:
         if typing.get_origin(hints[field.name]) is typing.Literal:
             about = f"{' | '.join(typing.get_args(hints[field.name]))}: {about}"
         if unless := field.metadata.get("unless"):
-            where = ", ".join(f"{name}={'|'.join(map(str, values))}" for name, values in unless.items())
+            where = ", ".join(f"{name}={_among(values)}" for name, values in unless.items())
             about += f" (not with {where})"
         rows.append((field.name, str(field.default), about))
     return rows
+
+
+def _among(values: Collection[Any]) -> str:
+    return f"{values.start} or more" if isinstance(values, range) else "|".join(map(str, values))

@@ -78,7 +78,7 @@ def setting(
         default: its value where nothing is said.
         about: what it means.
         above, at_least, below: the range it must lie in.
-        unless: values of other settings under which it changes nothing.
+        unless: values of other settings under which it changes nothing; a range for all from a number on.
         scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen anew for each.
     """
     limits = {"above": above, "at_least": at_least, "below": below}

@@ -110,7 +110,7 @@ class PerFedAvg(Pooled):
         alpha: float = setting(1e-2, "step size of the adaptation", above=0)
         lr: float = setting(1e-2, "beta, step size of w", above=0)
         difference: float = setting(1e-3, "delta, of the Hessian's finite difference", above=0)
-        ft_epochs: int = setting(1, "of the adaptation", at_least=0)
+        ft_epochs: int = setting(1, "of the adaptation", at_least=0, unless={"ft_steps": range(1, 2**31)})
         ft_steps: int = setting(0, "minibatches of the adaptation, instead of epochs; 0 for epochs", at_least=0)
         batch: int = setting(10, "examples per minibatch", at_least=1)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
