@@ -76,7 +76,9 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     # (what was chosen for one prior may say nothing under another)
     values = make_settings(loaded.cls, {**applicable(loaded.cls, shipped, settings), **settings})
     if chosen:
-        run["settings_chosen"] = chosen
+        ours = make_settings(loaded.cls, applicable(loaded.cls, shipped, {}))
+        other = [f"{k}={getattr(values, k)}" for k in settings if getattr(values, k) != getattr(ours, k)]
+        run["settings_chosen"] = chosen + (f"; other than that, as said: {', '.join(other)}" if other else "")
     if said.get("clients", 1) < 1:
         raise UserError(f"a federation needs at least one client, not {run['clients']}")
     config = {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}

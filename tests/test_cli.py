@@ -460,6 +460,18 @@ def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
     assert values == pytest.approx([nll[1], sum(nll) / 2])
 
 
+@pytest.mark.parametrize(("said", "other"), [((), ""), (("lr=0.1",), ""), (("lr=0.05", "batch=7"), "lr=0.05, batch=7")])
+def test_a_run_says_which_settings_are_not_the_chosen_ones(
+    hierfl: Call, tmp_path: Path, said: tuple[str, ...], other: str
+) -> None:
+    settings, how = shipped_settings("fedavg", "digits")
+    assert settings["lr"] == 0.1
+    sets = [x for pair in said for x in ("--set", pair)]
+    assert hierfl("run", "fedavg", *SHORT, *sets, "--out", "r")[0] == 0
+    chosen = tomllib.loads((tmp_path / "r/config.toml").read_text())["run"]["settings_chosen"]
+    assert chosen == how + (f"; other than that, as said: {other}" if other else "")
+
+
 def test_runs_are_gathered_over_seeds(hierfl: Call, tmp_path: Path) -> None:
     from hierfl.experiments import collect
 
