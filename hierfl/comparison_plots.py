@@ -121,7 +121,8 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
         from matplotlib.ticker import PercentFormatter
 
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
-    ax.locator_params(axis="x", nbins=4)  # (five labels as wide as -0.0025 would touch)
+    ax.locator_params(axis="x", nbins=4)
+    ax.tick_params(axis="x", labelsize=8)  # (labels as wide as -0.0025 would touch)
     if len(shown) > 1:
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, fontsize=8)
     return ax
@@ -135,7 +136,7 @@ def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -
     ax.axhline(0, color=QUIET, lw=1, ls="--")
     if part["n"].max() > part["n"].min():
         means = part.groupby(by_size(part["n"].to_numpy(float), max(1, min(6, len(part) // 4)))).mean()
-        ax.plot(means["n"], means[metric], color=INK, lw=1.6, marker="o", ms=3, label="mean of clients of this size")
+        ax.plot(means["n"], means[metric], color=INK, lw=1.6, marker="o", ms=3, label="mean at this size")
         ax.legend(loc="best", fontsize=8)
     ax.set(ylabel=label, title="Who gains")
     _sizes(ax, part["n"])
