@@ -30,8 +30,9 @@ class Options:
         participation: the probability with which each client reports in a round.
         quorum: a round with fewer valid messages changes nothing.
         evaluate_every: evaluation after rounds 1, 1 + k, 1 + 2k, ... and the last.
-        idle: what clients do in a round in which they do not report: "train", so that their own state is always fresh,
-            or "rest" until the next evaluation (of which the last round always is one).
+        idle: what clients do in a round in which they do not report: "train", so that their own state is always fresh;
+            "rest" until the next evaluation (of which the last round always is one); "never" train then, so that they
+            are looked at as they last reported.
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
@@ -43,7 +44,7 @@ class Options:
     participation: float = 1.0
     quorum: int = 1
     evaluate_every: int = 1
-    idle: Literal["train", "rest"] = "train"
+    idle: Literal["train", "rest", "never"] = "train"
     draws: int = 20
     chunk: int = 0
     device: str = "cpu"
@@ -63,8 +64,8 @@ class Options:
                 raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must lie in (0, 1], not {self.participation}")
-        if self.idle not in ("train", "rest"):
-            raise unknown("way to be idle", self.idle, ["train", "rest"])
+        if self.idle not in (ways := ("train", "rest", "never")):
+            raise unknown("way to be idle", self.idle, ways)
         check_device(self.device)
 
     def evaluates(self, number: int) -> bool:

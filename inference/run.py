@@ -206,7 +206,8 @@ class Fit:
         self.server.open()
         dropped = self.server.dropped.clone()
         seen = options.evaluates(self.round)
-        rest = self.method.state == "heard" or (not seen and "rest" in (options.idle, _IDLE[self.method.state]))
+        never = self.method.state == "heard" or options.idle == "never"
+        rest = never or (not seen and "rest" in (options.idle, _IDLE[self.method.state]))
         before, void = self.personal, self.server.void.clone()
         self.personal, self.copies, failed = self.engine.round(
             self.round, self.server, self.personal, self.copies, reporting, rest=rest

@@ -522,6 +522,28 @@ def test_who_may_rest_trains_when_it_reports_or_is_looked_at(small: Federation, 
         fit(PFedVEM(net), small, rounds=1, idle="sleep", progress=False)
 
 
+@pytest.mark.parametrize("method", [PFedVEM, FedPer])
+def test_who_never_trains_when_idle_is_as_it_last_reported(
+    method: type[PFedVEM] | type[FedPer], small: Federation, net: Architecture
+) -> None:
+    how = {"participation": 0.3, "dtype": torch.float64, "idle": "never"}
+    ready = Fit(method(net), small, Options(rounds=4, **how))
+    for number in range(1, 5):  # (every one is evaluated)
+        before = {**ready.personal, **{f"its {k}": v for k, v in ready.copies.items()}}
+        ready.step()
+        ready.evaluate()
+        after = {**ready.personal, **{f"its {k}": v for k, v in ready.copies.items()}}
+        speaking = participants(small, number, 0, 0.3, 1)
+        assert 0 < len(speaking) < 7
+        for j in range(7):
+            assert all(torch.equal(after[k][j], v[j]) for k, v in before.items()) == (j not in speaking), (number, j)
+    all_report = [
+        fit(method(net), small, rounds=2, dtype=torch.float64, progress=False, idle=idle).shared
+        for idle in ("never", "train")
+    ]
+    assert all(torch.equal(v, all_report[1][k]) for k, v in all_report[0].items())
+
+
 def test_guides_and_models_run_in_plain_pyro(small: Federation, net: Architecture) -> None:
     """A method file is ordinary Pyro: with its parameters in the store, Pyro's own ELBO can be evaluated."""
     method = PFedVEM(net)
