@@ -156,8 +156,10 @@ def elbo(
             except NotImplementedError:
                 pass
             else:
-                # scale and mask of the guide's site, as in TraceMeanField_ELBO
                 total = total - _rows(scale_and_mask(kl, q.scale, q.mask), batch.rows)
+                # what the model's site counts more than the guide's (TraceMeanField_ELBO leaves it out)
+                if isinstance(more := site.scale - q.scale, Tensor) or more:
+                    total = total + _rows(scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.rows)
                 continue
         total = total + _rows(_log_density(site.fn, site), batch.rows) - _rows(_log_density(q.fn, q), batch.rows)
     return total

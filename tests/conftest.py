@@ -70,6 +70,16 @@ def slopes(sizes: list[int], features: int = 2, noise: float = 0.5, seed: int = 
     return Federation.from_arrays(x, y, who, test=0.0, task="regression").to(dtype=torch.float64)
 
 
+def pictures() -> Federation:
+    """Twenty small pictures at two clients; float64."""
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(20, 1, 16, 16, generator=rng, dtype=torch.float64).numpy()
+    y = (torch.arange(20) % 3).numpy()
+    return Federation.from_arrays(x, y, (torch.arange(20) % 2).numpy(), test=0.0, validation=0.0).to(
+        dtype=torch.float64
+    )
+
+
 @pytest.fixture
 def small() -> Federation:
     """Seven clients of very different sizes."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from conftest import blobs
+from conftest import blobs, pictures
 from limits_toolkit import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
-from torch.nn.functional import softplus
+from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
+from hierfl.federation import Batch
 from hierfl.inference import SVI, Method, fit
 from hierfl.inference.elbo import elbo, log_joint
 from hierfl.inference.exchange import GibbsDraw, Mean, RunningMean
@@ -45,7 +48,7 @@ from hierfl.models import (
 )
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import permutation
-from hierfl.plates import Restrict
+from hierfl.plates import Restrict, clients, sample
 
 # -- one vector -----------------------------------------------------------------------------------------------------
 
@@ -74,15 +77,6 @@ def test_a_network_is_a_function_of_one_vector(spec: str) -> None:
     assert torch.allclose(together, apart, rtol=1e-12)
     assert torch.allclose(rows[0], apart[0], rtol=1e-12)
     assert method.shared(start).keys() == {"w", *net.statistics(start.base)}
-
-
-def pictures() -> Federation:
-    rng = torch.Generator().manual_seed(1)
-    x = torch.randn(20, 1, 16, 16, generator=rng, dtype=torch.float64).numpy()
-    y = (torch.arange(20) % 3).numpy()
-    return Federation.from_arrays(x, y, (torch.arange(20) % 2).numpy(), test=0.0, validation=0.0).to(
-        dtype=torch.float64
-    )
 
 
 def test_a_prior_without_strength_leaves_fedavg(small: Federation, net: Architecture) -> None:
@@ -281,6 +275,53 @@ def gaussians(fed: Federation, net: Architecture) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.parametrize("zeta", [1.0, 3.0])
+def test_one_step_of_pfedbayes_weighs_the_divergence(zeta: float, small: Federation, net: Architecture) -> None:
+    """q by E log p - zeta KL(q, prior), told with the same draws; then the copy of the prior by the divergence."""
+    method = PFedBayes(net, epochs=1, lr=1e-4, prior_lr=1e-3, particles=3, sigma_0=0.5, zeta=zeta)
+    start, q = rows_of(method, small), gaussians(small, net)
+    local = start.put({k: v[start.clients] for k, v in q.items()})
+    done = method.local()[0].run(local, 0)
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+        mu, pi = (local.rows[k][place, 0].clone().requires_grad_() for k in q)
+        prior = Normal(local.shared["w"], softplus(local.shared["spread"]))
+        eps = local.take([place]).noise(0, 3).at(0).normal("w_j", None, mu.shape).view(3, -1)
+        fits = [-cross_entropy(net(mu + softplus(pi) * e, x[None])[0], y, reduction="sum") for e in eps]
+        height = sum(fits) / 3 - zeta * kl_divergence(Normal(mu, softplus(pi)), prior).sum()
+        for name, value, slope in zip(q, (mu, pi), torch.autograd.grad(height, (mu, pi)), strict=True):
+            assert torch.allclose(done.rows[name][place, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
+        w = local.shared["w"].clone().requires_grad_()
+        after = Normal(done.rows["mu"][place, 0], softplus(done.rows["pi"][place, 0]))
+        (slope,) = torch.autograd.grad(-zeta * kl_divergence(after, Normal(w, prior.stddev)).sum(), w)
+        assert torch.allclose(done.rows["w"][place, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
+
+
+def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Federation, net: Architecture) -> None:
+    """3 log p(w_j | w) - log q(w_j) is -KL(q, p) + 2 log p: no weight is lost in the divergence."""
+
+    class Tempered(PFedBayes):
+        def guide(self, batch: Batch) -> None:
+            with clients(batch):
+                sample("w_j", self.posterior_of())
+
+    method = Tempered(net, particles=3, sigma_0=0.5, zeta=3.0)
+    start, q = rows_of(method, small), gaussians(small, net)
+    local = start.put({k: v[start.clients] for k, v in q.items()})
+    found = elbo(method, local.batch(), local.values, local.noise(0, 3).at(0))
+    eps = local.noise(0, 3).at(0).normal("w_j", None, torch.Size([net.d]))[:, :, 0]
+    for place, j in enumerate(local.clients):
+        x, y = small.examples(small.train[j])
+        own = Normal(local.rows["mu"][place, 0], softplus(local.rows["pi"][place, 0]))
+        prior, draws = (
+            Normal(local.shared["w"], softplus(local.shared["spread"])),
+            own.mean + own.stddev * eps[:, place],
+        )
+        fits = torch.stack([-cross_entropy(net(w, x[None])[0], y, reduction="sum") for w in draws])
+        expected = (fits + 2 * prior.log_prob(draws).sum(-1)).mean() - kl_divergence(own, prior).sum()
+        assert torch.allclose(found[place], expected, rtol=1e-9)
+
+
 def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation, net: Architecture) -> None:
     """zeta = 1: of q(w_j) at the clients; at the server of a shared diagonal prior, divided by their number."""
     lr = 0.01
@@ -371,13 +412,14 @@ def test_dg_lmcs_server_draws_what_makes_the_gibbs_sampler_exact(lines: Federati
     rng = torch.Generator().manual_seed(0)
     eye = torch.eye(3, dtype=torch.float64)
     roots = [torch.linalg.inv(torch.linalg.cholesky(A + eye / rho**2)).T for A in quadratics.A]
-    method = DGLMC(linear(lines), rho=rho, keep=1)
+    method = DGLMC(linear(lines), rho=rho, keep=3)
     local = rows_of(method, lines)
     w, chain = quadratics.pooled(torch.ones(4, dtype=torch.float64)), []
     for number in range(1, rounds + 1):
         means = quadratics.around(w, torch.full((4,), rho**-2, dtype=torch.float64))
         z = [m + r @ torch.randn(3, generator=rng, dtype=torch.float64) for m, r in zip(means, roots, strict=True)]
-        rows = torch.stack(z)[local.clients][:, None, None, None]
+        last = torch.stack(z)[local.clients][:, None, None, None]
+        rows = torch.cat([7 + last, 9 + last, last], 3)  # (what was kept before is not what w is drawn given)
         sent = rule.message(["w"], local.put({"w_j_draws": rows}))
         total = {k: v.sum(0) for k, v in sent.items()}
         exchange = Exchange(4, torch.tensor(4.0), number, lambda names: {}, seed=1)
@@ -477,6 +519,15 @@ def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, 
     assert run.best()["split"] == "test"
     losses = [row["pm_nll"] - row["gm_nll"] for row in run.rows if row["split"] == "test"]
     assert all(abs(gap) > 1e-4 for gap in losses)
+
+
+@pytest.mark.parametrize("method", [FedAvgFT, PerFedAvg, partial(IFCA, clusters=3, w_0=2.0, lr=0.3)])
+def test_an_evaluation_on_the_way_is_what_the_last_one_would_have_been(
+    method: Callable[[Architecture], Method], small: Federation, net: Architecture
+) -> None:
+    on, last = (fit(method(net), small, rounds=r, dtype=torch.float64, progress=False).rows for r in (3, 1))
+    assert on[0]["round"] == last[0]["round"] == 1
+    assert on[0]["pm_nll"] == last[0]["pm_nll"] != on[1]["pm_nll"]
 
 
 # -- rules that all of them share -----------------------------------------------------------------------------------
