@@ -146,7 +146,7 @@ class FedBN(FedAvg):
             "all", "of batch norm: weights and running statistics | the latter alone (SiloBN; Andreux et al., 2020)"
         )
         refresh: int = setting(
-            0, "epochs after the last round that take statistics anew, under the averaged weights", at_least=0
+            0, "epochs after the last round that move statistics on, under the averaged weights", at_least=0
         )
 
     def __init__(self, network: Architecture, **settings: Any) -> None:

@@ -67,7 +67,7 @@ class PFedV(Method):
             "nothing", "of batch norm that stays with the client: nothing | running statistics | its weights, too"
         )
         refresh: int = setting(
-            0, "epochs after the last round that take kept statistics anew, under the averaged weights",
+            0, "epochs after the last round that move kept statistics on, under the averaged weights",
             at_least=0, unless={"keeps": ("nothing",)},
         )  # fmt: skip
         sd_min: float = setting(
@@ -104,7 +104,7 @@ class PFedV(Method):
 
     @property
     def weight(self) -> float:
-        """Of z's log densities, in model and guide alike: KL divergences are weighted by the guide's."""
+        """Of z's log densities, in model and guide alike."""
         return self.settings.alpha / (self.network.latents if self.settings.kl == "mean" else 1)
 
     def prior(self, x: Tensor) -> Any:

@@ -319,7 +319,7 @@ class DGLMC(Whole):
         rho: float = setting(0.1, "standard deviation of w_j around w", above=0)
         steps: int = setting(20, "N, Langevin steps a round", at_least=1)
         keep: int = setting(10, "draws of w_j kept, the last of a round's", at_least=1)
-        step_size: float = setting(1e-3, "gamma", above=0)
+        step_size: float = setting(1e-3, "gamma; from 2 rho^2 on every chain diverges", above=0)
         batch: int = setting(0, "examples per step; 0 for all", at_least=0)
         burn: int = setting(10, "rounds whose draws of w do not enter its mean", at_least=0)
         w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
