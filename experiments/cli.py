@@ -80,7 +80,7 @@ def run(
     quorum: Annotated[int | None, typer.Option(help="Fewest messages that change anything. [default: 1]")] = None,
     evaluate_every: EvaluateEvery = None,
     ood: Annotated[str | None, typer.Option(metavar="NAME", help="A data set of strange inputs to notice.")] = None,
-    idle: Annotated[str | None, typer.Option(help="Clients that do not report: train (default), rest or never.")] = None,
+    idle: Annotated[str | None, typer.Option(help="Those who do not report: train (default), rest or never.")] = None,
     draws: DrawsOf = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new one in ./runs]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
