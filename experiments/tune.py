@@ -128,14 +128,14 @@ def tune(
         budget: how many cells.
         out: the json; None for ``runs/tune-METHOD-DATA.json``.
         seeds, settle: as for :func:`hierfl.experiments.choose.search`.
-        by: metrics that cells are judged by; those that a method does not have are left out.
+        by: metrics that cells are judged by; those that a method does not have are left out, where it has one of them.
         progress: whether to say what is going on.
 
     Returns:
         The best cell.
 
     Raises:
-        UserError: for a budget that is none, no grid, or a search that cannot be.
+        UserError: for a budget that is none, no grid, none of the metrics, or a search that cannot be.
     """
     if budget < 1:
         raise UserError(f"a budget is a number of cells, not {budget}")
@@ -172,7 +172,10 @@ def tune(
         return make_settings(cls, applicable(cls, settings))  # (a setting that is newer than the file has its default)
 
     def judged(cell: Mapping[str, Any]) -> float:
-        return choose.criterion(cell, [k for k in by if k in cell])
+        has = [k for k in by if k in cell]
+        if by and not has:
+            raise UserError(f"{name} has no {' and no '.join(by)} to be judged by")
+        return choose.criterion(cell, has)
 
     if progress:
         print(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})", file=sys.stderr, flush=True)
