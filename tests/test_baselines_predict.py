@@ -18,7 +18,7 @@ from hierfl.noise import permutation
 COMMON = {"epochs": 2, "lr": 0.05, "batch": 4}
 
 
-def says(run: Run, fed: Federation, j: int, expected: Tensor) -> None:
+def assert_says(run: Run, fed: Federation, j: int, expected: Tensor) -> None:
     """Predictions for a client's test inputs are these logits', and those of no other client."""
     x = fed.examples(fed.test[j])[0]
     torch.testing.assert_close(run.predict(x, client=fed.ids[j]).double(), expected.softmax(-1), rtol=1e-9, atol=1e-12)
@@ -32,14 +32,14 @@ def logits(net: Architecture, vector: Tensor, fed: Federation, j: int) -> Tensor
 def test_ditto_predicts_with_v(small: Federation, net: Architecture) -> None:
     run = fitted(Ditto(net, lam=0.5, **COMMON), small, 3)
     for j, v in enumerate(run.personal["v"]):
-        says(run, small, j, logits(net, v, small, j))
+        assert_says(run, small, j, logits(net, v, small, j))
 
 
 def test_apfl_predicts_with_the_mixture_of_v_and_w_as_it_is_now(small: Federation, net: Architecture) -> None:
     run = fitted(APFL(net, alpha_lr=0.1, **COMMON), small, 3)
     assert run.personal["alpha"].std() > 0
     for j, (v, alpha) in enumerate(zip(run.personal["v"], run.personal["alpha"], strict=True)):
-        says(run, small, j, logits(net, alpha * v + (1 - alpha) * run.shared["w"], small, j))
+        assert_says(run, small, j, logits(net, alpha * v + (1 - alpha) * run.shared["w"], small, j))
 
 
 @pytest.mark.parametrize("scope", ["head", "all"])
@@ -82,7 +82,7 @@ def test_fedper_predicts_with_the_base_as_it_was_trained_at_home(small: Federati
     for j, head in enumerate(run.personal["mu"]):
         own = {k: v[j] for k, v in run.fitted.copies.items()}
         assert all(not torch.equal(own[k], run.shared[k]) for k in net.base.names)
-        says(run, small, j, logits(net, net.vector(own, head), small, j))
+        assert_says(run, small, j, logits(net, net.vector(own, head), small, j))
 
 
 @pytest.mark.parametrize("scope", ["head", "all"])
@@ -97,7 +97,7 @@ def test_fedavg_fts_fit_is_plain_descent_from_w(scope: str, small: Federation, n
             for batch in permutation(len(y), 0, 2, small.ids[j], ("posterior", 0), "epoch", epoch).split(4):
                 v = v - 0.02 * slope_at(net, v, x, y, batch).where(moves, 0)
         torch.testing.assert_close(run.personal["offset"][j], (v - w)[moves], rtol=1e-8, atol=1e-11)
-        says(run, small, j, logits(net, v, small, j))
+        assert_says(run, small, j, logits(net, v, small, j))
 
 
 def test_per_fedavgs_fit_goes_by_alpha(small: Federation, net: Architecture) -> None:
@@ -107,4 +107,4 @@ def test_per_fedavgs_fit_goes_by_alpha(small: Federation, net: Architecture) -> 
         v = run.shared["w"]
         for batch in permutation(len(y), 0, 2, small.ids[j], ("posterior", 0), "epoch", 0).split(4):
             v = v - 0.2 * slope_at(net, v, x, y, batch)
-        says(run, small, j, logits(net, v, small, j))
+        assert_says(run, small, j, logits(net, v, small, j))
