@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.files import check_writable
 from hierfl.inference.method import applicable, scale_setting
 from hierfl.tables import is_table
 
@@ -159,6 +160,7 @@ def run(
         configure(method, data, given, found[prior])  # (cannot be? say so before anything is run)
     whole = {k: v for k, v in given.items() if k not in ("seed", "validation")}
     place = {k: given[k] for k in ("data_root", "device") if k in given}
+    check_writable(out / "ablation")
     for prior in priors:  # (a folder of another ablation? say so before anything is run)
         name = scale_setting(load(method).cls, prior)
         for seed in range(seeds):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
+from hierfl.files import user_path
 
 from . import folder as folders
 from .launch import launch
@@ -110,8 +111,8 @@ def _table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.ablations", description="Side by side.")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER")
-    parser.add_argument("--out", type=Path, help="a markdown file, too")
+    parser.add_argument("folders", nargs="+", type=user_path, metavar="FOLDER")
+    parser.add_argument("--out", type=user_path, help="a markdown file, too")
     said = parser.parse_args(arguments)
     text = markdown([read(folder) for folder in said.folders])
     if said.out is not None:

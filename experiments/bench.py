@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hierfl.datasets import BN_CNN, CNN, make_pool
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Examples, Federation
+from hierfl.files import check_writable
 from hierfl.inference import svi
 from hierfl.inference.options import Options, check_device
 from hierfl.inference.run import Fit
@@ -352,8 +353,8 @@ def main(
     settings = [choose(name, j, batch) for j in clients]
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
-    path = out or folders.make(None, False, f"bench-{name}") / "bench.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = out or folders.make(f"bench-{name}") / "bench.json"
+    check_writable(path)
 
     def say(text: str) -> None:
         if not quiet:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
+from hierfl.files import user_path
 from hierfl.inference.method import applicable
 from hierfl.models import PFedVMP
 
@@ -245,7 +246,7 @@ def main(arguments: list[str]) -> None:
     """The command; see the module."""
     parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.centroids", description="pFedVMP's Table 1.")
     parser.add_argument("--data", default="fashion-mnist")
-    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--data-root", type=user_path)
     parser.add_argument("--beta", type=float, default=0.3, help="of the Dirichlet split")
     parser.add_argument("--keep", type=float, help="share of the data set; by default the paper's")
     parser.add_argument("--clients", type=int, default=50)
@@ -255,7 +256,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--methods", nargs="+", default=list(PAPERS), metavar="NAME", help="some of the table's names")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of all that have them")
     parser.add_argument("--device")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=user_path, required=True)
     parser.add_argument(
         "--cost", type=int, nargs="+", metavar="WIDTH", help="time rounds with features of these widths"
     )

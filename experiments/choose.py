@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
+from hierfl.files import check_writable, user_path
 from hierfl.inference.method import applicable, make_settings
 
 from .folder import read_cells, write_text
@@ -105,6 +106,7 @@ def search(
         if settle > max(1, there):
             raise UserError(f"there are only {there} evaluations; --settle asks for {settle}")
         wanted.append((settings, config["settings"]))
+    check_writable(out)
     for settings, whole in wanted:
         if make_settings(cls, whole) not in done:
             rows = [cell(method, data, {**given, "seed": seed}, settings, settle, progress) for seed in range(seeds)]
@@ -155,7 +157,6 @@ def _write(
     missing = [name for name in by if all(name not in cell for cell in cells)]
     judged = {"by": list(by)} if by and not missing else {}
     cells = sorted(cells, key=lambda cell: criterion(cell, [] if missing else by))
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, json.dumps({**about, **judged, "cells": cells}, indent=1, allow_nan=False) + "\n")
     if missing:  # (what has been run is kept)
         raise UserError(f"{about['method']} has no {missing[0]} to be judged by")
@@ -205,7 +206,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("method")
     parser.add_argument("grid", nargs="+", metavar="KEY=V,V,...")
     parser.add_argument("--data", default="digits")
-    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--data-root", type=user_path)
     parser.add_argument("--seeds", type=int, default=3)
     for name in ("rounds", "clients"):
         parser.add_argument(f"--{name}", type=int)
@@ -216,7 +217,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--settle", type=int, default=1, help="average over so many last evaluations")
     parser.add_argument("--by", metavar="METRIC,...", help="judge by the mean of these")
     parser.add_argument("--against", metavar="KEY", help="draw the metrics against this setting")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=user_path, required=True)
     said = parser.parse_args(arguments)
     by = judged_by(said.by or "")
     grid = {key: values.split(",") for key, values in settings_said(said.grid).items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hierfl.errors import UserError
+from hierfl.files import user_path
 
 from .launch import keep_memory
 
@@ -29,7 +30,10 @@ app = typer.Typer(
 # -- options that several commands have --------------------------------------------------------------------------------
 
 Data = Annotated[str | None, typer.Option(help="A data set, FILE.npz or FILE.csv. [default: digits]")]
-DataRoot = Annotated[Path | None, typer.Option(help="Where data sets lie. [default: ./data]")]
+DataRoot = Annotated[
+    Path | None, typer.Option(parser=user_path, metavar="DIR", help="Where data sets lie. [default: ./data]")
+]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Run the method's file, though I have never run it.")]
 Clients = Annotated[int | None, typer.Option("--clients", "-J", help="J, how many clients.")]
 Split = Annotated[str | None, typer.Option(help="Such as label-skew:5 or dirichlet:0.3,redraw.")]
 Rounds = Annotated[int | None, typer.Option("--rounds", "-T", help="T, how many rounds.")]
@@ -82,13 +86,23 @@ def run(
     ood: Annotated[str | None, typer.Option(metavar="NAME", help="A data set of strange inputs to notice.")] = None,
     idle: Annotated[str | None, typer.Option(help="Those who do not report: train (default), rest or never.")] = None,
     draws: DrawsOf = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder. [default: a new one in ./runs]")] = None,
+    observed_data: Annotated[
+        bool | None,
+        typer.Option("--observed-data/--no-observed-data", help="Responses in posterior.nc. [default: they are]"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=user_path, metavar="DIR", help="The run's folder. [default: a new one in ./runs]"),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
     quiet: Quiet = False,
     setting: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting (see hierfl methods NAME).")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run in DIR.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(parser=user_path, metavar="DIR", help="Go on with the run in DIR.")
+    ] = None,
+    trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
     """Fit a method to a federation, and keep everything in a run folder."""
     given = {
@@ -96,14 +110,20 @@ def run(
         "validation": validation, "network": network, "noise": noise, "formula": formula, "client": client,
         "family": family, "error": error, "test": test, "seed": seed, "device": device, "chunk": chunk,
         "quorum": quorum, "evaluate_every": evaluate_every, "idle": idle, "ood": ood,
-        "draws": draws,
+        "draws": draws, "observed_data": observed_data,
     }  # fmt: skip
     if resume is not None:
-        if method or data or out or overwrite or prior or setting or any(v is not None for v in given.values()):
-            raise UserError("--resume needs nothing else: the run's folder says everything")
+        from .runner import PLACE
         from .runner import resume as go_on
 
-        folder, summary = resume, go_on(resume, progress=not quiet)
+        given |= {"data": data, "out": out, "overwrite": overwrite or None, "prior": prior, "set": setting or None}
+        place = {k: v for k, v in given.items() if v is not None}
+        if more := [k for k in place if k not in PLACE]:
+            raise UserError(
+                f"--resume goes on with what the run's folder says, without --{more[0].replace('_', '-')}; a run that "
+                "was moved takes --data, --data-root and FILE.py, another machine --device"
+            )
+        folder, summary = resume, go_on(resume, not quiet, place, method=method, trust_code=trust_code)
     else:
         if not method:
             from hierfl.models import METHODS
@@ -111,6 +131,8 @@ def run(
             raise UserError(f"which method? known: {', '.join(METHODS)}; or FILE.py")
         if overwrite and out is None:
             raise UserError("--overwrite replaces the run in --out; say which")
+        if trust_code:
+            raise UserError("--trust-code is for --resume: a method that is named here is run")
         from .runner import configure, settings_said, start
 
         config = configure(method, data, given, settings_said(setting or [], prior))
@@ -183,9 +205,15 @@ def _table(first: str, *others: str) -> Table:
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Finished runs; first the one in question.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(parser=user_path, metavar="RUN RUN...", help="Finished runs; first the one in question."),
+    ],
     loo: Annotated[bool | None, typer.Option(help="Leave-one-out. [default: where all runs have draws]")] = None,
-    out: Annotated[Path | None, typer.Option(help="The comparison's folder. [default: a new one in ./runs]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=user_path, metavar="DIR", help="The comparison's folder. [default: a new one in ./runs]"),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the comparison that is in --out.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No table.")] = False,
 ) -> None:
@@ -225,7 +253,10 @@ def ablate(
     seeds: Annotated[int, typer.Option(help="Runs of each prior.")] = 5,
     choose_seeds: Annotated[int, typer.Option(help="To choose a scale by; 0 chooses none.")] = 1,
     scales: Annotated[str | None, typer.Option(metavar="V,V,...", help="To be tried. [default: 0.1 to 10 x]")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/ablate-METHOD-DATA]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=user_path, metavar="DIR", help="Folder of its runs. [default: ./runs/ablate-METHOD-DATA]"),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares."""
@@ -278,16 +309,23 @@ def _show_comparison(found: Comparison, folder: Path) -> None:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN|COMPARISON", help="A finished run, or a comparison.")],
-    data_root: Annotated[Path | None, typer.Option(help="Where data sets lie, if elsewhere.")] = None,
+    folder: Annotated[
+        Path, typer.Argument(parser=user_path, metavar="RUN|COMPARISON", help="A finished run, or a comparison.")
+    ],
+    data: Annotated[str | None, typer.Option(help="The run's data, if elsewhere.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(parser=user_path, metavar="DIR", help="Where data sets lie, if elsewhere.")
+    ] = None,
     features: Annotated[bool, typer.Option(help="Draw a network's features, which needs the data.")] = True,
     rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
+    trust_code: TrustCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no list.")] = False,
 ) -> None:
     """One page of a run or a comparison, report.html; of a run its features by class and by client (t-SNE), too."""
     from .runner import report as draw
 
-    pictures = draw(folder, data_root, progress=not quiet, features=features, rhat=rhat)
+    place = {k: v for k, v in (("data", data), ("data_root", data_root)) if v is not None}
+    pictures = draw(folder, place, not quiet, features, rhat, trust_code)
     if not quiet:
         for path in pictures:
             typer.echo(path)
@@ -303,7 +341,10 @@ def table(
     data_root: DataRoot = None,
     device: Device = None,
     collect: Annotated[bool, typer.Option("--collect", help="Run nothing, collect what has finished.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/table-NAME]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=user_path, metavar="DIR", help="Folder of its runs. [default: ./runs/table-NAME]"),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run or collect a paper's table, ours beside published. Stopped, it goes on where it was."""
@@ -346,7 +387,10 @@ def tune(
         str | None, typer.Option(metavar="METRIC,...", help="Judge by the mean of these. [default: pm_nll]")
     ] = None,
     device: Device = None,
-    out: Annotated[Path | None, typer.Option(help="A json file. [default: ./runs/tune-METHOD-DATA.json]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=user_path, metavar="FILE", help="A json file. [default: ./runs/tune-METHOD-DATA.json]"),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Choose a method's settings on validation data, with a budget. Stopped, it goes on where it was."""
@@ -378,7 +422,10 @@ def bench(
     chunk: Annotated[int, typer.Option(help="Clients in one plate; 0 for what suits the device.")] = 0,
     repeats: Annotated[int, typer.Option(help="Turns that every contestant takes.")] = 3,
     references: Annotated[bool, typer.Option(help="Run the same work written otherwise, too.")] = True,
-    out: Annotated[Path | None, typer.Option(help="A json file. [default: in a new folder in ./runs]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(parser=user_path, metavar="FILE", help="A json file. [default: in a new folder in ./runs]"),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip

@@ -16,16 +16,20 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
+from hierfl.files import user_path
 from hierfl.inference.method import applicable, make_settings
 
-from .folder import read_config, write_text
+from .folder import read_config, read_summary, write_text
 from .launch import launch
-from .methods import load as load_method
+from .methods import known_class
 
 COLUMNS = ("pm_accuracy", "gm_accuracy", "pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece", "gm_nll", "gm_ece")
 
 #: what may differ between runs of one setting: the seed, and where and by what words it was run
-PRIVATE = ("seed", "redraws", "data_root", "method_digest", "device", "chunk", "settings_chosen")
+PRIVATE = (
+    "seed", "redraws", "data_root", "method_digest", "device", "chunk", "settings_chosen", "observed_data",
+    "federation",
+)  # fmt: skip
 
 
 def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +38,9 @@ def setting_of(config: Mapping[str, Any]) -> dict[str, Any]:
     A setting that is newer than the run had its default, and what changes nothing beside the others is left out.
     """
     told = {k: v for k, v in config["run"].items() if k not in PRIVATE}
-    cls = load_method(config["run"]["method"]).cls
+    cls = known_class(config["run"])
+    if cls is None:  # (somebody's own file, which is not run for this: as the configuration has them)
+        return {"run": told, "settings": dict(config["settings"])}
     settings = make_settings(cls, applicable(cls, config["settings"]))
     return {"run": told, "settings": {k: getattr(settings, k) for k in settings.__dataclass_fields__}}
 
@@ -48,9 +54,7 @@ def gather(runs: list[Path]) -> list[dict[str, Any]]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         config = read_config(run)
-        if not (run / "summary.json").is_file():
-            raise UserError(f"{run} has not finished: it has no summary.json")
-        summary = json.loads((run / "summary.json").read_text())
+        summary = read_summary(run)
         prior = config["settings"].get("prior")
         name = summary["method"] + (f" ({prior} prior)" if prior else "")
         chosen = config["run"].get("settings_chosen", "")
@@ -95,8 +99,8 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m hierfl.experiments.collect", description="Gather runs into a table."
     )
-    parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("runs", nargs="+", type=user_path)
+    parser.add_argument("--out", type=user_path, required=True)
     said = parser.parse_args(arguments)
     records = gather(said.runs)
     said.out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl import paired
+from hierfl import paired, posterior
 from hierfl.datasets import defaults
 from hierfl.errors import UserError
 from hierfl.inference.method import applicable, scale_setting
@@ -27,10 +27,12 @@ from hierfl.metrics import MANY
 from . import folder as folders
 from . import page
 from .collect import setting_of
-from .methods import load
+from .methods import known_class
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from hierfl.inference import Method
 
 #: of a run's configuration, what makes its data and split; the rest may differ, and is told
 DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
@@ -40,16 +42,16 @@ KINDS = {"mean": "mean", "draws": "draws"}
 LEAST_DRAWS, NEEDS_MANY = 100, ("ece", "coverage90")
 #: share of large k above which a sum over examples is not shown
 TOO_MANY = 0.2
-FILES = ("report.html", "comparison.json", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
+FILES = ("report.html", "comparison.md", "gains.csv", "table.csv", "sizes.csv", "loo.csv")
 
 
 def make(out: Path | None) -> Path:
     """A fresh folder: ``out``, emptied of an old comparison, or the next numbered one in ./runs."""
     if out is None:
-        return folders.make(None, False, "compare")
+        return folders.make("compare")
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        (out / name).unlink(missing_ok=True)
+        (out / name).unlink(missing_ok=True)  # (but for what it is known by)
     shutil.rmtree(out / "figures", ignore_errors=True)
     return out
 
@@ -64,6 +66,7 @@ class Variant:
         runs: folders by seed.
         summaries: their summary.json.
         clients: a row for each seed and client, as in clients.csv.
+        cls: the method's class; None for somebody's own file, which is not run for a comparison.
     """
 
     name: str
@@ -71,6 +74,17 @@ class Variant:
     runs: dict[int, Path]
     summaries: dict[int, dict[str, Any]]
     clients: pd.DataFrame
+    cls: type[Method] | None = None
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return _method(self.setting, self.cls)
+
+    @property
+    def telling(self) -> dict[str, Any]:
+        """The settings, less those that change nothing beside the others."""
+        return _telling(self.setting, self.cls)
 
     @property
     def random(self) -> bool:
@@ -93,17 +107,16 @@ def gather(runs: Sequence[Path]) -> list[Variant]:
     """
     import pandas as pd
 
-    groups: list[tuple[dict[str, Any], dict[int, Path]]] = []
+    groups: list[tuple[dict[str, Any], type[Method] | None, dict[int, Path]]] = []
     configs: dict[Path, dict[str, Any]] = {}
     for run in runs:
         config = folders.read_config(run)
-        if not (run / "summary.json").is_file():
-            raise UserError(f"{run} has not finished: it has no summary.json")
+        folders.read_summary(run)  # (not finished? say so first)
         configs[run], seed = config, config["run"]["seed"]
         setting = setting_of(config)
-        members = next((m for s, m in groups if s == setting), None)
+        members = next((m for s, _, m in groups if s == setting), None)
         if members is None:
-            groups.append((setting, members := {}))
+            groups.append((setting, known_class(config["run"]), members := {}))
         if seed in members:
             raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")
         members[seed] = run
@@ -113,10 +126,10 @@ def gather(runs: Sequence[Path]) -> list[Variant]:
             k = other[0]
             raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {about[0][k]!r}")
     found = []
-    for name, (setting, members) in zip(_names([s for s, _ in groups]), groups, strict=True):
-        summaries = {seed: folders.read_json(run / "summary.json") for seed, run in members.items()}
+    for name, (setting, cls, members) in zip(_names([g[:2] for g in groups]), groups, strict=True):
+        summaries = {seed: folders.read_summary(run) for seed, run in members.items()}
         frames = [pd.read_csv(run / "clients.csv").assign(seed=seed) for seed, run in members.items()]
-        found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True)))
+        found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True), cls))
     digests: dict[int, str] = {}
     for variant in found:
         for seed, summary in variant.summaries.items():
@@ -126,13 +139,12 @@ def gather(runs: Sequence[Path]) -> list[Variant]:
     return found
 
 
-def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) -> list[str]:
     """Of variants: the method, its prior, and whatever else tells two of one method apart."""
     names = []
-    for mine in settings:
-        method, cls = _method(mine), load(mine["run"]["method"]).cls
-        others = [s for s in settings if s is not mine and s["run"]["method"] == mine["run"]["method"]]
-        told = applicable(cls, mine["settings"])
+    for mine, cls in settings:
+        method, told = _method(mine, cls), _telling(mine, cls)
+        others = [s for s, _ in settings if s is not mine and s["run"]["method"] == mine["run"]["method"]]
         prior = f" ({told['prior']} prior)" if "prior" in told else ""
         same = [s for s in others if s["settings"].get("prior") == told.get("prior")]
         apart = {k: told[k] for k in told if any(s["settings"].get(k) != told[k] for s in same)}
@@ -141,8 +153,13 @@ def _names(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
-def _method(setting: Mapping[str, Any]) -> str:
-    return load(setting["run"]["method"]).name
+def _method(setting: Mapping[str, Any], cls: type[Method] | None) -> str:
+    """A method's name, or that of its file."""
+    return (cls.name if cls is not None else "") or Path(setting["run"]["method"]).stem
+
+
+def _telling(setting: Mapping[str, Any], cls: type[Method] | None) -> dict[str, Any]:
+    return dict(setting["settings"]) if cls is None else applicable(cls, setting["settings"])
 
 
 def differing(variants: Sequence[Variant]) -> dict[str, list[Any]]:
@@ -186,12 +203,10 @@ def chosen(variants: Sequence[Variant]) -> str:
     told = []
     for v, label in zip(variants, labels(variants).values(), strict=True):
         same = [o for o in variants if o.setting["run"]["method"] == v.setting["run"]["method"]]
-        cls = load(v.setting["run"]["method"]).cls
-        own = applicable(cls, v.setting["settings"])
-        others = [applicable(cls, o.setting["settings"]) for o in same if o is not v]
+        own, others = v.telling, [o.telling for o in same if o is not v]
         apart = {k for k in own if k != "prior" and any(o.get(k, own[k]) != own[k] for o in others)}
-        if any(o.get("prior") != own.get("prior") for o in others):
-            apart |= own.keys() & {scale_setting(cls, own["prior"])}
+        if v.cls is not None and any(o.get("prior") != own.get("prior") for o in others):
+            apart |= own.keys() & {scale_setting(v.cls, own["prior"])}
         if apart:
             told.append(f"{label} {', '.join(f'{k}={own[k]}' for k in own if k in apart)}")
     return "; ".join(told)
@@ -247,13 +262,11 @@ def sizes(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
 
 def unfit(run: Path) -> str:
     """Why nothing can be left out by a run's draws; empty where it can."""
-    import xarray
-
     path = run / "posterior.nc"
     if not path.is_file():
         return "it has no draws (posterior.nc)"
-    with xarray.open_dataset(path, group="log_likelihood", engine="h5netcdf") as density:
-        kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
+    density = posterior.read(path).log_likelihood
+    kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
     if kind == "point":
         return "its guide is a point, of which ArviZ's would be training likelihood"
     if kind == "examples":
@@ -270,12 +283,10 @@ def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataF
     """
     import pandas as pd
 
-    from hierfl.posterior import import_arviz, loo
-
-    az, parts = import_arviz(), []
+    parts = []
     for seed in seeds:
-        found = {v.name: loo(az.from_netcdf(v.runs[seed] / "posterior.nc")) for v in variants}
-        frame = az.compare(found).rename_axis("variant").reset_index()
+        found = {v.name: posterior.loo(posterior.read(v.runs[seed] / "posterior.nc")) for v in variants}
+        frame = posterior.import_arviz().compare(found).rename_axis("variant").reset_index()
         frame.insert(0, "seed", seed)
         large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
         frame["good_k"] = frame["variant"].map({name: one["good_k"] for name, one in found.items()})
@@ -349,7 +360,7 @@ def _shown(metric: str, row: Any) -> tuple[str, str]:
 
 def labels(variants: Sequence[Variant]) -> dict[str, str]:
     """Their names, without the method where all have the same."""
-    methods = {_method(v.setting) for v in variants}
+    methods = {v.method for v in variants}
     start = f"{next(iter(methods))} (" if len(methods) == 1 else None
     return {v.name: v.name.removeprefix(start).replace(")", "", 1) if start else v.name for v in variants}
 
@@ -486,6 +497,14 @@ def write(found: Comparison, folder: Path) -> list[Path]:
     from hierfl.plots import column_by_size, confidence_by_deviation, save_all
 
     folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "runs": {v.name: {str(s): path_from(folder, run) for s, run in v.runs.items()} for v in found.variants},
+        "settings": {v.name: v.setting for v in found.variants},
+        "table": found.table.to_dict("records"),
+        "versions": folders.versions(),
+    }
+    # first what the folder is known by: killed after it, the comparison can be reported, or overwritten
+    folders.write_text(folder / "comparison.json", json.dumps(record, indent=1) + "\n")
     folders.write_frame(folder / "gains.csv", found.gains)
     folders.write_frame(folder / "table.csv", found.table)
     folders.write_frame(folder / "sizes.csv", found.sizes)
@@ -508,12 +527,5 @@ def write(found: Comparison, folder: Path) -> list[Path]:
         drawn["confidence-deviation"] = partial(confidence_by_deviation, one)
     drawn |= {f"three-{metric}": draw for metric, draw in between(found).items()}
     pictures = save_all(folder / "figures", drawn, f"{first.name} against others", "overview")
-    record = {
-        "runs": {v.name: {str(s): path_from(folder, run) for s, run in v.runs.items()} for v in found.variants},
-        "settings": {v.name: v.setting for v in found.variants},
-        "table": found.table.to_dict("records"),
-        "versions": folders.versions(),
-    }
     page.of_comparison(found, folder)
-    folders.write_text(folder / "comparison.json", json.dumps(record, indent=1) + "\n")
     return pictures

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.files import user_path
 
-from .folder import read_config, write_frame, write_text
+from .folder import read_config, read_summary, write_frame, write_text
 from .launch import launch
 
 
@@ -26,13 +27,11 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: if the folder holds none.
     """
-    config = read_config(folder)["run"]
-    try:
-        with open(folder / "metrics.csv") as file:
-            seen = [row for row in csv.DictReader(file) if row["split"] == "test"]
-        summary = json.loads((folder / "summary.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError) as error:
-        raise UserError(f"{folder} is not the folder of a finished run") from error
+    config, summary = read_config(folder)["run"], read_summary(folder)
+    if not (folder / "metrics.csv").is_file():
+        raise UserError(f"{folder} is not the folder of a finished run: it has no metrics.csv")
+    with open(folder / "metrics.csv") as file:
+        seen = [row for row in csv.DictReader(file) if row["split"] == "test"]
     about = {"method": summary["method"], "data": summary["data"], "split": config["split"], "seed": config["seed"]}
     names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy", "bytes")
     return [
@@ -48,8 +47,8 @@ def main(arguments: list[str]) -> None:
     from hierfl.comparison_plots import cost_curves
 
     parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.cost", description="Accuracy against cost.")
-    parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("runs", nargs="+", type=user_path)
+    parser.add_argument("--out", type=user_path, required=True, help="a folder")
     said = parser.parse_args(arguments)
     frame = pd.DataFrame([row for folder in said.runs for row in rows(folder)])
     said.out.mkdir(parents=True, exist_ok=True)

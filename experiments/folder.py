@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
-import fcntl
+import errno
 import io
 import json
 import logging
 import math
 import platform
 import re
+import secrets
 import shutil
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +22,9 @@ import numpy as np
 import tomli_w
 
 from hierfl.errors import NotFinite, UserError
+from hierfl.files import PART, is_leftover, locked, make_folder, sync_folder, write_whole
 from hierfl.metrics import ood_auroc
+from hierfl.schema import AnyOf, Number, Schema, check, read_json, read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,20 +39,27 @@ FILES = (
 )  # fmt: skip
 FOLDERS = ("checkpoint", "figures")
 OF_TABLES = ("formula", "client", "family", "error", "test")
-#: what a run's configuration must hold
-TYPES: dict[str, Any] = {
+#: what a run's configuration must hold; ranges are those of the options
+RUN: Schema = {
     **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle", "ood"), str),
-    **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), int),
-    **dict.fromkeys(("validation", "noise", "participation"), (int, float)),
-}
+    **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), Number(int, 0)),
+    **dict.fromkeys(("validation", "noise", "participation"), Number(float, 0)),
+    "observed_data": bool, "redraws?": Number(int, 0),
+    **dict.fromkeys(("data_origin?", "settings_chosen?", "federation?"), str),
+}  # fmt: skip
+OF_TABLE: Schema = {**dict.fromkeys(("formula", "client", "family", "error"), str), "test": Number(float, 0)}
+#: of options that are newer than some runs: what those did
+NEWER = {"ood": "", "idle": "train", "observed_data": True}
+CONFIG: Schema = {"run": dict, "settings": {"*": AnyOf(Number(), str, bool)}}
+_NUMBERS = AnyOf(Number(), None)
 
 
 def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what: str = "run") -> None:
-    """Refuses an ``--out`` that exists, unless it is a run's folder and may be overwritten.
+    """Refuses an ``--out`` that exists, unless it is a run's folder, or what a start that failed has left of one.
 
     Args:
         out: the folder.
-        overwrite: whether it may.
+        overwrite: whether it may be overwritten.
         mark: the file by which a folder of this kind is known.
         what: the kind, in words.
 
@@ -61,25 +70,82 @@ def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what
         return
     if not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
-    if not out.is_dir() or (any(out.iterdir()) and not (out / mark).is_file()):
+    if not out.is_dir() or not ((out / mark).is_file() or all(map(is_leftover, out.iterdir()))):
         raise UserError(f"{out} is not the folder of a {what}; --overwrite replaces only those")
 
 
-def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs")) -> Path:
-    """A fresh folder: ``out``, or the next numbered one under ``root``."""
+@contextmanager
+def begun(
+    out: Path | None, overwrite: bool, label: str, config: Mapping[str, Any], root: Path = Path("runs")
+) -> Iterator[Path]:
+    """A fresh folder that holds its configuration, and is this process's alone.
+
+    A new folder appears with its configuration in it. Of an old one the configuration is replaced last: whenever a
+    process is killed, what is there can be resumed, or overwritten.
+
+    Args:
+        out: the folder; None for the next numbered one under ``root``.
+        overwrite: whether a run that is there may be replaced.
+        label: of a numbered folder.
+        config: what is run.
+        root: where numbered folders are.
+
+    Raises:
+        UserError: see :func:`check_out`.
+        Busy: if another process is running there.
+    """
     check_out(out, overwrite)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+    if out is not None and out.exists():
         with alone(out):
-            for name in FILES:
-                (out / name).unlink(missing_ok=True)
-            for name in FOLDERS:
-                shutil.rmtree(out / name, ignore_errors=True)
-        return out
+            check_out(out, overwrite)  # (another process may have been faster)
+            _empty(out)
+            write_config(out, config)
+            yield out
+        return
+    with _appearing(out, re.sub(r"[^\w.-]", "-", label), root) as (part, appear), alone(part):
+        write_config(part, config)
+        yield appear()
+
+
+@contextmanager
+def _appearing(out: Path | None, label: str, root: Path) -> Iterator[tuple[Path, Callable[[], Path]]]:
+    """A folder under a hidden name, and what gives it the name of a new run."""
+    parent = root if out is None else out.parent
+    make_folder(parent)
+    part = parent / f".{label if out is None else out.name}.{secrets.token_hex(4)}{PART}"
+    part.mkdir()
+
+    def appear() -> Path:
+        while True:
+            folder = numbered(root, label) if out is None else out
+            try:
+                part.rename(folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+                if out is not None:
+                    raise UserError(f"{out} exists; choose another --out, or say --overwrite") from error
+                continue  # another run took the number a moment ago
+            sync_folder(parent)
+            return folder
+
+    try:
+        yield part, appear
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # (where it has not appeared)
+
+
+def numbered(root: Path, label: str) -> Path:
+    """The next numbered folder's name."""
+    taken = [int(m[1]) for p in root.iterdir() if (m := re.match(r"(\d+)-", p.name))]
+    return root / f"{max(taken, default=0) + 1:04d}-{label}"
+
+
+def make(label: str, root: Path = Path("runs")) -> Path:
+    """A fresh numbered folder, empty."""
     root.mkdir(parents=True, exist_ok=True)
     while True:
-        taken = [int(m[1]) for p in root.iterdir() if (m := re.match(r"(\d+)-", p.name))]
-        folder = root / f"{max(taken, default=0) + 1:04d}-{label}"
+        folder = numbered(root, label)
         try:
             folder.mkdir()
         except FileExistsError:
@@ -87,26 +153,16 @@ def make(out: Path | None, overwrite: bool, label: str, root: Path = Path("runs"
         return folder
 
 
-class Busy(UserError):
-    """Another process is at it."""
-
-
-@contextmanager
-def locked(path: Path, words: str) -> Iterator[None]:
-    """Holds a lock file for this process.
-
-    Raises:
-        Busy: with these words, if another one has it.
-    """
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Busy(words) from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+def _empty(out: Path) -> None:
+    """Deletes a run's files but for its configuration; what says that it has finished or begun goes first."""
+    for name in ("summary.json", "metrics.csv", "checkpoint/checkpoint.json", *FILES):
+        if name != "config.toml":
+            (out / name).unlink(missing_ok=True)
+    for name in FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
+    for path in out.iterdir():
+        if is_leftover(path) and path.name != ".lock":
+            path.unlink()
 
 
 def alone(folder: Path) -> AbstractContextManager[None]:
@@ -120,9 +176,7 @@ def alone(folder: Path) -> AbstractContextManager[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file whole, or not at all."""
-    from hierfl.inference.checkpoint import write_atomically
-
-    write_atomically(path, text.encode())
+    write_whole(path, text.encode())
 
 
 def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -133,11 +187,8 @@ def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] =
     """
     if not path.exists():
         return []
-    try:
-        held = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged, or no json: {error}") from error
-    cells = held.pop("cells", None) if isinstance(held, dict) else None
+    held = read_json(path)
+    cells = held.pop("cells", None)
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise UserError(f"{path} holds no cells of an experiment; choose another --out")
     wanted = json.loads(json.dumps(about))
@@ -148,22 +199,7 @@ def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] =
     return cells
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A file of ours.
-
-    Raises:
-        UserError: if it is damaged.
-    """
-    try:
-        held = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is damaged, or no json: {error}") from error
-    if not isinstance(held, dict):
-        raise UserError(f"{path} is damaged: it holds no table")
-    return held
-
-
-def write_config(folder: Path, config: dict[str, Any]) -> None:
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Everything needed to repeat the run."""
     write_text(folder / "config.toml", tomli_w.dumps(config))
 
@@ -172,27 +208,33 @@ def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a run.
 
     Raises:
-        UserError: if the folder is not a run's.
+        UserError: if the folder is not a run's, or its configuration is damaged.
     """
     path = folder / "config.toml"
-    try:
-        config = tomllib.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise UserError(f"{folder} is not the folder of a run: it has no config.toml") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    run = config.get("run")
-    if not isinstance(run, dict) or not isinstance(config.get("settings"), dict):
-        raise UserError(f"{path} is not the configuration of a run")
-    run.setdefault("ood", "")
-    run.setdefault("idle", "train")  # (runs begun before there was a choice)
-    for name, kind in TYPES.items():
-        value = run.get(name)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(f"{path}: {name} is {'missing' if value is None else f'{value!r}'}")
-    if run["network"] == "design" and not {*OF_TABLES} <= run.keys():
-        raise UserError(f"{path}: {sorted({*OF_TABLES} - run.keys())[0]} is missing")
+    if not path.is_file():
+        left = folder.is_dir() and any(folder.iterdir()) and all(map(is_leftover, folder.iterdir()))
+        hint = f"; a start that failed has left it: begin again with --out {folder} --overwrite" if left else ""
+        raise UserError(f"{folder} is not the folder of a run: it has no config.toml{hint}")
+    config = read_toml(path, CONFIG)
+    run: dict[str, Any] = config["run"]
+    for name, value in NEWER.items():
+        run.setdefault(name, value)
+    check(run, RUN, path, "run")
+    if run["network"] == "design":
+        check(run, OF_TABLE, path, "run")
     return config
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run.
+
+    Raises:
+        UserError: if the run has not finished, or the file is damaged.
+    """
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise UserError(f"{folder} has not finished: it has no summary.json; go on with: hierfl run --resume {folder}")
+    return read_json(path, SUMMARY)
 
 
 def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -240,6 +282,15 @@ NUMBERS = (
     "pm_rmse", "pm_crps", "pm_coverage90", "pm_draws_rmse", "pm_draws_crps", "pm_draws_coverage90", "gm_rmse",
     "gm_crps", "gm_coverage90",
 )  # fmt: skip
+
+
+#: what summary.json must hold
+SUMMARY: Schema = {
+    **dict.fromkeys(("method", "device"), str), **dict.fromkeys(("clients", "rounds", "seed"), Number(int, 0)),
+    **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
+    **dict.fromkeys((f"{name}?" for name in NUMBERS), _NUMBERS), "seconds_per_round": _NUMBERS,
+    "best": AnyOf({"round": Number(int, 0), "*": _NUMBERS}, None), "versions": {"*": str}, "*": _NUMBERS,
+}  # fmt: skip
 
 
 def numbers(row: dict[str, Any]) -> dict[str, Any]:
@@ -355,7 +406,7 @@ def strangeness(run: Run, strange: np.ndarray, clients: pd.DataFrame) -> tuple[d
 
 
 def write_results(
-    folder: Path, run: Run, name: str, ood: str = "", strange: np.ndarray | None = None
+    folder: Path, run: Run, name: str, ood: str = "", strange: np.ndarray | None = None, observed: bool = True
 ) -> dict[str, Any]:
     """Everything a finished run leaves; returns the summary.
 
@@ -366,13 +417,14 @@ def write_results(
         run: what was fitted.
         name: of the method.
         ood, strange: name and raw inputs of a data set that the models have not been made for.
+        observed: whether posterior.nc holds the training data's responses.
     """
     from hierfl.plots import panels, save_all
     from hierfl.posterior import write
 
     clients, federation = run.clients, run.fitted.federation
     try:
-        posterior = run.posterior()
+        posterior = run.posterior(observed=observed)
     except NotFinite as error:
         log.warning("no posterior.nc: %s", error)
         posterior = None

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
 import sys
 import tomllib
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import SourceFileLoader
 from importlib.resources import files
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
+from hierfl.files import user_path
 from hierfl.models import METHODS
+
+from . import trust
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -31,21 +35,18 @@ class Loaded:
         name: what runs and summaries call it.
         source: its file.
         reference: a registered name, or the absolute path of the file: what finds it again.
+        digest: a fingerprint of the file as it was read.
     """
 
     cls: type[Method]
     name: str
     source: Path
     reference: str
-
-    @property
-    def digest(self) -> str:
-        """A fingerprint of the method's file."""
-        return hashlib.sha256(self.source.read_bytes()).hexdigest()[:16]
+    digest: str
 
 
 def load(reference: str) -> Loaded:
-    """A method by its registered name, or by the path of a file that defines one.
+    """A method by its registered name, or by the path of a file that defines one: what a user has named.
 
     Raises:
         UserError: for an unknown name, or a file that is missing, fails to import or does not define exactly one.
@@ -53,25 +54,103 @@ def load(reference: str) -> Loaded:
     if reference in METHODS:
         entry = METHODS[reference]
         module = import_module(f"hierfl.models.{entry.module}")
-        return Loaded(getattr(module, entry.cls), reference, Path(str(module.__file__)), reference)
+        path = Path(str(module.__file__))
+        return Loaded(getattr(module, entry.cls), reference, path, reference, _short(path.read_bytes()))
     if reference.endswith(".py"):
-        return _from_file(Path(reference))
+        path = user_path(reference)
+        source = _read(path)
+        trust.remember(source)
+        return _from_file(path.resolve(), source)
     raise UserError(
         f"unknown method {reference!r}; known: {', '.join(METHODS)}; or give the path of a .py file that defines one"
     )
 
 
-def _from_file(path: Path) -> Loaded:
-    from hierfl.inference import Method
+def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -> Loaded:
+    """The method of a run folder, whose file must be what it was when the run was begun.
 
+    Python is executed only after its digest was checked, and only where this user has named or run the same file
+    before, or trusts it.
+
+    Args:
+        folder: the run's, for messages.
+        run: the table "run" of its configuration.
+        trust_code: whether to run a file that this user has not run before.
+
+    Raises:
+        UserError: for a file that has changed, or is not known to be this user's; and as for :func:`load`.
+    """
+    reference = run["method"]
+    if reference in METHODS:
+        loaded = load(reference)
+        _unchanged(loaded.source, loaded.digest, folder, run)
+        return loaded
+    if not reference.endswith(".py"):
+        return load(reference)  # (an unknown one: says so)
+    path = user_path(reference)
+    if not path.is_file():
+        raise UserError(
+            f"no file {path}, the method of {folder}; say where it is: hierfl run FILE.py --resume {folder}"
+        )
+    source = _read(path)
+    _unchanged(path, _short(source), folder, run)
+    if not trust_code and not trust.trusted(source):
+        raise UserError(
+            f"{folder} runs the Python file {path}, which you have neither named nor run before: read it, then say "
+            "--trust-code"
+        )
+    trust.remember(source)
+    return _from_file(path.resolve(), source)
+
+
+def known_class(run: Mapping[str, Any]) -> type[Method] | None:
+    """The class of a run's method, where it can be had without running anything unknown; None for other files."""
+    reference = run["method"]
+    if reference in METHODS:
+        return load(reference).cls
+    path = Path(reference)
+    if not reference.endswith(".py") or not path.is_file():
+        return None
+    source = _read(path)
+    same = _short(source) == run["method_digest"]
+    return _from_file(path.resolve(), source).cls if same and trust.trusted(source) else None
+
+
+def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) -> None:
+    if digest != run["method_digest"]:
+        raise UserError(f"{path} has changed since {folder} was begun; start a new run (or move that one away)")
+
+
+def _short(source: bytes) -> str:
+    return trust.digest(source)[:16]
+
+
+def _read(path: Path) -> bytes:
     if not path.is_file():
         raise UserError(f"no file {path}")
-    path = path.resolve()
+    return path.read_bytes()
+
+
+class _Source(SourceFileLoader):
+    """Runs the bytes that were checked: neither a file that has changed since, nor what somebody has compiled."""
+
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
+        self.source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        """From the bytes."""
+        return self.source_to_code(self.source, self.path)
+
+
+def _from_file(path: Path, source: bytes) -> Loaded:
+    from hierfl.inference import Method
+
     name = f"hierfl_method_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = spec_from_file_location(name, path, loader=_Source(name, path, source))
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
@@ -87,7 +166,7 @@ def _from_file(path: Path) -> Loaded:
     if len(leaves) != 1:
         names = ", ".join(cls.__name__ for cls in leaves) or "none"
         raise UserError(f"{path} must define exactly one Method; it defines {names}")
-    return Loaded(leaves[0], leaves[0].name or path.stem, path, str(path))
+    return Loaded(leaves[0], leaves[0].name or path.stem, path, str(path), _short(source))
 
 
 def blame(path: Path, error: BaseException) -> str:

@@ -164,7 +164,7 @@ def _flat(table: Mapping[str, Any]) -> list[list[str]]:
 
 def of_run(folder: Path) -> Path:
     """Writes ``report.html`` of a finished run: results, pictures, who reported, cost, configuration, versions."""
-    config, summary = folders.read_config(folder), folders.read_json(folder / "summary.json")
+    config, summary = folders.read_config(folder), folders.read_summary(folder)
     title = f"{summary['method']} on {summary['data']}"
     about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
     kinds = {"pm": "personal, at the posterior mean", "pm_draws": "personal, averaged over draws", "gm": "global"}
@@ -209,13 +209,13 @@ def of_run(folder: Path) -> Path:
 
 def _left_out(folder: Path) -> Section:
     """Leave-one-out of the run's training data, or why there is none."""
-    from hierfl.posterior import import_arviz, loo
+    from hierfl.posterior import loo, read
 
     from .compare import TOO_MANY, unfit
 
     if reason := unfit(folder):
         return Section("Leave-one-out", [f"None: {reason}."])
-    found = loo(import_arviz().from_netcdf(folder / "posterior.nc"))
+    found = loo(read(folder / "posterior.nc"))
     large = float((found["pareto_k"] > found["good_k"]).mean())
     text = (
         f"Pareto's k is above {found['good_k']:.2f} for {large:.0%} of the training examples, which importance "

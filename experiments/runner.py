@@ -15,12 +15,14 @@ import torch
 from hierfl import datasets, tables
 from hierfl.errors import UserError
 from hierfl.federation import Federation
+from hierfl.files import user_path
 from hierfl.formulas import from_formula
 from hierfl.inference.method import applicable, make_settings
 from hierfl.inference.options import Options
 from hierfl.inference.progress import working
 from hierfl.inference.run import Fit
 from hierfl.networks import Architecture, architecture
+from hierfl.schema import read_json
 
 from . import folder as folders
 from . import methods
@@ -50,8 +52,8 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     run = {
         "method": loaded.reference,
         "method_digest": loaded.digest,
-        "data": str(Path(data).resolve()) if data.endswith((".npz", ".csv")) else data,
-        "data_root": str(Path(said.get("data_root", "data")).resolve()),
+        "data": _absolute("data", data),
+        "data_root": _absolute("data_root", said.get("data_root", "data")),
         "clients": said.get("clients", default.clients),
         "split": said.get("split", default.split or "natural"),
         "validation": said.get("validation", 0.1),
@@ -64,6 +66,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         "idle": said.get("idle", "train"),
         "ood": said.get("ood", ""),
         "draws": said.get("draws", 20),
+        "observed_data": said.get("observed_data", True),
         "seed": said.get("seed", 0),
         "device": said.get("device", "cpu"),
         "chunk": said.get("chunk", default.chunk),
@@ -103,10 +106,16 @@ def settings_said(pairs: Sequence[str], prior: str | None = None) -> dict[str, s
     return settings if prior is None else {**settings, "prior": prior}
 
 
-def build(config: Mapping[str, Any]) -> tuple[Fit, str]:
-    """The fit that a configuration describes, checked and ready, and the method's name."""
+def build(config: Mapping[str, Any], loaded: methods.Loaded | None = None) -> tuple[Fit, str]:
+    """The fit that a configuration describes, checked and ready, and the method's name.
+
+    Args:
+        config: tables "run" and "settings".
+        loaded: its method; None for one that was named in this command.
+    """
     run = config["run"]
-    loaded = methods.load(run["method"])
+    options_of(config)  # (out of range? say so before anything is loaded)
+    loaded = loaded or methods.load(run["method"])
     made = _from_table(run) if tables.is_table(run["data"]) else _from_pool(run, loaded.cls.latent)
     federation, network = made
     if run["ood"]:
@@ -216,59 +225,91 @@ def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: b
     with working("loading data", progress):
         ready, name = build(config)
     about = ready.federation.about
-    config["run"]["redraws"] = int(about["redraws"])
+    config["run"] |= {"redraws": int(about["redraws"]), "federation": ready.federation.digest()}
     if about.get("origin"):
         config["run"]["data_origin"] = about["origin"]
-    folder = folders.make(out, overwrite, f"{name}-{about['data']}")
-    folders.write_config(folder, config)
-    return folder, _run(ready, folder, name, progress, config["run"], resume=False)
+    with folders.begun(out, overwrite, f"{name}-{about['data']}", config) as folder:
+        return folder, _run(ready, folder, name, progress, config["run"], resume=False)
 
 
-def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None) -> dict[str, Any]:
+#: what may be said of a run that goes on elsewhere
+PLACE = ("data", "data_root", "device")
+
+
+def resume(
+    folder: Path, progress: bool, place: Mapping[str, Any] | None = None, *, method: str = "", trust_code: bool = False
+) -> dict[str, Any]:
     """Goes on where a run stopped; returns the summary.
 
     Args:
         folder: the run's.
         progress: whether to show it.
-        place: where it goes on, if elsewhere: data_root, device.
+        place: where it goes on, if elsewhere: :data:`PLACE`.
+        method: where the method's file is, if elsewhere.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
 
     Raises:
-        UserError: if the folder is not a run's, its checkpoint cannot be used, or the method's file has changed.
+        UserError: if the folder is not a run's, its checkpoint cannot be used, the method's file has changed, or the
+            data are others.
+        Busy: if another process is running there.
     """
-    config = folders.read_config(folder)
-    _unchanged(folder, config)
-    if place:
-        config["run"] |= {k: str(Path(v).resolve()) if k == "data_root" else v for k, v in place.items()}
+    folders.read_config(folder)  # (not the folder of a run? say so before there is a lock in it)
+    with folders.alone(folder):
+        config = folders.read_config(folder)
+        _elsewhere(config["run"], place, method)
+        ready, name = _restored(folder, config, progress, trust_code or bool(method))
+        if place or method:
+            folders.write_config(folder, config)
+        # killed before its first checkpoint was written, a run has done nothing yet: it begins again
+        begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
+        return _run(ready, folder, name, progress, config["run"], resume=begun)
+
+
+def _elsewhere(run: dict[str, Any], place: Mapping[str, Any] | None, method: str = "") -> None:
+    """Puts where a run's data and method are now into its configuration."""
+    run |= {k: _absolute(k, v) for k, v in (place or {}).items()}
+    if not method:
+        return
+    found = str(user_path(method).resolve()) if method.endswith(".py") else method
+    if run["method"] in methods.METHODS and found != run["method"]:
+        raise UserError(f"the run is one of {run['method']}, not of {method}")
+    run["method"] = found
+
+
+def _absolute(option: str, value: Any) -> Any:
+    """Paths of data as they are kept in a configuration."""
+    is_path = option == "data_root" or (option == "data" and str(value).endswith((".npz", ".csv")))
+    return str(user_path(value).resolve()) if is_path else value
+
+
+def _restored(folder: Path, config: dict[str, Any], progress: bool, trust_code: bool) -> tuple[Fit, str]:
+    """The fit of a run's folder: of the same method, on the same data.
+
+    Raises:
+        UserError: for a method's file that has changed or is not known to be this user's, and for other data.
+    """
+    loaded = methods.load_of(folder, config["run"], trust_code=trust_code)
     with working("loading data", progress):
-        ready, name = build(config)
-    if place:
-        folders.write_config(folder, config)
-    # killed before its first checkpoint was written, a run has done nothing yet: it begins anew
-    begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
-    return _run(ready, folder, name, progress, config["run"], resume=begun)
-
-
-def _unchanged(folder: Path, config: Mapping[str, Any]) -> methods.Loaded:
-    """The method of a run, whose file must be what it was."""
-    loaded = methods.load(config["run"]["method"])
-    if loaded.digest != config["run"]["method_digest"]:
-        raise UserError(
-            f"{loaded.source} has changed since {folder} was begun; start a new run (or move that one away)"
-        )
-    return loaded
+        ready, name = build(config, loaded)
+    digest = ready.federation.digest()
+    if config["run"].get("federation", digest) != digest:  # (older runs do not say; their checkpoints do)
+        raise UserError(f"{config['run']['data']} holds other data than {folder} was run on, or splits them otherwise")
+    return ready, name
 
 
 def report(
-    folder: Path, data_root: Path | None, progress: bool, features: bool = True, rhat: bool = False
-) -> list[Path]:
+    folder: Path, place: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
+    trust_code: bool = False,
+) -> list[Path]:  # fmt: skip
     """One page of a finished run or a comparison, ``report.html``; of a run with a network its features, too.
 
     Args:
         folder: the run's or comparison's.
-        data_root: where data sets lie, if elsewhere.
+        place: where the data are, if elsewhere: data, data_root.
         progress: whether to show what takes its time.
         features: whether to draw them, which needs the data.
         rhat: insists on several chains.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
 
     Returns:
         The page, and what was drawn for it, in ``figures``.
@@ -282,16 +323,19 @@ def report(
     if (folder / "comparison.json").is_file():
         if rhat:
             raise UserError(f"{folder} is a comparison: R-hat is a run's")
-        record = folders.read_json(folder / "comparison.json")
+        if place or trust_code:
+            raise UserError(f"{folder} is a comparison: where data are, and whom to trust, are a run's")
+        record = read_json(folder / "comparison.json", {"runs": {"*": {"*": str}}})
         runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
         found = compare.compared([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *compare.write(found, folder)]
     config = folders.read_config(folder)
-    if not (folder / "summary.json").is_file():
-        raise UserError(f"{folder} has not finished; go on with: hierfl run --resume {folder}")
-    tabular = config["run"]["network"] == "design"
+    folders.read_summary(folder)  # (not finished? say so first)
+    wanted = features and config["run"]["network"] != "design"
+    if (place or trust_code) and not wanted:
+        raise UserError("data and method are needed for features, which are not drawn here")
     drawn = draw_posterior(folder, progress, rhat)
-    drawn += draw_features(folder, config, data_root, progress) if features and not tabular else []
+    drawn += draw_features(folder, config, place, progress, trust_code) if wanted else []
     return [page.of_run(folder), *drawn]
 
 
@@ -302,7 +346,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
         UserError: where R-hat was asked for, and there are not several chains.
     """
     from hierfl.plots import save_all
-    from hierfl.posterior import import_arviz
+    from hierfl.posterior import read
     from hierfl.posterior_plots import mixing, panels
 
     path = folder / "posterior.nc"
@@ -311,13 +355,15 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
             raise UserError(f"{folder} has no draws (posterior.nc)")
         return []
     with working("drawing the posterior", progress):
-        data = import_arviz().from_netcdf(path)
+        data = read(path)
         if rhat:
             mixing(data)
         return save_all(folder / "figures", panels(data), folder.name, "posterior")
 
 
-def draw_features(folder: Path, config: dict[str, Any], data_root: Path | None, progress: bool) -> list[Path]:
+def draw_features(
+    folder: Path, config: dict[str, Any], place: Mapping[str, Any], progress: bool, trust_code: bool
+) -> list[Path]:
     """Features of test data in the plane, by class and by client; the pictures.
 
     Raises:
@@ -326,11 +372,9 @@ def draw_features(folder: Path, config: dict[str, Any], data_root: Path | None, 
     from hierfl.inference.predict import features
     from hierfl.plots import embedding, feature_map, save_all
 
-    _unchanged(folder, config)
-    if data_root is not None:
-        config["run"]["data_root"] = str(data_root.resolve())
-    with working("loading data", progress):
-        ready, name = build(config)
+    _elsewhere(config["run"], place)
+    ready, name = _restored(folder, config, progress, trust_code)
+    with working("reading the checkpoint", progress):
         run = ready.run(folder / "checkpoint", resume=True, progress=False)
     with working("laying features out in the plane", progress):
         z, labels, clients = features(run.fitted)
@@ -365,15 +409,15 @@ def _run(
         if "settings_chosen" not in config and not tables.is_table(config["data"]):
             say(f"no settings ship for {name} on {config['data']}: its defaults, where nothing was said")
     try:
-        with folders.alone(folder):
-            run = ready.run(
-                folder / "checkpoint",
-                resume=resume,
-                progress=progress,
-                observe=lambda rows: folders.write_metrics(folder, rows),
-            )
-            with working("drawing from the posterior, writing results", progress):
-                return folders.write_results(folder, run, name, config["ood"], strange_inputs(config, ready.federation))
+        run = ready.run(
+            folder / "checkpoint",
+            resume=resume,
+            progress=progress,
+            observe=lambda rows: folders.write_metrics(folder, rows),
+        )
+        with working("drawing from the posterior, writing results", progress):
+            strange = strange_inputs(config, ready.federation)
+            return folders.write_results(folder, run, name, config["ood"], strange, config["observed_data"])
     except KeyboardInterrupt:
         say(f"stopped; go on with: hierfl run --resume {folder}")
         raise

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError, unknown
+from hierfl.files import user_path
 from hierfl.inference.method import applicable
 
 from . import folder as folders
@@ -221,7 +222,7 @@ def parser_of(module: str, description: str, rows: Iterable[str]) -> argparse.Ar
     """What the commands on domains have in common; ``rows`` are the methods by default."""
     parser = argparse.ArgumentParser(prog=f"python -m hierfl.experiments.{module}", description=description)
     parser.add_argument("--data", default="digit-three")
-    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--data-root", type=user_path)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="+", default=list(rows), metavar="NAME", help="some of the table's names")
     steps = "steps of all methods, other settings of fedv and pfedv"
@@ -229,7 +230,7 @@ def parser_of(module: str, description: str, rows: Iterable[str]) -> argparse.Ar
     for name in ("split", "network", "device"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=user_path, required=True)
     return parser
 
 

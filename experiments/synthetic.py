@@ -25,6 +25,7 @@ import torch
 from hierfl import synthetic as truth
 from hierfl.errors import UserError
 from hierfl.federation import Federation
+from hierfl.files import user_path
 from hierfl.inference import Method, fit
 from hierfl.inference.progress import Bar
 from hierfl.inference.result import Run
@@ -136,7 +137,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--exact", type=int, default=3, help="seeds for the comparison with the exact maximum")
     parser.add_argument("--reading", choices=list(truth.NOISE), default="paper")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=user_path, required=True)
     said = parser.parse_args(arguments)
     if said.seeds < 1 or said.exact < 0:
         raise UserError("--seeds must be at least 1, --exact at least 0")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from hierfl.errors import UserError, unknown
+from hierfl.files import Busy, locked, make_folder
 
 from . import folder as folders
 from .collect import gather, setting_of
@@ -190,7 +191,7 @@ def finished(out: Path, cells: Iterable[C]) -> Iterator[tuple[C, Path, dict[str,
         if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
             raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
         first = about
-        yield cell, folder, json.loads((folder / "summary.json").read_text()), setting
+        yield cell, folder, folders.read_summary(folder), setting
 
 
 def make(
@@ -277,14 +278,14 @@ def _run_all(cells: Sequence[Cell], out: Path, extra: dict[str, Any], progress: 
     say: Callable[[str], None] = (
         (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
     )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for number, cell in enumerate(cells, start=1):
         try:
-            with folders.locked(out / f".{cell.name}.lock", f"{cell} is running in another process"):
+            with locked(out / f".{cell.name}.lock", f"{cell} is running in another process"):
                 if not (out / cell.name / "summary.json").is_file():
                     say(f"cell {number} of {len(cells)}: {cell}")
                 run_cell(cell, out / cell.name, extra, progress)
-        except folders.Busy as busy:
+        except Busy as busy:
             say(str(busy))
         except UserError as error:
             say(f"{cell}: {error}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import UserError
+from .files import replacing
 from .metrics import MANY
 
 if TYPE_CHECKING:
@@ -540,8 +541,7 @@ def save_all(
 
 
 def _save(plt: Any, figure: Any, path: Path) -> Path:
-    part = path.with_name(f".{path.stem}.part.png")
-    figure.savefig(part, metadata={"Software": None})
+    with replacing(path) as part:
+        figure.savefig(part, format="png", metadata={"Software": None})
     plt.close(figure)
-    part.replace(path)
     return path

@@ -6,12 +6,17 @@ coordinate, never padded.
 
 from __future__ import annotations
 
+import io
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from .errors import UserError
+from .files import write_whole
 
 
 def to_inference_data(
@@ -142,8 +147,42 @@ def import_arviz() -> Any:
     return arviz
 
 
+#: permissions of posterior.nc: it holds clients' responses
+OWNER_ALONE = 0o600
+
+
 def write(data: Any, path: Path) -> None:
-    """Writes an InferenceData to ``path``; a file that is there is replaced whole, or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    data.to_netcdf(str(part), engine="h5netcdf")
-    part.replace(path)
+    """Writes an InferenceData to ``path``, readable by its owner alone, whole or not at all.
+
+    It is made in memory: what writes HDF5 to a disk that runs full ends the process.
+    """
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
+    memory = io.BytesIO()
+    with h5netcdf.File(memory, "w") as file:
+        file.attrs.update(data.attrs)
+        for group in data.groups():
+            dataset = data[group]
+            packed = {name: {"zlib": True} for name, v in dataset.variables.items() if v.dtype.kind in "biuf"}
+            dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"), encoding=packed)
+    write_whole(path, memory.getvalue(), mode=OWNER_ALONE)
+
+
+def read(path: Path) -> Any:
+    """The InferenceData of a file.
+
+    Raises:
+        UserError: if it is damaged, or none.
+    """
+    az = import_arviz()
+    try:  # (an absolute path: xarray expands a ~ of its own)
+        data = az.from_netcdf(os.path.abspath(path))
+    except FileNotFoundError as error:
+        raise UserError(f"no file {path}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{path} is damaged, or no posterior: {error}") from error
+    lacking = [group for group in ("log_likelihood", "constant_data") if group not in data.groups()]
+    if lacking:
+        raise UserError(f"{path} is damaged: it has no group {lacking[0]}")
+    return data

@@ -326,7 +326,7 @@ def panels(data: Any) -> dict[str, Callable[[Any], Any]]:
         drawn["trace"] = lambda ax: trace(data, worst, ax)
         drawn["rank"] = lambda ax: rank(data, worst, ax)
         drawn["ess"] = lambda ax: ess_evolution(data, worst, ax)
-    if "posterior_predictive" in data.groups():
+    if {"posterior_predictive", "observed_data"} <= set(data.groups()):
         drawn["predictive-check"] = lambda ax: predictive_check(data, ax)
         drawn["predictive-check-clients"] = lambda ax: predictive_check_by_client(data, ax)
     return drawn

@@ -2,14 +2,13 @@
 
 A checkpoint is two files: ``state-ROUND.safetensors`` and ``checkpoint.json``, which names it with its digest. Both
 are written under a temporary name and renamed, the json last: at every moment the json on disk describes a state
-that is complete.
+that is complete. The json holds a checksum of itself, so that damage that still parses is noticed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from hierfl.errors import UserError
+from hierfl.files import replacing, sync_folder, write_whole
+from hierfl.schema import Number, Schema, check, read_json
 
 from .method import State
 
 FORMAT = 1
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Puts ``data`` at ``path`` so that a reader, or a crash, sees either the old file or the new one."""
-    part = path.with_name(f".{path.name}.part")
-    with open(part, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+#: what checkpoint.json must hold, whatever else is said in it
+RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum?": str}
 
 
 def save(folder: Path, state: State, about: dict[str, Any]) -> None:
@@ -41,17 +34,19 @@ def save(folder: Path, state: State, about: dict[str, Any]) -> None:
         state: {name: tensor}, any device.
         about: json values, among them "round".
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        sync_folder(folder.parent)
     target = folder / f"state-{about['round']:06d}.safetensors"
-    part = folder / f".{target.name}.part"
     try:
-        save_file({k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, part)
+        with replacing(target) as part:
+            save_file({k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, part)
+            digest = _digest(part)
     except SafetensorError as error:  # a full disk, for one
-        raise OSError(f"{part} cannot be written: {error}") from error
-    digest = _digest(part)
-    os.replace(part, target)
+        raise OSError(f"{target} cannot be written: {error}") from error
     record = {**about, "format": FORMAT, "state": target.name, "digest": digest}
-    write_atomically(folder / "checkpoint.json", (json.dumps(record, indent=1) + "\n").encode())
+    record["checksum"] = _checksum(record)
+    write_whole(folder / "checkpoint.json", (json.dumps(record, indent=1) + "\n").encode())
     for old in folder.glob("*state-*.safetensors*"):
         if old.name != target.name:
             old.unlink()
@@ -66,24 +61,41 @@ def load(folder: Path) -> tuple[State, dict[str, Any]]:
     Raises:
         UserError: if there is none, or it is damaged or not one of ours.
     """
-    path = folder / "checkpoint.json"
-    try:
-        record = json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise UserError(f"no checkpoint in {folder}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT or not isinstance(record.get("round"), int):
-        raise UserError(f"{path} is no hierfl checkpoint of format {FORMAT}")
-    state = folder / Path(str(record.get("state"))).name
+    record = read_record(folder)
+    state = folder / Path(record["state"]).name
     if not state.is_file():
         raise UserError(f"checkpoint {folder} lacks {state.name}")
-    if _digest(state) != record.get("digest"):
+    if _digest(state) != record["digest"]:
         raise UserError(f"{state} is truncated or has been changed: it does not match checkpoint.json")
     try:
         return load_file(state), record
     except SafetensorError as error:
         raise UserError(f"{state} is no safetensors file: {error}") from error
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What is said about a checkpoint's tensors.
+
+    Raises:
+        UserError: if there is no checkpoint, or its json is damaged or not one of ours.
+    """
+    path = folder / "checkpoint.json"
+    if not path.is_file():
+        raise UserError(f"no checkpoint in {folder}")
+    record = read_json(path)
+    if record.get("format") != FORMAT:
+        raise UserError(f"{path} is no hierfl checkpoint of format {FORMAT}")
+    check(record, RECORD, path)
+    # (older checkpoints have none)
+    if record.get("checksum", _checksum(record)) != _checksum(record):
+        raise UserError(f"{path} has been changed: it does not match its checksum")
+    return record
+
+
+def _checksum(record: dict[str, Any]) -> str:
+    """Of a record without its checksum."""
+    rest = {k: v for k, v in record.items() if k != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -31,7 +31,9 @@ POINT = "; the guide is a point, so this is training likelihood, and leave-one-o
 Groups = dict[str, dict[str, np.ndarray]]
 
 
-def inference_data(fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float) -> Any:
+def inference_data(
+    fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float, observed: bool = True
+) -> Any:
     """See :meth:`hierfl.inference.run.Run.posterior`; ``rows`` are the clients' places."""
     federation = fitted.federation
     chains, kept = chains_of(fitted)
@@ -61,7 +63,9 @@ def inference_data(fitted: Fitted, draws: int | None, rows: Sequence[int], float
         log_likelihood=gathered("log_likelihood"),
         posterior_predictive=gathered("posterior_predictive"),
         sample_stats=gathered("sample_stats"),
-        observed={"y": np.concatenate([federation.y[federation.train[j]].cpu().numpy() for j in rows])},
+        observed={"y": np.concatenate([federation.y[federation.train[j]].cpu().numpy() for j in rows])}
+        if observed
+        else {},
         obs_client=np.repeat(np.array(names), sizes).tolist(),
         constants=constants,
         about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),

@@ -317,6 +317,7 @@ class Run:
         *,
         float32: bool = False,
         limit: float = 100e6,
+        observed: bool = True,
     ) -> Any:
         """An ArviZ InferenceData with every client's posterior.
 
@@ -331,6 +332,8 @@ class Run:
             clients: only these, by name or place; None for all.
             float32: half the size where the fit is in double precision (tables).
             limit: bytes, about, that the default number of draws must not exceed.
+            observed: whether to hold the training data's responses; without them there is no observed_data. (What
+                log_likelihood and posterior_predictive say of them stays.)
 
         Raises:
             NotFinite: for a model that has diverged.
@@ -342,4 +345,4 @@ class Run:
         rows = list(everyone) if clients is None else [self._row(client) for client in clients]
         if not rows or len(set(rows)) < len(rows):
             raise UserError("posterior takes at least one client, and each once")
-        return inference_data(self.fitted, draws, rows, float32, limit)
+        return inference_data(self.fitted, draws, rows, float32, limit, observed)

@@ -16,6 +16,7 @@ from torch import Tensor
 from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.metrics import over_clients
+from hierfl.schema import AnyOf, Number, Schema, check
 
 from . import checkpoint as checkpoints
 from .draws import has_random_guide
@@ -35,6 +36,12 @@ METRICS = {
         "accuracy", "nll", "brier", "ece", "worst10_accuracy", "accuracy_cv", "accuracy_pooled", "ece_pooled",
     ),
     "regression": ("rmse", "nll", "crps", "coverage90", "rmse_pooled"),
+}  # fmt: skip
+#: what a checkpoint says beside the tensors; a row of metrics has numbers, or nothing where one does not apply
+RECORD: Schema = {
+    "seconds": Number(float, 0), "failed": Number(int, 0), "federation": str, "dtype": str,
+    "metrics": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
+    "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str)},
 }  # fmt: skip
 GLOBAL = ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
 
@@ -307,17 +314,18 @@ class Fit:
         if self.folder is None:
             raise UserError("to resume, say where the checkpoint is")
         state, record = checkpoints.load(self.folder)
+        check(record, RECORD, self.folder / "checkpoint.json")
+        if record["dtype"] != str(self.options.dtype):
+            raise UserError(f"the checkpoint in {self.folder} holds {record['dtype']}, not {self.options.dtype}")
         fresh = self._state()
         grown = ("server/memory/", "server/moved/", "history/", "reports")  # (not there at the beginning)
         extra = {k for k in {**state, **fresh} if k.startswith(grown)}
         if state.keys() - extra != fresh.keys() - extra or any(
-            state[k].shape != v.shape for k, v in fresh.items() if k in state
+            (state[k].shape, state[k].dtype) != (v.shape, v.dtype) for k, v in fresh.items() if k in state
         ):
             raise UserError(f"the checkpoint in {self.folder} belongs to another method, network or federation")
         if record["federation"] != self.federation.digest():
             raise UserError(f"the checkpoint in {self.folder} was made on other data or another split")
-        if record["dtype"] != str(self.options.dtype):
-            raise UserError(f"the checkpoint in {self.folder} holds {record['dtype']}, not {self.options.dtype}")
         other = [k for k, v in self._identity().items() if record["fit"].get(k) != v]
         if other:
             raise UserError(f"the checkpoint in {self.folder} was begun with a different {', '.join(other)}")

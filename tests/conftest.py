@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # tensors are small here: a second thread gains nothing, and fights over the cores with whatever else runs;
 # set before torch is imported, and inherited by the processes that tests start
 os.environ["OMP_NUM_THREADS"] = "1"
+# what is remembered of a user is not remembered of whoever runs the tests; inherited, too
+os.environ["HIERFL_STATE"] = tempfile.mkdtemp(prefix="hierfl-state-")
 
 import numpy as np
 import pyro
@@ -23,6 +27,13 @@ from hierfl.networks import Architecture, architecture
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder() -> Iterator[None]:
+    """What was remembered is forgotten at the end."""
+    yield
+    shutil.rmtree(os.environ["HIERFL_STATE"])
 
 
 @pytest.fixture(autouse=True)

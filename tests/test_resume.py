@@ -63,7 +63,7 @@ def without_clock(folder: Path) -> dict[str, object]:
     files["summary.json"] = {k: v for k, v in summary.items() if k != "seconds_per_round"}
     record = json.loads((folder / "checkpoint/checkpoint.json").read_text())
     record["metrics"] = [{k: v for k, v in row.items() if k != "seconds"} for row in record["metrics"]]
-    files["checkpoint/checkpoint.json"] = {k: v for k, v in record.items() if k != "seconds"}
+    files["checkpoint/checkpoint.json"] = {k: v for k, v in record.items() if k not in ("seconds", "checksum")}
     return files
 
 

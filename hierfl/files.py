@@ -1,0 +1,143 @@
+"""Files of ours: written whole or not at all, by one process at a time, at the paths that users say.
+
+A file is written under another name beside its own, brought to the disk, and renamed; then its folder is brought to the
+disk, too. So a reader, a kill or a power failure sees the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import UserError
+
+#: what begins and ends the name of a file that is being written: ``.NAME.part``
+PART = ".part"
+
+
+def user_path(text: str | Path) -> Path:
+    """A path as a user says it, ``~`` expanded.
+
+    Raises:
+        UserError: for an empty one, one that no file can have, or the ``~`` of somebody unknown.
+    """
+    if not str(text):
+        raise UserError("a path is empty")
+    if "\0" in str(text):
+        raise UserError(f"{str(text)!r} is no path: it holds a null character")
+    try:
+        os.fsencode(str(text))
+        return Path(text).expanduser()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{str(text)!r} is no path: it cannot be encoded ({error.reason})") from error
+    except RuntimeError as error:
+        raise UserError(f"{text}: {error}") from error
+
+
+def part_of(path: Path) -> Path:
+    """The name under which a file is written before it is renamed."""
+    return path.with_name(f".{path.name}{PART}")
+
+
+@contextmanager
+def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
+    """Gives a name to write to; what is there at the end replaces ``path`` whole. After an error nothing has changed.
+
+    Args:
+        path: the file.
+        mode: its permissions; None for what the process gives new files.
+    """
+    part = part_of(path)
+    try:
+        yield part
+        with open(part, "rb+") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        if isinstance(error, OSError) and error.errno and not error.filename:  # (a full disk does not say whose)
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    sync_folder(path.parent)
+
+
+def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replaces a file by ``data``, whole or not at all; see :func:`replacing`.
+
+    A file with permissions of its own has them before there is anything in it.
+    """
+    with replacing(path) as part:
+        permissions = 0o666 if mode is None else mode
+        part.unlink(missing_ok=True)  # (a killed process's, with permissions of its own)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions), "wb") as file:
+            file.write(data)
+
+
+def make_folder(path: Path) -> None:
+    """A folder, and those above it, where it is not there.
+
+    Raises:
+        UserError: where there is a file of that name.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UserError(f"{error.filename or path} is no folder") from error
+
+
+def check_writable(path: Path) -> None:
+    """Finds out whether a file can be written, before anything is run for it; its folder is made.
+
+    Raises:
+        UserError: for a folder.
+        OSError: where nothing can be written.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, and a file is to be written")
+    make_folder(path.parent)
+    part_of(path).touch()
+    part_of(path).unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Brings a folder's entries to the disk: without it a power failure may undo a rename."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether a file is one that a killed process leaves: a lock, or one that was being written."""
+    return path.name == ".lock" or (path.name.startswith(".") and PART in path.name)
+
+
+class Busy(UserError):
+    """Another process is at it."""
+
+
+@contextmanager
+def locked(path: Path, words: str) -> Iterator[None]:
+    """Holds a lock file for this process; it stays there, since a lock that is deleted excludes nobody.
+
+    Raises:
+        Busy: with these words, if another one has it.
+    """
+    lock = FileLock(str(path), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise Busy(words) from error
+    try:
+        yield
+    finally:
+        lock.release()
