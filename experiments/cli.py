@@ -44,6 +44,18 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [defaul
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")]
 
 
+def _offline(context: typer.Context, said: bool) -> bool:
+    """Forbids downloads while the command runs."""
+    if said:
+        from hierfl.vision import offline
+
+        context.with_resource(offline())
+    return said
+
+
+Offline = Annotated[bool, typer.Option("--offline", callback=_offline, help="Download nothing (HIERFL_OFFLINE=1).")]
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
@@ -61,6 +73,7 @@ def run(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one.")] = "",
     data: Data = None,
     data_root: DataRoot = None,
+    offline: Offline = False,
     clients: Clients = None,
     split: Split = None,
     rounds: Rounds = None,
@@ -206,6 +219,7 @@ def ablate(
     method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],
     data: Data = None,
     data_root: DataRoot = None,
+    offline: Offline = False,
     clients: Clients = None,
     split: Split = None,
     rounds: Rounds = None,
@@ -280,6 +294,7 @@ def _show_comparison(found: Comparison, folder: Path) -> None:
 def report(
     folder: Annotated[Path, typer.Argument(metavar="RUN|COMPARISON", help="A finished run, or a comparison.")],
     data_root: Annotated[Path | None, typer.Option(help="Where data sets lie, if elsewhere.")] = None,
+    offline: Offline = False,
     features: Annotated[bool, typer.Option(help="Draw a network's features, which needs the data.")] = True,
     rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no list.")] = False,
@@ -301,6 +316,7 @@ def table(
     methods: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these methods.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many, from 0. [default: the paper's]")] = None,
     data_root: DataRoot = None,
+    offline: Offline = False,
     device: Device = None,
     collect: Annotated[bool, typer.Option("--collect", help="Run nothing, collect what has finished.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of its runs. [default: ./runs/table-NAME]")] = None,
@@ -333,6 +349,7 @@ def tune(
     data: Data = None,
     budget: Annotated[int, typer.Option(help="How many settings are run.")] = 6,
     data_root: DataRoot = None,
+    offline: Offline = False,
     clients: Clients = None,
     split: Split = None,
     rounds: Rounds = None,
@@ -483,6 +500,7 @@ def main() -> NoReturn:
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     keep_memory()
+    _refuse_empty(sys.argv[1:])
     try:
         code = app(standalone_mode=False)
     except UserError as error:
@@ -501,6 +519,14 @@ def main() -> NoReturn:
             sys.exit(130)
         raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An empty value (of an unset variable, say) is not "nothing was said", and an empty path is not this folder."""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if not argument or (argument.startswith("--") and argument.endswith("=") and argument.count("=") == 1):
+            option = (argument or before).removesuffix("=")
+            _fail(f"{option} is empty" if option.startswith("-") else "an argument is empty")
 
 
 def _fail(message: str) -> NoReturn:

@@ -15,6 +15,7 @@ import torch
 from hierfl import datasets, tables
 from hierfl.errors import UserError
 from hierfl.federation import Federation
+from hierfl.foreign import located, regular_file
 from hierfl.formulas import from_formula
 from hierfl.inference.method import applicable, make_settings
 from hierfl.inference.options import Options
@@ -43,6 +44,9 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     Raises:
         UserError: for anything that cannot be used.
     """
+    empty = [name for name, value in {"data": data, **given}.items() if value == ""]
+    if empty:
+        raise UserError(f"--{empty[0].replace('_', '-')} is empty; leave it out for what is usual")
     loaded = methods.load(method)
     data = data or ("radon-like" if loaded.cls.tabular else "digits")
     default, said = datasets.defaults(data), {k: v for k, v in given.items() if v is not None}
@@ -50,8 +54,8 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     run = {
         "method": loaded.reference,
         "method_digest": loaded.digest,
-        "data": str(Path(data).resolve()) if data.endswith((".npz", ".csv")) else data,
-        "data_root": str(Path(said.get("data_root", "data")).resolve()),
+        "data": str(regular_file(data)) if data.endswith((".npz", ".csv")) else data,
+        "data_root": str(located(said.get("data_root", "data"))),
         "clients": said.get("clients", default.clients),
         "split": said.get("split", default.split or "natural"),
         "validation": said.get("validation", 0.1),
@@ -238,7 +242,7 @@ def resume(folder: Path, progress: bool, place: Mapping[str, Any] | None = None)
     config = folders.read_config(folder)
     _unchanged(folder, config)
     if place:
-        config["run"] |= {k: str(Path(v).resolve()) if k == "data_root" else v for k, v in place.items()}
+        config["run"] |= {k: str(located(v)) if k == "data_root" else v for k, v in place.items()}
     with working("loading data", progress):
         ready, name = build(config)
     if place:
@@ -328,7 +332,7 @@ def draw_features(folder: Path, config: dict[str, Any], data_root: Path | None, 
 
     _unchanged(folder, config)
     if data_root is not None:
-        config["run"]["data_root"] = str(data_root.resolve())
+        config["run"]["data_root"] = str(located(data_root))
     with working("loading data", progress):
         ready, name = build(config)
         run = ready.run(folder / "checkpoint", resume=True, progress=False)
