@@ -22,7 +22,7 @@ from .foreign import check_size, open_regular, read_bytes, reading, shown
 # -- .npz --------------------------------------------------------------------------------------------------------------
 
 #: bytes that are unpacked at a time
-STEP = 2**24
+STEP = 2**18
 
 
 def read_npz(path: Path | str, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:

@@ -167,7 +167,7 @@ def reading(path: Path | str, what: str) -> Iterator[None]:
     except UserError:
         raise
     except MemoryError as error:
-        raise UserError(f"{shown(path)} needs more memory than there is") from error
+        raise UserError(f"{shown(path)} is damaged, or needs more memory than there is") from error
     except DAMAGED as error:
         damaged(path, what, error)
 

@@ -14,7 +14,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from tarfile import TarError
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -130,7 +132,7 @@ def _download(name: str, layout: Layout, root: Path, advice: str) -> None:
     log.warning("%s is not in %s: downloading %s from %s", name, shown(root), layout.size, places)
     try:
         layout.fetch(sets, root)
-    except DAMAGED as error:
+    except (*DAMAGED, HTTPException, TarError) as error:
         detail = " ".join(str(error).split())
         for folder in sorted([*(root / layout.folder).rglob("*"), root / layout.folder, root], reverse=True):
             if folder.is_dir() and not any(folder.iterdir()):
@@ -250,11 +252,15 @@ def read_matlab_digits(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _usps(root: Path) -> Images:
     """The postal service's digits (Hull, 1994)."""
-    return Images(*(array for file in ("usps.bz2", "usps.t.bz2") for array in _numbered(root / "USPS" / file)))
+    return Images(*(array for file in ("usps.bz2", "usps.t.bz2") for array in read_usps(root / "USPS" / file)))
 
 
-def _numbered(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 1, 16, 16) and labels of lines "LABEL 1:VALUE ... 256:VALUE", labels from 1, values from -1 to 1."""
+def read_usps(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, 1, 16, 16) and labels of lines "LABEL 1:VALUE ... 256:VALUE", labels from 1, values from -1 to 1.
+
+    Raises:
+        UserError: for anything else.
+    """
     rows, labels = [], []
     text = read_text(path, "a file of USPS's", packed=True)
     with reading(path, "file of USPS's"):
