@@ -10,7 +10,7 @@ import typer
 
 from hierfl.errors import UserError
 
-from .launch import keep_memory
+from .launch import keep_memory, refuse_empty
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -500,8 +500,8 @@ def main() -> NoReturn:
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     keep_memory()
-    _refuse_empty(sys.argv[1:])
     try:
+        refuse_empty(sys.argv[1:])
         code = app(standalone_mode=False)
     except UserError as error:
         _fail(str(error))
@@ -519,14 +519,6 @@ def main() -> NoReturn:
             sys.exit(130)
         raise
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _refuse_empty(arguments: list[str]) -> None:
-    """An empty value (of an unset variable, say) is not "nothing was said", and an empty path is not this folder."""
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        if not argument or (argument.startswith("--") and argument.endswith("=") and argument.count("=") == 1):
-            option = (argument or before).removesuffix("=")
-            _fail(f"{option} is empty" if option.startswith("-") else "an argument is empty")
 
 
 def _fail(message: str) -> NoReturn:

@@ -51,10 +51,11 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     data = data or ("radon-like" if loaded.cls.tabular else "digits")
     default, said = datasets.defaults(data), {k: v for k, v in given.items() if v is not None}
     _check_kind(loaded, data, said)
+    wanted = "a .csv with a header" if tables.is_table(data) else f"an .npz with {', '.join(datasets.ARRAYS)}"
     run = {
         "method": loaded.reference,
         "method_digest": loaded.digest,
-        "data": str(regular_file(data)) if data.endswith((".npz", ".csv")) else data,
+        "data": str(regular_file(data, wanted)) if data.endswith((".npz", ".csv")) else data,
         "data_root": str(located(said.get("data_root", "data"))),
         "clients": said.get("clients", default.clients),
         "split": said.get("split", default.split or "natural"),

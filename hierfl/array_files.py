@@ -73,7 +73,7 @@ def _member(path: Path | str, packed: zipfile.ZipFile, name: str, member: zipfil
             raise ValueError(f"{size} bytes are declared by shape {shape} of {dtype}, {member.file_size} are there")
         # (empty memory costs nothing until it is filled, so that a false declaration takes none)
         flat = np.empty(count, dtype=dtype)
-        view, done = memoryview(flat.view(np.uint8) if count else b"").cast("B"), 0
+        view, done = flat.view(np.uint8).data if count else memoryview(b""), 0
         while done < size:
             got = stream.readinto(view[done : done + STEP])  # type: ignore[attr-defined]
             if not got:
@@ -213,7 +213,7 @@ def _matrix(data: memoryview, order: str) -> tuple[str, np.ndarray] | None:
     if kind not in _STORED:
         raise ValueError(f"numbers of type {kind}")
     shape = struct.unpack(f"{order}{len(dimensions) // 4}i", dimensions)
-    stored = np.frombuffer(values, np.dtype(_STORED[kind]).newbyteorder(order))
+    stored = np.frombuffer(values, np.dtype(order + _STORED[kind]))
     if min(shape, default=0) < 0 or math.prod(shape) != len(stored):
         raise ValueError(f"shape {shape[:8]} is declared, {len(stored)} numbers are there")
     return bytes(name).decode("ascii"), stored.astype(_CLASSES[flag & 0xFF]).reshape(shape, order="F")
