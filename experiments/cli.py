@@ -11,7 +11,7 @@ import typer
 from hierfl.errors import UserError
 from hierfl.files import user_path
 
-from .launch import keep_memory
+from .launch import keep_memory, refuse_empty
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,6 +48,18 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [defaul
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")]
 
 
+def _offline(context: typer.Context, said: bool) -> bool:
+    """Forbids downloads while the command runs."""
+    if said:
+        from hierfl.vision import offline
+
+        context.with_resource(offline())
+    return said
+
+
+Offline = Annotated[bool, typer.Option("--offline", callback=_offline, help="Download nothing (HIERFL_OFFLINE=1).")]
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
@@ -65,6 +77,7 @@ def run(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one.")] = "",
     data: Data = None,
     data_root: DataRoot = None,
+    offline: Offline = False,
     clients: Clients = None,
     split: Split = None,
     rounds: Rounds = None,
@@ -234,6 +247,7 @@ def ablate(
     method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],
     data: Data = None,
     data_root: DataRoot = None,
+    offline: Offline = False,
     clients: Clients = None,
     split: Split = None,
     rounds: Rounds = None,
@@ -316,6 +330,7 @@ def report(
     data_root: Annotated[
         Path | None, typer.Option(parser=user_path, metavar="DIR", help="Where data sets lie, if elsewhere.")
     ] = None,
+    offline: Offline = False,
     features: Annotated[bool, typer.Option(help="Draw a network's features, which needs the data.")] = True,
     rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
     trust_code: TrustCode = False,
@@ -339,6 +354,7 @@ def table(
     methods: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these methods.")] = None,
     seeds: Annotated[int | None, typer.Option(help="How many, from 0. [default: the paper's]")] = None,
     data_root: DataRoot = None,
+    offline: Offline = False,
     device: Device = None,
     collect: Annotated[bool, typer.Option("--collect", help="Run nothing, collect what has finished.")] = False,
     out: Annotated[
@@ -374,6 +390,7 @@ def tune(
     data: Data = None,
     budget: Annotated[int, typer.Option(help="How many settings are run.")] = 6,
     data_root: DataRoot = None,
+    offline: Offline = False,
     clients: Clients = None,
     split: Split = None,
     rounds: Rounds = None,
@@ -531,6 +548,7 @@ def main() -> NoReturn:
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     keep_memory()
     try:
+        refuse_empty(sys.argv[1:])
         code = app(standalone_mode=False)
     except UserError as error:
         _fail(str(error))

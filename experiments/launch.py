@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hierfl.errors import UserError
 
@@ -17,6 +17,7 @@ def launch(main: Callable[[list[str]], None]) -> None:
     """Runs a module's command with the arguments of the process."""
     keep_memory()
     try:
+        refuse_empty(sys.argv[1:])
         main(sys.argv[1:])
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -27,6 +28,18 @@ def launch(main: Callable[[list[str]], None]) -> None:
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         sys.exit(130)
+
+
+def refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty value (of an unset variable, say) is not "nothing was said", and an empty path is not this folder.
+
+    Raises:
+        UserError: for one.
+    """
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if not argument or (argument.startswith("--") and argument.find("=") == len(argument) - 1):
+            option = (argument or before).removesuffix("=")
+            raise UserError(f"{option} is empty" if option.startswith("-") else "an argument is empty")
 
 
 def keep_memory() -> bool:

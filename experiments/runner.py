@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from hierfl import datasets, tables
+from hierfl.datasets import ARRAYS
 from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.files import user_path
+from hierfl.foreign import located, regular_file
 from hierfl.formulas import from_formula
 from hierfl.inference.method import applicable, make_settings
 from hierfl.inference.options import Options
@@ -45,6 +47,9 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     Raises:
         UserError: for anything that cannot be used.
     """
+    empty = [name for name, value in {"data": data, **given}.items() if value == ""]
+    if empty:
+        raise UserError(f"--{empty[0].replace('_', '-')} is empty; leave it out for what is usual")
     loaded = methods.load(method)
     data = data or ("radon-like" if loaded.cls.tabular else "digits")
     default, said = datasets.defaults(data), {k: v for k, v in given.items() if v is not None}
@@ -64,7 +69,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         "evaluate_every": said.get("evaluate_every", default.evaluate_every),
         "quorum": said.get("quorum", default.quorum),
         "idle": said.get("idle", "train"),
-        "ood": said.get("ood", ""),
+        "ood": _absolute("ood", said.get("ood", "")),
         "draws": said.get("draws", 20),
         "observed_data": said.get("observed_data", True),
         "seed": said.get("seed", 0),
@@ -277,9 +282,13 @@ def _elsewhere(run: dict[str, Any], place: Mapping[str, Any] | None, method: str
 
 
 def _absolute(option: str, value: Any) -> Any:
-    """Paths of data as they are kept in a configuration."""
-    is_path = option == "data_root" or (option == "data" and str(value).endswith((".npz", ".csv")))
-    return str(user_path(value).resolve()) if is_path else value
+    """Paths of data as they are kept in a configuration: a data set's name stays."""
+    if option == "data_root":
+        return str(located(value))
+    if option in ("data", "ood") and str(value).endswith((".npz", ".csv")):
+        is_table = str(value).endswith(".csv")
+        return str(regular_file(value, "a .csv with a header" if is_table else f"an .npz with {', '.join(ARRAYS)}"))
+    return value
 
 
 def _restored(folder: Path, config: dict[str, Any], progress: bool, trust_code: bool) -> tuple[Fit, str]:

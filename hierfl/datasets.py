@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from .array_files import read_npz
 from .domains import DIGIT_FIVE, DIGIT_THREE
 from .errors import UserError, unknown
+from .foreign import located, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -249,9 +251,10 @@ def load(name: str, root: Path, seed: int = 0) -> Pool:
     """
     if name.endswith(".npz"):
         return load_npz(Path(name))
-    if Path(name).is_file() and name not in DATASETS:
-        raise UserError(f"{name} is no .npz file")
-    if (root / f"{name}.npz").is_file():
+    if name not in DATASETS and os.path.isfile(located(name)):
+        raise UserError(f"{shown(name)} is no .npz file")
+    root = located(root)
+    if os.path.lexists(root / f"{name}.npz"):
         pool = load_npz(root / f"{name}.npz")
     elif name in DATASETS:
         known = DATASETS[name]
@@ -281,7 +284,7 @@ OPTIONAL = ("fine_train", "fine_test", "client_train", "client_test")
 
 
 def load_npz(path: Path) -> Pool:
-    """A pool from an ``.npz`` file.
+    """A pool from an ``.npz`` file (``~`` is expanded).
 
     It must hold x_train, y_train, x_test and y_test, and may hold fine_train and fine_test (subclasses), client_train
     and client_test (whose each example is; then ``natural`` is a split). Integer targets are labels, floats are
@@ -289,13 +292,11 @@ def load_npz(path: Path) -> Pool:
     channel, other inputs are used as they are. Object arrays are refused: nothing is ever unpickled.
 
     Raises:
-        UserError: for a file that is missing or no ``.npz``, a missing or object array, shapes that do not fit,
-            inputs that are not finite, labels that are no 0..K-1.
+        UserError: for a file that is missing, damaged, too large (see :func:`hierfl.foreign.byte_limit`) or no
+            ``.npz``, a missing or object array, shapes that do not fit, inputs that are not finite, labels that are
+            no 0..K-1.
     """
-    if not path.is_file():
-        raise UserError(f"no file {path}; it should be an .npz with {', '.join(ARRAYS)}")
-    with open(path, "rb") as stream:
-        arrays = _read_npz(path, stream)
+    arrays = read_npz(path, ARRAYS, OPTIONAL)
     required = (arrays.pop(k) for k in ARRAYS)
     return make_pool(
         path.stem,
@@ -305,27 +306,6 @@ def load_npz(path: Path) -> Pool:
         client_train=arrays.get("client_train"),
         client_test=arrays.get("client_test"),
     )
-
-
-def _read_npz(path: Path, stream: BinaryIO) -> dict[str, np.ndarray]:
-    damaged = (zipfile.BadZipFile, ValueError, EOFError, OSError)
-    try:
-        file = np.load(stream, allow_pickle=False)
-    except damaged as error:
-        raise UserError(f"{path} is no .npz file, or a damaged one ({error})") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise UserError(f"{path} is no .npz file but a single array")
-    arrays: dict[str, np.ndarray] = {}
-    missing = [k for k in ARRAYS if k not in file.files]
-    if missing:
-        raise UserError(f"{path} lacks {', '.join(missing)}; it has {', '.join(file.files) or 'nothing'}")
-    for k in (*ARRAYS, *OPTIONAL):
-        if k in file.files:
-            try:
-                arrays[k] = file[k]
-            except damaged as error:
-                raise UserError(f"{path}: array {k} cannot be read without pickle, or is damaged ({error})") from error
-    return arrays
 
 
 def make_pool(
@@ -352,6 +332,8 @@ def make_pool(
             f"{name}: x_train {x_train.dtype}{x_train.shape} and x_test {x_test.dtype}{x_test.shape} "
             "do not fit together"
         )
+    if 0 in x_train.shape[1:]:
+        raise UserError(f"{name}: x_train has shape {x_train.shape}: an input without a number")
     for part, x, others in (
         ("train", x_train, {"y": y_train, "fine": fine_train, "client": client_train}),
         ("test", x_test, {"y": y_test, "fine": fine_test, "client": client_test}),
@@ -359,6 +341,8 @@ def make_pool(
         for what, a in others.items():
             if a is not None and np.shape(a) != (len(x),):
                 raise UserError(f"{name}: {what}_{part} has shape {np.shape(a)}, not ({len(x)},) as x_{part} asks")
+            if a is not None and what != "y":
+                _check_marks(f"{name}: {what}_{part}", np.asarray(a), "biufU" if what == "client" else "biuf")
     if not len(x_train):
         raise UserError(f"{name}: x_train is empty")
     if (fine_train is None) != (fine_test is None) or (client_train is None) != (client_test is None):
@@ -392,6 +376,14 @@ def _subclasses(
     return number[: len(y_train)], number[len(y_train) :]
 
 
+def _check_marks(where: str, marks: np.ndarray, kinds: str) -> None:
+    """Refuses clients or subclasses that cannot be told apart."""
+    if marks.dtype.kind not in kinds:
+        raise UserError(f"{where} holds {marks.dtype}, not {'names' if 'U' in kinds else 'numbers'}")
+    if marks.dtype.kind == "f" and not np.isfinite(marks).all():
+        raise UserError(f"{where} holds values that are NaN or infinite")
+
+
 def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
     x = np.asarray(x)
     if x.dtype.kind not in "biuf":
@@ -402,7 +394,8 @@ def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
         )
     if x.dtype == np.uint8:
         return x
-    x = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    with np.errstate(over="ignore"):  # (a number beyond the type is infinite, which is refused)
+        x = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
     if not np.isfinite(x).all():
         raise UserError(f"{name}: {array} holds {int((~np.isfinite(x)).sum())} values that are NaN or infinite")
     return x
@@ -417,7 +410,8 @@ def _check_targets(
         if not np.isfinite(y).all():
             raise UserError(f"{name}: {part} holds values that are NaN or infinite")
     if task == "regression":
-        return y_train.astype(np.float64), y_test.astype(np.float64), 0
+        with np.errstate(over="ignore"):
+            return y_train.astype(np.float64), y_test.astype(np.float64), 0
     both = np.concatenate([y_train, y_test])
     if (both != np.floor(both)).any() or both.min() < 0:
         raise UserError(f"{name}: labels must be whole numbers from 0, not {both.min()}..{both.max()}")

@@ -7,6 +7,7 @@ own fonts. They are then other data of the same kind, and the pool's ``origin`` 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from .errors import UserError
+from .foreign import check_size, read_picture, read_text, shown
+from .vision import read_matlab_digits
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -50,7 +53,7 @@ def mnist_m(root: Path, mnist: Callable[[], Arrays]) -> Made:
     Raises:
         UserError: for published files that are incomplete.
     """
-    if (root / MNIST_M["train"][1]).is_file():
+    if os.path.lexists(root / MNIST_M["train"][1]):
         parts = [_listed(root / folder, root / names) for folder, names in MNIST_M.values()]
         return Made(*parts[0], *parts[1])
     x_train, y_train, x_test, y_test = mnist()
@@ -60,21 +63,27 @@ def mnist_m(root: Path, mnist: Callable[[], Arrays]) -> Made:
 
 
 def _listed(folder: Path, names: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Pictures and labels from a folder and a list of its files."""
-    from PIL import Image
-
+    """Pictures (of one size) and labels from a folder and a list of its files."""
     if not names.is_file():
         raise UserError(f"mnist-m is incomplete: no file {names}")
-    images, labels = [], []
-    for line in names.read_text().split("\n"):
-        if not line.strip():
-            continue
-        name, _, label = line.strip().rpartition(" ")
-        if not (folder / name).is_file() or not label.isdigit():
-            raise UserError(f"mnist-m is incomplete: {names} speaks of {line.strip()!r}, which is not in {folder}")
-        with Image.open(folder / name) as picture:
-            images.append(np.moveaxis(np.asarray(picture.convert("RGB")), -1, 0))
+    images: list[np.ndarray] = []
+    labels = []
+    lines = [line.strip() for line in read_text(names, "mnist-m's list of FILE LABEL").split("\n") if line.strip()]
+    for line in lines:
+        name, _, label = line.rpartition(" ")
+        # (a name out of a list must not lead elsewhere)
+        plain = name == os.path.basename(name) and (folder / name).is_file()
+        if not plain or label not in map(str, range(10)):
+            raise UserError(f"mnist-m is incomplete: {names} speaks of {shown(line)!r}, which is not in {folder}")
+        picture = np.moveaxis(read_picture(folder / name), -1, 0)
+        if images and picture.shape != images[0].shape:
+            raise UserError(f"mnist-m: {folder / name} has another size than those before it")
+        if not images:
+            check_size(names, len(lines) * picture.nbytes, "all its pictures")
+        images.append(picture)
         labels.append(int(label))
+    if not images:
+        raise UserError(f"mnist-m is incomplete: {names} is empty")
     return np.stack(images), np.array(labels, dtype=np.int64)
 
 
@@ -82,14 +91,12 @@ def _photographs(root: Path) -> tuple[list[np.ndarray], str]:
     """Photographs (height, width, 3), and what they are."""
     files = sorted((root / PHOTOGRAPHS).rglob("*.jpg")) if (root / PHOTOGRAPHS).is_dir() else []
     if files:
-        from PIL import Image
-
         found = []
         for path in files:
-            with Image.open(path) as picture:
-                found.append(np.asarray(picture.convert("RGB")))
+            found.append(read_picture(path))
             if min(found[-1].shape[:2]) < 28:
                 raise UserError(f"{path} is smaller than the 28x28 pixels of a digit")
+            check_size(root / PHOTOGRAPHS, sum(picture.nbytes for picture in found), "all its photographs")
         return found, f"{len(files)} photographs of {PHOTOGRAPHS}"
     from sklearn.datasets import load_sample_images
 
@@ -129,25 +136,11 @@ def synthetic_digits(root: Path) -> Made:
     Raises:
         UserError: for a published file without its companion, or that cannot be read.
     """
-    if any((root / name).is_file() for name in SYNTHETIC.values()):
-        parts = [_matlab(root / name) for name in SYNTHETIC.values()]
+    if any(os.path.lexists(root / name) for name in SYNTHETIC.values()):
+        parts = [read_matlab_digits(root / name) for name in SYNTHETIC.values()]
         return Made(*parts[0], *parts[1])
     train, test = (rendered(n, seed) for n, seed in ((SYNTHETIC_TRAIN, 0), (SYNTHETIC_TEST, 1)))
     return Made(*train, *test, "rendered from matplotlib's fonts")
-
-
-def _matlab(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """X (height, width, 3, N) and y (N, 1) of a .mat file."""
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        arrays = loadmat(path)
-        x, y = arrays["X"], arrays["y"]
-    except (OSError, ValueError, KeyError, NotImplementedError, MatReadError) as error:
-        raise UserError(f"synthetic-digits: {path} is missing or damaged ({error})") from error
-    labels = y.astype(np.int64).reshape(-1)
-    return np.ascontiguousarray(np.transpose(x, (3, 2, 0, 1))), np.where(labels == 10, 0, labels)
 
 
 def rendered(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,23 +20,27 @@ from .errors import UserError
 PART = ".part"
 
 
+def shown(name: object) -> str:
+    """A file's name as it can be printed in one line: what is not printable is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(name))
+
+
 def user_path(text: str | Path) -> Path:
     """A path as a user says it, ``~`` expanded.
 
     Raises:
-        UserError: for an empty one, one that no file can have, or the ``~`` of somebody unknown.
+        UserError: for a name that is empty, no valid text, or has no home directory to expand to.
     """
     if not str(text):
-        raise UserError("a path is empty")
-    if "\0" in str(text):
-        raise UserError(f"{str(text)!r} is no path: it holds a null character")
+        raise UserError("an empty name is no path")
     try:
-        os.fsencode(str(text))
+        if b"\0" in str(text).encode("utf-8"):
+            raise UserError(f"the name {shown(text)} holds a null character")
         return Path(text).expanduser()
     except UnicodeEncodeError as error:
-        raise UserError(f"{str(text)!r} is no path: it cannot be encoded ({error.reason})") from error
+        raise UserError(f"the name {shown(text)} is not valid UTF-8: rename it") from error
     except RuntimeError as error:
-        raise UserError(f"{text}: {error}") from error
+        raise UserError(f"{shown(text)} cannot be used: {shown(error)}") from error
 
 
 def part_of(path: Path) -> Path:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import blobs
+from conftest import Call, blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierfl import Federation, UserError
 from hierfl.datasets import load, load_npz, make_pool
+from hierfl.experiments.runner import configure
 from hierfl.federation import Examples, buckets, pad
 
 
@@ -218,6 +222,68 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
             load_npz(tmp_path / f"{name}.npz")
     with pytest.raises(UserError, match="no file"):
         load_npz(tmp_path / "absent.npz")
+
+
+def test_what_is_no_file_to_be_read_is_one_line_and_exit_code_2(hierfl: Call, tmp_path: Path) -> None:
+    os.mkfifo("pipe.npz")
+    Path("loop.npz").symlink_to("loop.npz")
+    Path("folder.npz").mkdir()
+    np.savez("data.npz", **arrays())
+    raw = bytearray(Path("data.npz").read_bytes())
+    raw[raw.index(b"PK\1\2") + 8] |= 1
+    Path("encrypted.npz").write_bytes(raw)
+    with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        head = b"{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999999, 3)}\n"
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            file.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head + bytes(5000))
+    for name, words in (
+        ("pipe.npz", "is a named pipe, not a regular file"), ("loop.npz", "[Ss]ymlink loop|circle"),
+        ("folder.npz", "is a directory"), ("lone\udc80.npz", "not valid UTF-8"), ("encrypted.npz", "is encrypted"),
+        ("bomb.npz", "GiB, more than"), ("absent.npz", "no file"), ("~nobody-of-this-name/x.npz", "home"),
+    ):  # fmt: skip
+        for options in (("--data", name), ("--data-root", ".", "--data", name.removesuffix(".npz"))):
+            if name.startswith("~") and len(options) == 4:
+                continue
+            code, out, err = hierfl("run", "fedavg", *options, "-J", 2, "-T", 1, "--out", "run")
+            assert (code, out) == (2, ""), (name, err)
+            assert re.fullmatch(r"(loading data[^\n]*\n)?error: [^\n]+\n", err), err
+            if name != "absent.npz" and not name.startswith("lone"):
+                assert re.search(words, err), err
+            assert not Path("run").exists()
+
+
+def test_a_home_directory_is_expanded(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    np.savez(tmp_path / "home" / "mine.npz", **arrays())
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    common = ("-J", 2, "--split", "iid", "-T", 1, "--quiet", "--out")
+    assert hierfl("run", "fedavg", "--data=~/mine.npz", *common, "a")[0] == 0
+    assert hierfl("run", "fedavg", "--data", "mine", "--data-root=~", *common, "b")[0] == 0
+    assert f'data_root = "{tmp_path}/home"' in Path("b/config.toml").read_text()
+    assert Federation.from_npz("~/mine.npz", clients=2, split="iid").clients == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("run", "fedavg", "--data", ""), ("run", "fedavg", "--data="), ("run", "fedavg", "--data-root", ""),
+        ("run", "fedavg", "--ood", ""), ("run", "fedavg", "--network", ""), ("run", "fedavg", "--split="),
+        ("run", "fedavg", "--out", ""), ("run", "fedavg", "-T", "1", "--device", ""), ("run", "--resume", ""),
+        ("tune", "fedavg", "--data", ""), ("ablate", "pfedvem", "--data", ""), ("table", "pfedvem-1", "--data", ""),
+        ("run", "mixed-effects", "--formula", ""), ("report", ""), ("run", ""),
+    ],
+)  # fmt: skip
+def test_an_empty_option_is_refused_and_is_not_as_if_it_were_not_said(options: tuple[str, ...], hierfl: Call) -> None:
+    code, _, err = hierfl(*options)
+    assert code == 2
+    assert re.fullmatch(r"error: .*is empty\n", err)
+    assert not Path("runs").exists()
+
+
+def test_an_empty_option_is_refused_by_a_configuration_too() -> None:
+    for data, said in (("", {}), (None, {"split": ""}), (None, {"network": ""}), (None, {"ood": ""})):
+        with pytest.raises(UserError, match="is empty"):
+            configure("fedavg", data, said, {})
 
 
 def test_federations_that_make_no_sense_are_refused(small: Federation) -> None:

@@ -184,7 +184,7 @@ def test_home_is_expanded_everywhere(hierfl: Call, tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "~").exists()
     with pytest.raises(UserError, match="home directory"):
         user_path("~nobody-of-this-name/x")
-    for text, words in (("", "a path is empty"), ("a\0b", "null character"), ("\udcff\ud800", "cannot be encoded")):
+    for text, words in (("", "an empty name"), ("a\0b", "null character"), ("\udcff", "not valid UTF-8")):
         with pytest.raises(UserError, match=words):
             user_path(text)
 
