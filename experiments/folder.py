@@ -41,7 +41,7 @@ OF_TABLES = ("formula", "client", "family", "error", "test")
 TYPES: dict[str, Any] = {
     **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle", "ood"), str),
     **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), int),
-    **dict.fromkeys(("validation", "noise", "participation"), (int, float)),
+    **dict.fromkeys(("validation", "noise", "participation", "max_message_ratio"), (int, float)),
 }
 
 
@@ -186,6 +186,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not the configuration of a run")
     run.setdefault("ood", "")
     run.setdefault("idle", "train")  # (runs begun before there was a choice)
+    run.setdefault("max_message_ratio", 1e6)
     for name, kind in TYPES.items():
         value = run.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
