@@ -299,9 +299,10 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise UserError(f"{name} must be a {'whole ' * (kind is int)}number, not {value!r}") from error
     if not math.isfinite(number):
         raise UserError(f"{name} must be finite, not {value!r}")
-    most, least = (MOST, 1) if kind is int else (SINGLE.max, SINGLE.tiny)
-    if number and not least <= abs(number) <= most:
-        raise UserError(f"{name} must be 0 or between {least:.3g} and {most:.3g} in size, not {value!r}")
+    if kind is int and abs(number) > MOST:
+        raise UserError(f"{name} must be at most {MOST} in size, not {value}")
+    if kind is float and number and not SINGLE.tiny <= abs(number) <= SINGLE.max:
+        raise UserError(f"{name} must be 0, or from {SINGLE.tiny:.2g} to {SINGLE.max:.2g} in size, not {value}")
     if limits.get("above") is not None and number <= limits["above"]:
         raise UserError(f"{name} must be above {limits['above']}, not {value}")
     if limits.get("at_least") is not None and number < limits["at_least"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass
 from typing import Literal
@@ -69,11 +68,13 @@ class Options:
         for name, least in (("rounds", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
             check_whole(name, getattr(self, name), least)
         check_whole("seed", self.seed, 0, 2**63 - 1)
-        if not 0 < check_number("participation", self.participation) <= 1:
+        check_number("participation", self.participation)
+        check_number("max_message_ratio", self.max_message_ratio)
+        if not 0 < self.participation <= 1:
             raise UserError(f"participation must lie in (0, 1], not {self.participation}")
-        ratio = check_number("max_message_ratio", self.max_message_ratio)
-        if ratio and not 1 <= ratio <= LARGEST_RATIO:
-            raise UserError(f"max_message_ratio must be 0 (none) or from 1 to {LARGEST_RATIO:g}, not {ratio}")
+        if self.max_message_ratio != 0 and not 1 <= self.max_message_ratio <= LARGEST_RATIO:
+            most = f"{LARGEST_RATIO:g}"
+            raise UserError(f"max_message_ratio must be 0 (none) or from 1 to {most}, not {self.max_message_ratio}")
         if self.dtype not in (torch.float32, torch.float64):
             raise UserError(f"a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
         if self.idle not in (ways := ("train", "rest", "never")):
@@ -95,11 +96,10 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
         raise UserError(f"{name} must be at most {most}, not {value}")
 
 
-def check_number(name: str, value: object) -> float:
-    """The value; a UserError for what is no finite number."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise UserError(f"{name} must be a finite number, not {value!r}")
-    return value
+def check_number(name: str, value: object) -> None:
+    """Raises a UserError for what is no number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"{name} must be a number, not {value!r}")
 
 
 def check_device(name: str) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import logging
+import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import blobs
+from conftest import Call, blobs
+from scipy.optimize import brentq
+from scipy.stats import binom
 from test_invariants import TUTORIAL, network_for
 from torch import Tensor
 
@@ -23,7 +28,7 @@ from hierfl.inference.exchange import newton_step
 from hierfl.inference.gaussians import Gaussian
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
-from hierfl.inference.server import Server
+from hierfl.inference.server import Server, check_participation
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
 from hierfl.networks import Architecture
 
@@ -132,12 +137,12 @@ def check_the_others_are_used(
 
 
 every = pytest.mark.parametrize("case", SENDING, ids=names)
-precisions = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
-
-
-def skip_single_tables(case: tuple[Any, dict[str, Any]], dtype: torch.dtype) -> None:
-    if case[0] is MixedEffects and dtype is torch.float32:
-        pytest.skip("mixed-effects refuses single precision")
+#: (mixed-effects refuses single precision)
+BOTH = [(case, dtype) for dtype in (torch.float32, torch.float64) for case in SENDING]
+BOTH = [(case, dtype) for case, dtype in BOTH if case[0] is not MixedEffects or dtype is torch.float64]
+every_precision = pytest.mark.parametrize(
+    ("case", "dtype"), BOTH, ids=[f"{names(case)}-{str(dtype).removeprefix('torch.')}" for case, dtype in BOTH]
+)
 
 
 def first_of(messages: Messages) -> tuple[str, str]:
@@ -152,10 +157,8 @@ def test_every_method_that_sends_is_tried() -> None:
     assert {case[0].name for case in SENDING} | {"local"} >= METHODS.keys()
 
 
-@every
-@precisions
+@every_precision
 def test_real_messages_have_the_declared_form(case: tuple, dtype: torch.dtype) -> None:
-    skip_single_tables(case, dtype)
     server, messages, clients = honest(case, dtype)
     for group, message in messages.items():
         assert message.keys() == server.forms[group].keys()
@@ -215,10 +218,8 @@ def test_a_message_that_lacks_a_key_is_dropped(case: tuple) -> None:
             check_the_others_are_used(case, torch.float64, spoil)
 
 
-@every
-@precisions
+@every_precision
 def test_a_message_in_another_precision_is_dropped(case: tuple, dtype: torch.dtype) -> None:
-    skip_single_tables(case, dtype)
     other = {torch.float32: torch.float64, torch.float64: torch.float32}
     check_the_others_are_used(
         case, dtype, lambda m: {g: {k: v.to(other[v.dtype]) for k, v in x.items()} for g, x in m.items()}
@@ -284,11 +285,9 @@ def test_a_weight_of_zero_is_dropped() -> None:
     assert tried == ABOVE.keys()
 
 
-@every
-@precisions
+@every_precision
 def test_finite_numbers_whose_sum_overflows_are_dropped(case: tuple, dtype: torch.dtype) -> None:
     """Two of them, each finite: 3e38 in single precision."""
-    skip_single_tables(case, dtype)
     server, messages, clients = honest(case, dtype)
     expected = after(copy.deepcopy(server), rows(messages, 2, CLIENTS), clients[2:])
     for message in messages.values():
@@ -303,11 +302,9 @@ def test_finite_numbers_whose_sum_overflows_are_dropped(case: tuple, dtype: torc
     assert all(torch.allclose(v, expected[k], rtol=near, atol=near) for k, v in server.shared.items())
 
 
-@every
-@precisions
+@every_precision
 def test_the_largest_numbers_let_in_leave_state_and_memory_finite(case: tuple, dtype: torch.dtype) -> None:
     """All clients just below the ceiling, without the bound: neither sums nor an optimiser's squares are infinite."""
-    skip_single_tables(case, dtype)
     server, messages, clients = honest(case, dtype)
     server.max_message_ratio = 0.0
     for message in messages.values():
@@ -580,3 +577,152 @@ def test_a_fault_in_a_rules_code_is_no_void_round(small: Federation, net: Archit
 
     with pytest.raises(KeyError):
         fit(own(Faulty(), net), small, rounds=2, progress=False)
+
+
+# -- options and settings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"device": "hpu"}, "device 'hpu' is not there; available: cpu"),
+        ({"device": "mkldnn"}, "device 'mkldnn' is not there"),
+        ({"device": 0.5}, "device 0.5 is not there"),
+        ({"draws": 1e20}, r"draws must be a whole number of at least 1, not 1e\+20"),
+        ({"draws": 10**20}, "draws must be at most 2147483647"),
+        ({"rounds": True}, "rounds must be a whole number"),
+        ({"rounds": "3"}, "rounds must be a whole number of at least 0, not '3'"),
+        ({"chunk": 2**40}, "chunk must be at most"),
+        ({"seed": -1}, "seed must be at least 0, not -1"),
+        ({"seed": 2**63}, "seed must be at most 9223372036854775807"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"participation": "half"}, "participation must be a number, not 'half'"),
+        ({"participation": float("nan")}, "participation must lie in"),
+        ({"max_message_ratio": 0.5}, r"max_message_ratio must be 0 \(none\) or from 1 to 1e\+15, not 0.5"),
+        ({"max_message_ratio": -1.0}, "max_message_ratio must be 0"),
+        ({"max_message_ratio": float("nan")}, "max_message_ratio must be 0"),
+        ({"max_message_ratio": float("inf")}, "max_message_ratio must be 0"),
+        ({"max_message_ratio": "much"}, "max_message_ratio must be a number"),
+        ({"dtype": torch.int64}, "torch.float32 or torch.float64, not torch.int64"),
+    ],
+)
+def test_options_that_cannot_be(how: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        Options(**how)
+    assert "\n" not in str(error.value)
+
+
+def test_a_seed_may_be_as_large_as_a_configuration_can_hold() -> None:
+    assert Options(seed=2**63 - 1).seed == 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "hpu"], "device 'hpu' is not there"),
+        (["--draws", "100000000000000000000"], "draws must be at most"),
+        (["--draws", "1e20"], "Invalid value for '--draws'"),
+        (["--seed", "99999999999999999999"], "seed must be at most"),
+        (["--rounds", "99999999999999999999"], "rounds must be at most"),
+        (["--max-message-ratio", "0.1"], "max_message_ratio must be 0"),
+        (["--set", "particles=1e20"], "particles must be at most 2147483647 in size, not 1e20"),
+        (["--set", "sigma_0=1e300"], r"sigma_0 must be 0, or from 1.2e-38 to 3.4e+38 in size, not 1e300"),
+        (["--set", "base_lr=1e-300"], "base_lr must be 0, or from 1.2e-38"),
+        (["--participation", "0.0001", "--quorum", "3"], "3 practically never report together; raise --participation"),
+        (["--participation", "1e-300"], "1 practically never report together; raise --participation"),
+    ],
+)
+def test_extreme_numbers_get_one_line_and_leave_nothing(
+    arguments: list[str], words: str, hierfl: Call, tmp_path: Path
+) -> None:
+    code, _, err = hierfl("run", "pfedvem", *arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_initial_values_that_are_not_finite_are_refused(small: Federation, net: Architecture) -> None:
+    class Endless(FedAvg):
+        def shared(self, start: Any) -> Any:
+            return {**super().shared(start), "w": torch.full_like(start.head, 1e300)}
+
+    with pytest.raises(UserError, match="the initial value of 'w' is not finite in torch.float32"):
+        Fit(Endless(net), small, Options(dtype=torch.float32))
+    Fit(Endless(net), small, Options(dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("clients", "probability", "least"), [(10, 0.1, 2), (2, 0.1, 2), (100, 0.01, 1), (1000, 0.5, 500), (3, 1.0, 3)]
+)
+def test_participation_that_happens_is_let_in(clients: int, probability: float, least: int) -> None:
+    check_participation(clients, probability, least)
+
+
+def test_the_chance_of_a_quorum_is_the_binomials() -> None:
+    """Refused just where 10,000 draws would fail more often than once in a hundred million rounds."""
+    chance = -math.log(1e-8) / 10_000
+    for clients, least in ((5, 5), (12, 3)):
+        edge = brentq(lambda p, n=clients, k=least: binom.sf(k - 1, n, p) - chance, 1e-9, 0.9, xtol=1e-14)
+        check_participation(clients, edge * 1.001, least)
+        with pytest.raises(UserError, match="practically never report together"):
+            check_participation(clients, edge * 0.999, least)
+
+
+OWN = '''
+from pathlib import Path
+from hierfl.models import FedAvg
+
+class Mine(FedAvg):
+    """Fails in round 3 as long as there is a file called stop."""
+
+    def local(self):
+        steps = super().local()
+
+        class Step:
+            trains = steps[0].trains
+
+            def run(self, local, phase):
+                if local.round == 3 and Path("stop").exists():
+                    raise RuntimeError("out of\\nluck")
+                return steps[0].run(local, phase)
+
+        return [Step()]
+'''
+
+
+def test_a_method_of_ones_own_that_fails_later_is_one_line_and_can_go_on(hierfl: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "stop").touch()
+    command = ("run", "mine.py", "--clients", 4, "--split", "iid", "--rounds", 4, "--quiet", "--out")
+    code, _, err = hierfl(*command, "stopped")
+    assert code == 2
+    assert err.splitlines() == [
+        f"error: {tmp_path / 'mine.py'} failed at round 3 of 4: RuntimeError: out of (line 16, in run)"
+    ]
+    (tmp_path / "stop").unlink()
+    assert hierfl("run", "--resume", "stopped", "--quiet")[0] == 0
+    assert hierfl(*command, "whole")[0] == 0
+    a, b = ((tmp_path / name / "clients.csv").read_bytes() for name in ("stopped", "whole"))
+    assert a == b
+
+
+def test_the_bound_reaches_the_fit_and_older_runs_have_the_default(hierfl: Call, tmp_path: Path) -> None:
+    command = ("run", "fedavg", "--clients", 4, "--split", "iid", "--rounds", 2, "--quiet")
+    assert hierfl(*command, "--max-message-ratio", 1, "--out", "tight")[0] == 0
+    assert "max_message_ratio = 1.0" in (tmp_path / "tight/config.toml").read_text()
+    record = json.loads((tmp_path / "tight/checkpoint/checkpoint.json").read_text())
+    assert record["fit"]["max_message_ratio"] == 1.0
+    assert hierfl(*command, "--out", "old")[0] == 0
+    config, state = tmp_path / "old/config.toml", tmp_path / "old/checkpoint/checkpoint.json"
+    summary = (tmp_path / "old/summary.json").read_text()
+    config.write_text("".join(x for x in config.read_text().splitlines(True) if "max_message_ratio" not in x))
+    record = json.loads(state.read_text())
+    assert record["fit"].pop("max_message_ratio") == 1e6
+    state.write_text(json.dumps(record))
+    assert hierfl("run", "--resume", "old", "--quiet")[0] == 0
+    assert (tmp_path / "old/summary.json").read_text() == summary
+    record["fit"]["max_message_ratio"] = 10.0
+    state.write_text(json.dumps(record))
+    code, _, err = hierfl("run", "--resume", "old", "--quiet")
+    assert (code, "begun with a different max_message_ratio" in err) == (2, True)
