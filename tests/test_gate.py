@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import json
 import logging
@@ -28,6 +29,7 @@ from hierfl.inference.exchange import newton_step
 from hierfl.inference.gaussians import Gaussian
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
+from hierfl.inference.scores import _solve
 from hierfl.inference.server import Server, check_participation
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
 from hierfl.networks import Architecture
@@ -520,6 +522,23 @@ def test_decompositions_report_failure(poison: float) -> None:
     found = both.mean(torch.zeros(2, 3, dtype=torch.float64))
     assert not found[0].isfinite().all()
     assert torch.equal(found[1], ones)
+
+
+def test_a_singular_system_is_one_clients_failure() -> None:
+    """What draws know of the curvature, and the modes of random effects: the other rows keep their answers."""
+    eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
+    right = torch.ones(2, 2, 3, dtype=torch.float64)
+    found = _solve(torch.stack([eye, zero]), right)
+    assert torch.equal(found[0], right[0])
+    assert found[1].isnan().all()
+    fit_of = ready((MixedEffects, {}))
+    x = fit_of.federation.x.clone()
+    x[fit_of.federation.train[4]] = 1e300  # (squared, it is infinite)
+    sick = Fit(fit_of.method, dataclasses.replace(fit_of.federation, x=x), fit_of.options)
+    sick.step()
+    assert sick.server.dropped.tolist() == [int(j == 4) for j in range(CLIENTS)]
+    assert sick.failures == 1
+    assert finite(sick.server)
 
 
 # -- rules of one's own -----------------------------------------------------------------------------------------------
