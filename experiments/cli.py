@@ -44,6 +44,7 @@ Formula = Annotated[str | None, typer.Option(help="Of a table: 'y ~ 1 + x + (1 +
 Family = Annotated[str | None, typer.Option(help="Of a table's response: gaussian, binomial or poisson.")]
 EvaluateEvery = Annotated[int | None, typer.Option(help="Evaluate after rounds 1, 1+K, ... and the last.")]
 DrawsOf = Annotated[int | None, typer.Option(help="For predictions averaged over draws. [default: 20]")]
+MaxMessageRatio = Annotated[float | None, typer.Option(help="Bound on a client's value. [default: 1e6; 0: none]")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... [default: cpu]")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no table.")]
 
@@ -95,6 +96,7 @@ def run(
     device: Device = None,
     chunk: Annotated[int | None, typer.Option(help="Clients in one plate. [default: what suits the device]")] = None,
     quorum: Annotated[int | None, typer.Option(help="Fewest messages that change anything. [default: 1]")] = None,
+    max_message_ratio: MaxMessageRatio = None,
     evaluate_every: EvaluateEvery = None,
     ood: Annotated[str | None, typer.Option(metavar="NAME", help="A data set of strange inputs to notice.")] = None,
     idle: Annotated[str | None, typer.Option(help="Those who do not report: train (default), rest or never.")] = None,
@@ -122,8 +124,8 @@ def run(
         "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
         "validation": validation, "network": network, "noise": noise, "formula": formula, "client": client,
         "family": family, "error": error, "test": test, "seed": seed, "device": device, "chunk": chunk,
-        "quorum": quorum, "evaluate_every": evaluate_every, "idle": idle, "ood": ood,
-        "draws": draws, "observed_data": observed_data,
+        "quorum": quorum, "max_message_ratio": max_message_ratio, "evaluate_every": evaluate_every, "idle": idle,
+        "ood": ood, "draws": draws, "observed_data": observed_data,
     }  # fmt: skip
     if resume is not None:
         from .runner import PLACE

@@ -43,13 +43,13 @@ OF_TABLES = ("formula", "client", "family", "error", "test")
 RUN: Schema = {
     **dict.fromkeys(("method", "method_digest", "data", "data_root", "split", "network", "device", "idle", "ood"), str),
     **dict.fromkeys(("clients", "rounds", "evaluate_every", "quorum", "draws", "seed", "chunk"), Number(int, 0)),
-    **dict.fromkeys(("validation", "noise", "participation"), Number(float, 0)),
+    **dict.fromkeys(("validation", "noise", "participation", "max_message_ratio"), Number(float, 0)),
     "observed_data": bool, "redraws?": Number(int, 0),
     **dict.fromkeys(("data_origin?", "settings_chosen?", "federation?"), str),
 }  # fmt: skip
 OF_TABLE: Schema = {**dict.fromkeys(("formula", "client", "family", "error"), str), "test": Number(float, 0)}
 #: of options that are newer than some runs: what those did
-NEWER = {"ood": "", "idle": "train", "observed_data": True}
+NEWER = {"ood": "", "idle": "train", "observed_data": True, "max_message_ratio": 1e6}
 CONFIG: Schema = {"run": dict, "settings": {"*": AnyOf(Number(), str, bool)}}
 _NUMBERS = AnyOf(Number(), None)
 

@@ -20,7 +20,7 @@ from hierfl.files import user_path
 from hierfl.foreign import located, regular_file
 from hierfl.formulas import from_formula
 from hierfl.inference.method import applicable, make_settings
-from hierfl.inference.options import Options
+from hierfl.inference.options import MAX_MESSAGE_RATIO, Options
 from hierfl.inference.progress import working
 from hierfl.inference.run import Fit
 from hierfl.networks import Architecture, architecture
@@ -29,7 +29,10 @@ from hierfl.schema import read_json
 from . import folder as folders
 from . import methods
 
-OPTIONS = ("rounds", "seed", "participation", "quorum", "evaluate_every", "idle", "draws", "chunk", "device")
+OPTIONS = (
+    "rounds", "seed", "participation", "quorum", "evaluate_every", "idle", "draws", "chunk", "device",
+    "max_message_ratio",
+)  # fmt: skip
 
 
 def configure(method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +71,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         "participation": said.get("participation", default.participation),
         "evaluate_every": said.get("evaluate_every", default.evaluate_every),
         "quorum": said.get("quorum", default.quorum),
+        "max_message_ratio": said.get("max_message_ratio", MAX_MESSAGE_RATIO),
         "idle": said.get("idle", "train"),
         "ood": _absolute("ood", said.get("ood", "")),
         "draws": said.get("draws", 20),
@@ -430,3 +434,9 @@ def _run(
     except KeyboardInterrupt:
         say(f"stopped; go on with: hierfl run --resume {folder}")
         raise
+    except Exception as error:
+        if config["method"] in methods.METHODS or isinstance(error, UserError | OSError):
+            raise
+        source = Path(config["method"])
+        what = f"{source} failed at round {ready.round} of {ready.options.rounds}: {methods.blame(source, error)}"
+        raise UserError(what) from error

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 
-from .method import Exchange, Local, Rule, State
+from .forms import Form
+from .method import Exchange, Local, Rule, State, form_of
 
 
 class Compressor(Protocol):
@@ -144,6 +145,10 @@ class Compressed:
         """As the rule does."""
         return self.rule.differentiates
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The rule's own: the server checks what the bytes decode to."""
+        return form_of(self.rule, old)
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """What the clients' bytes decode to."""
         message = self.rule.message(names, local)
@@ -154,10 +159,6 @@ class Compressed:
         noise = local.noise("compression", 1).normal(f"compression/{name}", None, flat.shape[1:])
         sent = self.compressor.encode(flat, torch.special.ndtr(noise[0].squeeze(1)))
         return self.compressor.decode(sent, flat.shape[1], flat.dtype).view_as(value)
-
-    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """The rule's own."""
-        return self.rule.shapes(old) if hasattr(self.rule, "shapes") else {}
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """The rule's own."""

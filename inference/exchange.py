@@ -6,16 +6,18 @@ secure aggregation and differential privacy can work on.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .elbo import elbo_gradient
-from .gaussians import Gaussian, Kind, packed_size
+from .forms import Field, Form, beside, not_negative, packed_diagonal, some_weight, values_form
+from .gaussians import Gaussian, Kind, eigh, packed_size
 from .method import Exchange, Local, State
 from .scores import controlled_scores, curvature
 from .svi import MakeOptimizer
@@ -78,6 +80,10 @@ class SampleWeighted:
     keep: float = 0.0
     differentiates: ClassVar[bool] = False
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The values times a weight above zero."""
+        return {**values_form(old, scaled=True, weight="weight"), "weight": beside(old)}
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """(n_j theta_j, n_j)."""
         sent = {name: _per_row(local.n, local.rows[name].squeeze(1)) for name in names}
@@ -100,6 +106,10 @@ class Mean:
     of: str | None = None
     keep: float = 0.0
     differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The values."""
+        return values_form(old, scaled=True)
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """What each row has; the server counts whom it has heard."""
@@ -127,6 +137,10 @@ class Increment:
     change: Callable[[Local], Tensor]
     differentiates: ClassVar[bool] = False
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """A change, which is on the scale of the value or of one."""
+        return values_form(old, scaled=True)
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """The change."""
         (name,) = names
@@ -153,6 +167,12 @@ class Slots:
     keep: float = 0.0
     differentiates: ClassVar[bool] = False
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The slots times their weights, none of which is below zero, and one of which is above."""
+        ((_, value),) = old.items()
+        weight = beside(old, tuple(value.shape[:1]), some_weight)
+        return {**values_form(old, scaled=True, weight="weight"), "weight": weight}
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """n_j theta_j and n_j in the row's own slot, nothing in the others."""
         (name,) = names
@@ -160,11 +180,6 @@ class Slots:
         labels = torch.arange(copies.shape[1], device=copies.device)
         weight = (local.rows[self.label].flatten(1) == labels).to(copies) * local.n[:, None]
         return {name: _beside(weight, copies) * copies, "weight": weight}
-
-    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """Of what is sent beside the value."""
-        ((_, value),) = old.items()
-        return {"weight": value.shape[:1]}
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """Divide, slot by slot."""
@@ -188,6 +203,10 @@ class GibbsDraw:
     draws: str
     rho: float
     differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The value times a precision above zero."""
+        return {**values_form(old, scaled=True, weight="precision"), "precision": beside(old)}
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """z_j / rho^2 and 1 / rho^2."""
@@ -216,6 +235,10 @@ class RunningMean:
     burn: int = 0
     differentiates: ClassVar[bool] = False
     sends: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Nothing."""
+        return {}
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Nothing."""
@@ -246,6 +269,10 @@ class ConfidenceWeighted:
     keep: float = 0.0
     differentiates: ClassVar[bool] = False
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The value times a confidence above zero."""
+        return {**values_form(old, scaled=True, weight="tau"), "tau": beside(old)}
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """(tau_j mu_j, tau_j)."""
         (name,) = names
@@ -268,27 +295,40 @@ class GaussianProduct:
 
     Args:
         factors: what each row says of the value (*shape, D): h (S, *shape, D) and Lambda as
-            :meth:`~hierfl.inference.gaussians.Gaussian.packed` has it, in double precision where its numbers differ by
-            much.
+            :meth:`~hierfl.inference.gaussians.Gaussian.packed` has it.
         kind: of Lambda.
         prior: precision of a factor N(0, I / prior) more; 0 for none.
+        dtype: of the factors: double precision, since their numbers may differ by much.
     """
 
     factors: Callable[[Local], tuple[Tensor, Tensor]]
     kind: Kind
     prior: float = 0.0
+    dtype: torch.dtype = torch.float64
     differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Lambda, nowhere below zero along its diagonal, and h = Lambda mu with mu on the value's scale."""
+        ((name, value),) = old.items()
+        *some, d = value.shape
+        holds = packed_diagonal if self.kind == "full" else not_negative
+        return {
+            name: Field((*some, d), self.dtype, scaled=True, weight=self._weight),
+            "precision": Field((*some, packed_size(d, self.kind)), self.dtype, holds),
+        }
+
+    def _weight(self, message: Mapping[str, Tensor]) -> Tensor:
+        """What h may be per unit of mu: Lambda itself, or of a matrix what its rows' sums cannot exceed."""
+        precision = message["precision"]
+        if self.kind != "full":
+            return precision
+        return precision.abs().amax(-1) * math.isqrt(2 * precision.shape[-1])  # (D of them, and D is that root)
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """(h_j, Lambda_j), the latter packed."""
         (name,) = names
         linear, precision = self.factors(local)
         return {name: linear, "precision": precision}
-
-    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """Of what is sent beside the value."""
-        (value,) = old.values()
-        return {"precision": (*value.shape[:-1], packed_size(value.shape[-1], self.kind))}
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """The product's mean."""
@@ -311,6 +351,10 @@ class Total:
 
     counts: Callable[[Local], Tensor]
     differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Counts, none below zero."""
+        return {name: replace(field, holds=not_negative) for name, field in values_form(old).items()}
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """The counts."""
@@ -351,6 +395,10 @@ class Gradient:
     project: Callable[[State], State] | None = None
     controls: str | None = None
     differentiates: ClassVar[bool] = True
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Gradients, which have no scale of their own."""
+        return values_form(old)
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient at the broadcast values, at its own new posterior."""
@@ -429,6 +477,13 @@ class Scoring:
     most: Mapping[str, float] | None = None
     differentiates: ClassVar[bool] = True
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Gradients, and three matrices; an outer product is nowhere below zero along its diagonal."""
+        k = sum(value.numel() for value in old.values())
+        matrices = dict.fromkeys(("profile", "observed"), Field((k, k), next(iter(old.values())).dtype))
+        outer = beside(old, (k, k), lambda outer: outer.diagonal(dim1=1, dim2=2) >= 0)
+        return {**values_form(old), "outer": outer, **matrices}
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient, its outer product, and what it knows of the curvature."""
         known = curvature(local, names, self.latent, self.particles, degree=0 if self.sigma_points else 2)
@@ -438,11 +493,6 @@ class Scoring:
         score = torch.cat([gradient[name].reshape(len(local.clients), -1) for name in names], 1)
         outer = score[:, :, None] * score[:, None]
         return {**gradient, "outer": outer, "profile": known.profile, "observed": known.observed}
-
-    def shapes(self, old: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-        """Of what is sent beside the values themselves."""
-        k = sum(value.numel() for value in old.values())
-        return dict.fromkeys(("outer", "profile", "observed"), (k, k))
 
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """One step; nothing moves along what the clients say nothing about."""
@@ -495,7 +545,7 @@ def newton_step(
 ) -> tuple[Tensor, Tensor]:
     """H^-1 g among the free numbers, no longer than ``radius`` in the metric of H, and how long it would have been.
 
-    See :class:`Scoring`.
+    See :class:`Scoring`. Not finite where the matrices are not.
 
     Args:
         g: (k,).
@@ -507,11 +557,11 @@ def newton_step(
     profile, observed, outer = (h[index][:, index] for h in (profile, observed, outer))
     # in units of the profile information: of its diagonal first, since the numbers have units of their own
     scale = profile.diagonal().abs().clamp_min(torch.finfo(g.dtype).tiny).sqrt()
-    values, vectors = torch.linalg.eigh(profile / (scale[:, None] * scale))
+    values, vectors = eigh(profile / (scale[:, None] * scale))
     # (below zero only where the log joint is not concave: then its size is all that is believed)
     none = 100 * torch.finfo(g.dtype).eps
     root = vectors * torch.where(values.abs() > none, values.abs().clamp_min(none).rsqrt(), 0.0) / scale[:, None]
-    share, turn = torch.linalg.eigh(root.mT @ observed @ root)
+    share, turn = eigh(root.mT @ observed @ root)
     root = root @ turn
     spread = ((root.mT @ outer) * root.mT).sum(-1)
     share = torch.where(share > CLEARLY, share, share.maximum(spread))

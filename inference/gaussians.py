@@ -71,7 +71,8 @@ class Gaussian:
         """mu = Lambda^-1 h, the mode: (..., D), in double precision whatever the factors' type.
 
         Along directions of which the factors say nothing (but for rounding, beside what they say of others) the mean is
-        ``otherwise`` (..., D); in all directions where Lambda is no precision, with a negative one among them.
+        ``otherwise`` (..., D); in all directions where Lambda is no precision, with a negative one among them. Where a
+        full one is not finite, neither is the mean.
         """
         h, precision, start = self.linear.double(), self.precision.double(), otherwise.double()
         gap = h - _times(precision, start, self.kind)
@@ -83,7 +84,7 @@ class Gaussian:
         sound = (failed == 0) & (pivots.amin(-1) > little * pivots.amax(-1))
         step = torch.where(sound[..., None], torch.cholesky_solve(gap[..., None], root)[..., 0], 0.0)
         if not bool(sound.all()):  # (most often it is: then this is the one thing that the device is asked)
-            values, vectors = torch.linalg.eigh(precision[~sound])
+            values, vectors = eigh(precision[~sound])
             along = _solved(values, (vectors.mT @ gap[~sound][..., None])[..., 0], little)
             step[~sound] = (vectors @ along[..., None])[..., 0]
         return (start + step).to(otherwise)
@@ -106,6 +107,19 @@ class Gaussian:
         precision[..., rows, columns] = packed
         precision[..., columns, rows] = packed
         return cls(linear, precision, kind)
+
+
+def eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (..., D) and eigenvectors (..., D, D) of symmetric matrices; not a number where one is not finite.
+
+    torch's own raises where a single one of them is not, which costs the others their answer.
+
+    Raises:
+        torch.linalg.LinAlgError: where finite numbers do not converge, which is rare.
+    """
+    sound = matrices.isfinite().all((-2, -1))[..., None]
+    values, vectors = torch.linalg.eigh(torch.where(sound[..., None], matrices, 0.0))
+    return torch.where(sound, values, torch.nan), torch.where(sound[..., None], vectors, torch.nan)
 
 
 def packed_size(d: int, kind: Kind) -> int:

@@ -17,12 +17,18 @@ from hierfl.federation import Batch, Examples, Federation
 from hierfl.networks import BROADCAST, Architecture
 from hierfl.noise import ClientNoise, generator
 
+from .forms import Form, values_form
+from .options import MOST
+
 if TYPE_CHECKING:
     import pandas as pd
 
     from .predict import Fitted
 
 State = dict[str, Tensor]
+
+#: numbers of settings become single precision in most fits
+SINGLE = torch.finfo(torch.float32)
 
 
 def visible(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:
@@ -293,6 +299,10 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise UserError(f"{name} must be a {'whole ' * (kind is int)}number, not {value!r}") from error
     if not math.isfinite(number):
         raise UserError(f"{name} must be finite, not {value!r}")
+    if kind is int and abs(number) > MOST:
+        raise UserError(f"{name} must be at most {MOST} in size, not {value}")
+    if kind is float and number and not SINGLE.tiny <= abs(number) <= SINGLE.max:
+        raise UserError(f"{name} must be 0, or from {SINGLE.tiny:.2g} to {SINGLE.max:.2g} in size, not {value}")
     if limits.get("above") is not None and number <= limits["above"]:
         raise UserError(f"{name} must be above {limits['above']}, not {value}")
     if limits.get("at_least") is not None and number < limits["at_least"]:
@@ -447,6 +457,14 @@ class Rule(Protocol):
         """Whether messages are gradients by the shared values, which then become rows."""
         ...
 
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """What each client's message holds, for shared values like ``old``.
+
+        A rule may leave this method out: then a message holds finite tensors of the values' names, shapes and dtypes,
+        and nothing else.
+        """
+        return values_form(old)
+
     def message(self, names: Sequence[str], local: Local) -> State:
         """What each row sends, {key: (S, *shape)}; weights are already inside."""
         ...
@@ -454,6 +472,12 @@ class Rule(Protocol):
     def update(self, old: State, total: State, exchange: Exchange) -> State:
         """New shared values from the sum of the valid messages, {name: (*shape)}."""
         ...
+
+
+def form_of(rule: Rule, old: Mapping[str, Tensor]) -> Form:
+    """The form that a rule declares, or the default where it declares none."""
+    declared = getattr(rule, "form", None)
+    return declared(old) if declared is not None else Rule.form(rule, old)
 
 
 @dataclass

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from hierfl.errors import UserError, unknown
+
+#: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
+MOST = 2**31 - 1
+#: how far a client's value may go beyond the broadcast one where nothing is said; no fit that went well came near
+MAX_MESSAGE_RATIO = 1e6
+#: beyond that a bound in single precision is none
+LARGEST_RATIO = 1e15
 
 
 def suitable_chunk(clients: int, device: torch.device) -> int:
@@ -36,6 +44,10 @@ class Options:
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
+        max_message_ratio: a client's value counts if its largest number is at most so many times that of the broadcast
+            value, or of 1 where that is less; 0 for no such bound. It holds for messages that are averaged, divided by
+            the weight inside (compressed ones as they are decoded). It stops what is grossly wrong, as a value that
+            has overflowed; not a lie of a plausible size. Gradients have no such scale, and are kept from overflowing.
         splits: on what it is evaluated; whoever chooses settings leaves "test" out.
     """
 
@@ -49,21 +61,22 @@ class Options:
     chunk: int = 0
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
+    max_message_ratio: float = MAX_MESSAGE_RATIO
     splits: tuple[str, ...] = ("validation", "test")
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("rounds", 0),
-            ("seed", 0),
-            ("quorum", 1),
-            ("evaluate_every", 1),
-            ("draws", 1),
-            ("chunk", 0),
-        ):
-            if getattr(self, name) < least:
-                raise UserError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name, least in (("rounds", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
+            check_whole(name, getattr(self, name), least)
+        check_whole("seed", self.seed, 0, 2**63 - 1)
+        check_number("participation", self.participation)
+        check_number("max_message_ratio", self.max_message_ratio)
         if not 0 < self.participation <= 1:
             raise UserError(f"participation must lie in (0, 1], not {self.participation}")
+        if self.max_message_ratio != 0 and not 1 <= self.max_message_ratio <= LARGEST_RATIO:
+            most = f"{LARGEST_RATIO:g}"
+            raise UserError(f"max_message_ratio must be 0 (none) or from 1 to {most}, not {self.max_message_ratio}")
+        if self.dtype not in (torch.float32, torch.float64):
+            raise UserError(f"a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
         if self.idle not in (ways := ("train", "rest", "never")):
             raise unknown("way to be idle", self.idle, ways)
         check_device(self.device)
@@ -73,16 +86,28 @@ class Options:
         return number == self.rounds or (number - 1) % self.evaluate_every == 0
 
 
-def check_draws(draws: object, least: int) -> None:
-    """Raises a UserError for a number of draws that is none."""
-    if not isinstance(draws, int) or draws < least:
-        raise UserError(f"draws must be a whole number of at least {least}, not {draws!r}")
+def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
+    """Raises a UserError for what is no whole number from ``least`` to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if value < least:
+        raise UserError(f"{name} must be at least {least}, not {value}")
+    if value > most:
+        raise UserError(f"{name} must be at most {most}, not {value}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raises a UserError for what is no number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"{name} must be a number, not {value!r}")
 
 
 def check_device(name: str) -> None:
     """Raises a UserError for a device that does not exist here."""
     try:
-        torch.zeros((), device=name).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        with warnings.catch_warnings():  # (of devices that torch is about to forget)
+            warnings.simplefilter("ignore")
+            torch.zeros((), device=name).item()
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
         there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
         raise UserError(f"device {name!r} is not there; available: {', '.join(there)}") from error

@@ -16,7 +16,7 @@ from hierfl.federation import Batch
 
 from .draws import inference_data
 from .method import State
-from .options import Options, check_draws
+from .options import Options, check_whole
 from .predict import Fitted, adapted, entropies, evaluate_personal, log_probs, over_draws, response
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Run:
         Raises:
             UserError: for a regression, or inputs of another shape.
         """
-        check_draws(draws, 0)
+        check_whole("draws", draws, 0)
         if self.fitted.federation.task != "classification":
             raise UserError("predictive entropy is a classification's")
         return entropies(self.fitted, None if x is None else self._raw(x), draws)
@@ -195,7 +195,7 @@ class Run:
             UserError: for a client that does not exist or inputs of another shape.
         """
         row = self._row(client)
-        check_draws(draws, 0)
+        check_whole("draws", draws, 0)
         return self._predicted(self.fitted, row, x, draws)
 
     def predict_new_client(
@@ -223,7 +223,7 @@ class Run:
         Raises:
             UserError: for examples that do not fit, or a method in which a client learns nothing of its own.
         """
-        check_draws(draws, 0)
+        check_whole("draws", draws, 0)
         if not isinstance(rounds, int) or rounds < 0:
             raise UserError(f"rounds must be a whole number of at least 0, not {rounds!r}")
         if given is not None:
@@ -340,7 +340,7 @@ class Run:
             UserError: for a client that does not exist, or is named twice.
         """
         if draws is not None:
-            check_draws(draws, 2)
+            check_whole("draws", draws, 2)
         everyone = range(self.fitted.federation.clients)
         rows = list(everyone) if clients is None else [self._row(client) for client in clients]
         if not rows or len(set(rows)) < len(rows):

@@ -23,11 +23,11 @@ from .draws import has_random_guide
 from .elbo import check_rows, check_shapes
 from .engine import PlateEngine
 from .method import Method, Start, State
-from .options import Options, suitable_chunk
+from .options import MAX_MESSAGE_RATIO, Options, suitable_chunk
 from .predict import Fitted, evaluate_global, evaluate_personal, response
 from .progress import Bar
 from .result import REPORTS, Row, Run
-from .server import Server, participants
+from .server import Server, check_participation, participants
 
 log = logging.getLogger("hierfl")
 
@@ -103,6 +103,7 @@ class Fit:
         self.observe: Callable[[list[Row]], None] | None = None
         if options.quorum > federation.clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {federation.clients} clients")
+        check_participation(federation.clients, options.participation, options.quorum)
         self.federation = federation.to(options.device, options.dtype)
         chunk = options.chunk or suitable_chunk(federation.clients, self.federation.device)
         self.engine = PlateEngine(method, self.federation, chunk, options.seed)
@@ -112,7 +113,12 @@ class Fit:
         both = shared.keys() & self.initial.keys()
         if both:
             raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
-        self.server = Server(method, self.federation, shared, self.initial, options.quorum, options.seed)
+        for name, value in {**shared, **self.initial}.items():
+            if not bool(value.isfinite().all()):
+                raise UserError(f"the initial value of {name!r} is not finite in {options.dtype}")
+        self.server = Server(
+            method, self.federation, shared, self.initial, options.quorum, options.seed, options.max_message_ratio
+        )
         self.personal = {k: self._everyone(v) for k, v in self.initial.items()}
         names = [k for group in method.copies for k in method.expand(group, shared)]
         self.copies = {k: self._everyone(shared[k]) for k in names}
@@ -308,6 +314,7 @@ class Fit:
             "method": type(method).__qualname__,
             "settings": {k: repr(v) for k, v in vars(method.settings).items()},
             **{k: getattr(options, k) for k in ("seed", "participation", "quorum", "evaluate_every", "idle", "draws")},
+            "max_message_ratio": options.max_message_ratio,
         }
 
     def _restore(self) -> None:
@@ -326,7 +333,8 @@ class Fit:
             raise UserError(f"the checkpoint in {self.folder} belongs to another method, network or federation")
         if record["federation"] != self.federation.digest():
             raise UserError(f"the checkpoint in {self.folder} was made on other data or another split")
-        other = [k for k, v in self._identity().items() if record["fit"].get(k) != v]
+        begun = {"max_message_ratio": MAX_MESSAGE_RATIO, **record["fit"]}  # (older checkpoints have none)
+        other = [k for k, v in self._identity().items() if begun.get(k) != v]
         if other:
             raise UserError(f"the checkpoint in {self.folder} was begun with a different {', '.join(other)}")
         if record["round"] > self.options.rounds:

@@ -102,7 +102,7 @@ def _curvature(
     lines = [_along(slopes[..., a].sum(), inputs, again=False).mean(0) for a in range(slopes.shape[-1])]
     information = -torch.stack(lines, 1).detach()
     c_tz, c_zz = information[:, :k, k:], information[:, k:, k:]
-    explains = torch.linalg.solve(c_zz, c_tz.mT).mT  # C_tz C_zz^-1
+    explains = _solve(c_zz, c_tz.mT).mT  # C_tz C_zz^-1
     profile = information[:, :k, :k] - explains @ c_tz.mT
     rest = s - torch.einsum("sij,csj->csi", explains, u)
     rest = rest - rest.mean(0)
@@ -117,6 +117,12 @@ def _along(value: Tensor, inputs: Sequence[Tensor], *, again: bool) -> Tensor:
         found = torch.autograd.grad(value, inputs, allow_unused=True, create_graph=again, retain_graph=True)
     parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
     return torch.cat([part.flatten(2) for part in parts], -1)
+
+
+def _solve(a: Tensor, b: Tensor) -> Tensor:
+    """A^-1 B, (S, e, e) and (S, e, k): not a number for a row whose matrix is singular, which costs no other row."""
+    solution, failed = torch.linalg.solve_ex(a, b)
+    return torch.where((failed == 0)[:, None, None], solution, torch.nan)
 
 
 def _controls(z: Tensor, u: Tensor, degree: int) -> Tensor:
@@ -139,5 +145,5 @@ def _intercept(c: Tensor, s: Tensor) -> Tensor:
     centre, level = c.mean(1, keepdim=True), s.mean(1, keepdim=True)
     gap = c - centre
     one = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
-    slope = torch.linalg.solve(gap.mT @ gap / c.shape[1] + 1e-9 * one, gap.mT @ (s - level) / c.shape[1])
+    slope = _solve(gap.mT @ gap / c.shape[1] + 1e-9 * one, gap.mT @ (s - level) / c.shape[1])
     return (level - centre @ slope).squeeze(1)

@@ -262,7 +262,8 @@ class Conditional:
         u = zl.new_zeros(zl.shape[0], zl.shape[-1])
         for _ in range(1 if self.method.exact else CLIMB):
             slope, weight = self.slopes(fixed + (zl * u.unsqueeze(1)).sum(-1), batch, known)
-            factor = torch.linalg.cholesky(one + (zl * weight[..., None]).mT @ zl)  # of the precision of u
+            factor, failed = torch.linalg.cholesky_ex(one + (zl * weight[..., None]).mT @ zl)  # of the precision of u
+            factor = torch.where((failed == 0)[..., None, None], factor, torch.nan)  # (one row's failure is its own)
             step = torch.cholesky_solve(((zl * slope[..., None]).sum(-2) - u)[..., None], factor).squeeze(-1)
             if self.method.exact:
                 u = u + step
@@ -272,7 +273,7 @@ class Conditional:
             if far.max() < ARRIVED:
                 break
         # however small L is, L factor^-T is a root of V_j; its QR decomposition has the lower triangular one
-        lower = torch.linalg.qr((root @ torch.linalg.inv(factor).mT).mT).R.mT
+        lower = torch.linalg.qr((root @ torch.linalg.inv_ex(factor).inverse.mT).mT).R.mT
         mode = (root @ u[..., None]).squeeze(-1)
         return mode, lower * lower.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
 

@@ -171,7 +171,7 @@ def test_the_update_is_the_mode_of_the_product(kind: Kind, prior: float) -> None
     rule = GaussianProduct(lambda local: (parts[0].linear, parts[0].packed()), kind, prior)
     sent = [rule.message(["mu"], None), *({"mu": g.linear, "precision": g.packed()} for g in parts[1:])]
     old = {"mu": torch.full((classes, d), 9.0, dtype=torch.float64)}
-    assert rule.shapes(old)["precision"] == sent[0]["precision"].shape
+    assert rule.form(old)["precision"].shape == sent[0]["precision"].shape
     found = updated(rule, sent, old)
     z = torch.zeros(classes, d, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(

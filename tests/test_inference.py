@@ -427,8 +427,8 @@ def test_malformed_messages_are_dropped_and_named(
         ({"w": one["w"]}, "expected ['base', 'w']"),
         ({**one, "w": {"tau": one["w"]["tau"]}}, "'w' is missing"),
         ({**one, "w": {**one["w"], "w": one["w"]["w"][:, :3]}}, "'w' has shape (3,), expected (18,)"),
-        ({**one, "w": {**one["w"], "w": one["w"]["w"].long()}}, "no floating-point tensor"),
-        ({**one, "w": {**one["w"], "tau": [1.0]}}, "no floating-point tensor"),
+        ({**one, "w": {**one["w"], "w": one["w"]["w"].long()}}, "'w' is of torch.int64 on cpu, expected torch.float64"),
+        ({**one, "w": {**one["w"], "tau": [1.0]}}, "'tau' is no dense tensor"),
     ]
     with caplog.at_level(logging.WARNING, "hierfl"):
         for message, words in spoilt:
