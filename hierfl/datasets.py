@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 
+from .client_names import client_names
 from .domains import DIGIT_FIVE, DIGIT_THREE
 from .errors import UserError, unknown
 
@@ -359,6 +360,8 @@ def make_pool(
         for what, a in others.items():
             if a is not None and np.shape(a) != (len(x),):
                 raise UserError(f"{name}: {what}_{part} has shape {np.shape(a)}, not ({len(x)},) as x_{part} asks")
+            if a is not None and what == "client":
+                client_names(a, f"{name}: client_{part}")
     if not len(x_train):
         raise UserError(f"{name}: x_train is empty")
     if (fine_train is None) != (fine_test is None) or (client_train is None) != (client_test is None):
@@ -400,6 +403,8 @@ def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
         raise UserError(
             f"{name}: {array} has shape {x.shape}; the first dimension counts examples, the rest is one input"
         )
+    if 0 in x.shape[1:]:
+        raise UserError(f"{name}: {array} has shape {x.shape}: an input without features says nothing")
     if x.dtype == np.uint8:
         return x
     x = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
@@ -447,7 +452,7 @@ def natural_pool(
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
     if client.shape != (len(x),) or y.shape != (len(x),):
         raise UserError(f"{name}: x has {len(x)} rows, y has shape {y.shape}, client has shape {client.shape}")
-    client = client.astype(str)
+    client = client_names(client, f"{name}: client")
     given = [a is not None for a in (x_test, y_test, client_test)]
     if any(given) != all(given):
         raise UserError(f"{name}: x_test, y_test and client_test come together")
@@ -469,7 +474,7 @@ def natural_pool(
         )
     pool = make_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
-        client_train=client, client_test=np.asarray(client_test).astype(str),
+        client_train=client, client_test=client_names(client_test, f"{name}: client_test"),
     )  # fmt: skip
     if not standardise or pool.mean is not None:
         return pool
@@ -501,7 +506,7 @@ def frame_arrays(
         task = "regression" if response.dtype.kind == "f" else "classification"
     if task == "regression" and response.dtype.kind not in "biuf":
         raise UserError(f"column {y!r} holds no numbers, so it cannot be the response of a regression")
-    inputs, who = df[list(x)].to_numpy(dtype=np.float64), df[client].to_numpy().astype(str)
+    inputs, who = df[list(x)].to_numpy(dtype=np.float64), client_names(df[client], f"column {client!r}")
     if task == "regression":
         return inputs, response.to_numpy(dtype=np.float64), who, task, []
     words = response.to_numpy()
