@@ -27,6 +27,7 @@ from hierfl.metrics import MANY
 from . import folder as folders
 from . import page
 from .collect import setting_of
+from .csv_files import read_frame, write_frame
 from .methods import load
 
 if TYPE_CHECKING:
@@ -115,7 +116,10 @@ def gather(runs: Sequence[Path]) -> list[Variant]:
     found = []
     for name, (setting, members) in zip(_names([s for s, _ in groups]), groups, strict=True):
         summaries = {seed: folders.read_json(run / "summary.json") for seed, run in members.items()}
-        frames = [pd.read_csv(run / "clients.csv").assign(seed=seed) for seed, run in members.items()]
+        frames = [
+            read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test")).assign(seed=seed)
+            for seed, run in members.items()
+        ]
         found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True)))
     digests: dict[int, str] = {}
     for variant in found:
@@ -486,11 +490,11 @@ def write(found: Comparison, folder: Path) -> list[Path]:
     from hierfl.plots import column_by_size, confidence_by_deviation, save_all
 
     folder.mkdir(parents=True, exist_ok=True)
-    folders.write_frame(folder / "gains.csv", found.gains)
-    folders.write_frame(folder / "table.csv", found.table)
-    folders.write_frame(folder / "sizes.csv", found.sizes)
+    write_frame(folder / "gains.csv", found.gains)
+    write_frame(folder / "table.csv", found.table)
+    write_frame(folder / "sizes.csv", found.sizes)
     if found.loo is not None:
-        folders.write_frame(folder / "loo.csv", found.loo)
+        write_frame(folder / "loo.csv", found.loo)
     folders.write_text(folder / "comparison.md", markdown(found))
     first, drawn = found.variants[0], dict[str, Callable[[Any], Any]]()
     metrics = list(dict.fromkeys(found.table["metric"]))

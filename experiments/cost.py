@@ -16,7 +16,8 @@ from typing import Any
 
 from hierfl.errors import UserError
 
-from .folder import read_config, write_frame, write_text
+from .csv_files import write_frame
+from .folder import read_config, write_text
 from .launch import launch
 
 

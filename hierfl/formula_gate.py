@@ -6,7 +6,7 @@ comes from a command line, a config.toml or a colleague: it is data. So it is to
     formula   [response ~] sum                                        response: a column, or one call
     sum       effects joined by + and -, with * / : and (a + b)**2    effects: 0, 1, a column, a call, {arithmetic}
     random    (sum | column)
-    call      a name of :data:`CALLS` with the arguments that it takes there
+    call      a name of :data:`hierfl.formula_calls.CALLS` with the arguments that it takes there
     arguments columns, numbers, + - * / **, one comparison
 
 Columns are names, or anything between backquotes. A name before a parenthesis is always a function and never a column;
@@ -23,15 +23,18 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from math import comb
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb, prod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import UserError
+from .formula_calls import (
+    CALLS, CONTRAST, CONTRASTS, FLAG, INTEGER, LEVEL, NUMBER, NUMPY, TRANSFORMS, VALUE, Arguments,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,65 +44,8 @@ LENGTH, DEPTH, OPERATORS, ARITHMETIC, EFFECTS = 10_000, 20, 250, 50, 500
 #: largest exponent, of a column and of a sum of effects; largest whole number that a call takes (splines' columns);
 #: digits of a number
 EXPONENT, WHOLE, DIGITS = 16, 100, 30
-
-#: what an argument may be: an expression of columns, a number, a whole number, True or False, a level of a category
-#: (text, a number, True or False), or a contrast
-VALUE, NUMBER, INTEGER, FLAG, LEVEL, CONTRAST = "value", "number", "whole number", "True or False", "level", "contrast"
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """What a function takes.
-
-    Attributes:
-        places: arguments by place, {name: kind}; they may be named, too, where ``named``.
-        others: arguments that have to be named.
-        least: how many by place there must be.
-        named: whether arguments may be named.
-    """
-
-    places: Mapping[str, str]
-    others: Mapping[str, str] = field(default_factory=dict)
-    least: int = 1
-    named: bool = True
-
-
-_BOUNDS = {"lower_bound": NUMBER, "upper_bound": NUMBER, "center": FLAG}
-_TRIALS = Arguments({"successes": VALUE, "trials": VALUE}, least=2)
-_SUCCESS = Arguments({"x": VALUE, "success": LEVEL})
-_ONE = Arguments({"x": VALUE})
-
-#: formulae's own transforms
-TRANSFORMS: dict[str, Arguments] = {
-    "center": _ONE, "scale": _ONE, "standardize": _ONE, "I": _ONE, "offset": _ONE,
-    "poly": Arguments({"x": VALUE, "degree": INTEGER}, {"raw": FLAG}),
-    "bs": Arguments({"x": VALUE, "df": INTEGER}, {"degree": INTEGER, **_BOUNDS}),
-    "cr": Arguments({"x": VALUE, "df": INTEGER}, _BOUNDS),
-    "cc": Arguments({"x": VALUE, "period": NUMBER, "df": INTEGER}, {"lower_bound": NUMBER, "center": FLAG}, least=2),
-    "tp": Arguments({"x": VALUE, "df": INTEGER}, {"center": FLAG}),
-    "C": Arguments({"data": VALUE, "contrast": CONTRAST}),
-    "S": Arguments({"data": VALUE, "omit": LEVEL}),
-    "T": Arguments({"data": VALUE, "ref": LEVEL}),
-    "B": _SUCCESS, "binary": _SUCCESS,
-    "p": _TRIALS, "prop": _TRIALS, "proportion": _TRIALS,
-}  # fmt: skip
-#: contrasts of C(column, contrast), alone or with the level that is left out
-CONTRASTS = ("Treatment", "Sum")
-#: NumPy's functions, with their number of arguments; written as np.log(x) or log(x)
-NUMPY: dict[str, int] = {
-    **dict.fromkeys(
-        ("abs", "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sqrt", "cbrt", "square", "sign",
-         "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "floor", "ceil", "rint"), 1),
-    **dict.fromkeys(("minimum", "maximum", "hypot", "arctan2"), 2), "where": 3, "clip": 3,
-}  # fmt: skip
-CALLS: dict[str, Arguments] = {
-    **{
-        name: Arguments({f"x{k}": VALUE for k in range(count)}, least=count, named=False)
-        for plain, count in NUMPY.items()
-        for name in (plain, f"np.{plain}")
-    },
-    **TRANSFORMS,
-}
+#: numbers in the fixed effects' matrix, 2 GB of them
+CELLS = 250_000_000
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
@@ -541,17 +487,37 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
     Raises:
         UserError: with what formulae says, where the two do not fit.
     """
-    from formulae import design_matrices
+    from formulae import design_matrices, model_description
     from formulae.environment import Environment
 
     try:
         with quietly():
+            _check_width(model_description(formula.safe), df)
             return design_matrices(formula.safe, df, na_action="error", env=Environment([namespace()]))
+    except UserError:
+        raise
     except Exception as fault:  # (its parser, resolver and transforms raise what they like)
         raise misfit(formula, fault) from fault
 
 
+def _check_width(model: Any, df: pd.DataFrame) -> None:
+    """Refuses effects whose columns would fill the memory: interactions of categories have products of their levels."""
+
+    def columns(component: Any) -> int:
+        split = re.search(r"\b[CST]\(", component.name) is not None  # (numbers made categories)
+        names = [name for name in component.var_names if name in df]
+        levels = [df[name].nunique() for name in names if split or df[name].dtype.kind not in "biuf"]
+        smooth = re.match(r"(bs|cr|cc|tp|poly)\(", component.name) is not None
+        return max([WHOLE if smooth else 1, *levels])
+
+    for term in model.terms:
+        effect = getattr(term, "expr", term)
+        found = prod(columns(component) for component in getattr(effect, "components", ()))
+        if found > CELLS // len(df):
+            raise UserError(f"the effect {effect.name!r} has up to {found:,} columns, too many for {len(df):,} rows")
+
+
 def misfit(formula: Formula, fault: Exception) -> UserError:
     """The error for a formula and a table that do not fit."""
-    said = " ".join(str(fault).split()) or type(fault).__name__
+    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
     return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said[:300]}")
