@@ -27,7 +27,8 @@ def client_names(values: Any, what: str) -> np.ndarray:
         UserError: for decimals and other objects, values of two types that read alike, and names that are empty, too
             long, or hold control characters.
     """
-    given = np.asarray(values)
+    # (an array of a list's entries would have one type for all of them)
+    given = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
     if given.dtype.kind == "O":
         names = np.array([_name(value, what) for value in given.tolist()], dtype=object)
         _check_distinct(given, names, what)

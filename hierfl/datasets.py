@@ -439,7 +439,7 @@ def _check_targets(
 def natural_pool(
     x: np.ndarray,
     y: np.ndarray,
-    client: np.ndarray,
+    client: Sequence[Any] | np.ndarray,
     x_test: np.ndarray | None,
     y_test: np.ndarray | None,
     client_test: Sequence[Any] | np.ndarray | None,
@@ -450,9 +450,9 @@ def natural_pool(
     standardise: bool,
 ) -> Pool:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
+    client = client_names(client, f"{name}: client")
     if client.shape != (len(x),) or y.shape != (len(x),):
         raise UserError(f"{name}: x has {len(x)} rows, y has shape {y.shape}, client has shape {client.shape}")
-    client = client_names(client, f"{name}: client")
     given = [a is not None for a in (x_test, y_test, client_test)]
     if any(given) != all(given):
         raise UserError(f"{name}: x_test, y_test and client_test come together")

@@ -206,7 +206,7 @@ class Federation:
         pool = natural_pool(
             np.asarray(x),
             np.asarray(y),
-            np.asarray(client),
+            client,
             x_test,
             y_test,
             client_test,

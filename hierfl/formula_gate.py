@@ -33,8 +33,18 @@ import numpy as np
 
 from .errors import UserError
 from .formula_calls import (
-    CALLS, CONTRAST, CONTRASTS, FLAG, INTEGER, LEVEL, NUMBER, NUMPY, TRANSFORMS, VALUE, Arguments,
-)  # fmt: skip
+    CALLS,
+    CONTRAST,
+    CONTRASTS,
+    FLAG,
+    INTEGER,
+    LEVEL,
+    NUMBER,
+    NUMPY,
+    TRANSFORMS,
+    VALUE,
+    Arguments,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

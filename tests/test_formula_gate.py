@@ -67,11 +67,11 @@ def test_a_formula_that_names_anything_else_is_one_line_and_nothing_runs(hierfl:
 
 
 def test_a_foreign_run_folder_is_no_way_around_the_gate(hierfl: Call) -> None:
-    said = ("--data", "radon-like", "-T", 1, "--out", "o", "-q", "--set", "draws=4")
+    said = ("--data", "eight-schools", "-T", 1, "--out", "o", "-q")
     assert hierfl("run", "mixed-effects", *said)[0] == 0
     config = Path("o/config.toml")
-    formula = TABLES["radon-like"].formula
-    for payload in (*PAYLOADS[:2], "log_radon ~ log_radon + (1|county)"):
+    formula = TABLES["eight-schools"].formula
+    for payload in (*PAYLOADS[:2], "effect ~ effect + (1 | school)"):
         config.write_text(config.read_text().replace(f'"{formula}"', f'"{payload}"'))
         code, _, err = hierfl("run", "--resume", "o", "-q")
         assert (code, err.count("\n")) == (2, 1)
