@@ -149,7 +149,7 @@ def from_formula(
         wide, client="client", y="response", x=list(columns), test=test, validation=validation, seed=seed,
         task="regression",
     )  # fmt: skip
-    reader = Reader(read, place, df[place].iloc[0], tuple(random), error, formula)
+    reader = Reader(read, next(iter(read.group.terms.values())).factor.name, tuple(random), error, formula)
     return replace(federation, about={**federation.about, "reader": reader}), design
 
 
@@ -159,7 +159,7 @@ class Reader:
 
     Attributes:
         read: formulae's design matrices of the table that was fitted.
-        place, known: the clients' column, and one of them.
+        place: the column of :func:`_matrices` that stands for the clients'.
         random: names of the random columns.
         error: column of standard errors; None without.
         formula: as it was written.
@@ -167,7 +167,6 @@ class Reader:
 
     read: Any
     place: str
-    known: Any
     random: tuple[str, ...]
     error: str | None
     formula: str
@@ -181,13 +180,14 @@ class Reader:
         from formulae import model_description
 
         terms = model_description(self.formula)
-        needed = {name for name in terms.var_names if name} - {self.place} - set(terms.response.var_names)
+        used = terms.common_terms + [term.expr for term in terms.group_terms]
+        needed = {name for term in used for name in term.var_names if name}
         for name in sorted(needed):
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}")
             if df[name].isna().any():
                 raise UserError(f"column {name!r} has missing values")
-        here = df.assign(**{self.place: self.known})
+        here = df.assign(**{self.place: 0})
         try:
             fixed = self.read.common.evaluate_new_data(here).as_dataframe().astype(float)
             random = _random_columns(self.read.group.evaluate_new_data(here))
@@ -214,7 +214,7 @@ def _centre(y: np.ndarray, family: Family) -> float:
 
 def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None) -> tuple[Any, str]:
     """What formulae makes of the formula and the table, and the column that the random terms belong to."""
-    from formulae import design_matrices, model_description
+    from formulae import model_description
 
     try:
         names = {name for name in model_description(formula).var_names if name}  # (numbers have none)
@@ -230,7 +230,7 @@ def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None)
         if missing:
             raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
     try:
-        read = design_matrices(formula, df, na_action="error")
+        read, places = _matrices(formula, df)
     except Exception as fault:
         raise UserError(f"the formula {formula!r} does not fit the table: {fault!r}") from fault
     if read.response is None:
@@ -239,7 +239,6 @@ def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None)
         raise UserError(f"the formula {formula!r} has no random term, such as (1 | {client or 'site'})")
     if read.common is None:
         raise UserError(f"the formula {formula!r} has no fixed effects; write at least y ~ 1 + ...")
-    places = {term.factor.name for term in read.group.terms.values()}
     if len(places) > 1:
         raise UserError(f"random terms belong to one column, the client's, and here to {', '.join(sorted(places))}")
     (place,) = places
@@ -285,13 +284,33 @@ def _check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) ->
             )
 
 
+def _matrices(formula: str, df: pd.DataFrame) -> tuple[Any, set[str]]:
+    """formulae's design matrices of a table, and the names of what stands right of a ``|``.
+
+    formulae makes a block of columns for each level of a grouping factor, rows x levels numbers in memory. A row has
+    zeros in all blocks but its own client's, whose columns are those of the term's left side. So the factor is replaced
+    by a column that has one level: what is on the left is evaluated and encoded as before, once.
+    """
+    from formulae import model_description
+    from formulae.environment import Environment
+    from formulae.matrices import DesignMatrices
+    from formulae.terms.terms import Term
+    from formulae.terms.variable import Variable
+
+    model, one = model_description(formula), "one client"
+    while one in df.columns:
+        one += "_"
+    places = {term.factor.name for term in model.group_terms}
+    for term in model.group_terms:
+        term.factor = Term(Variable(one))
+    return DesignMatrices(model, df.assign(**{one: 0}), Environment.capture()), places
+
+
 def _random_columns(group: Any) -> dict[str, np.ndarray]:
-    """Each random effect's column, (n,): the blocks of a term's matrix, one per client, added up."""
+    """Each random effect's column, (n,)."""
     columns: dict[str, np.ndarray] = {}
     for key, term in group.terms.items():
-        matrix = group[key]
-        matrix = matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
-        for label, column in zip(term.labels, matrix.T, strict=True):
+        for label, column in zip(term.labels, group[key].toarray().T, strict=True):
             name = label.rpartition("|")[0]
             name = INTERCEPT[0] if name == "1" else name
             columns[name] = columns.get(name, 0.0) + column.astype(float)
