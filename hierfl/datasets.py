@@ -14,6 +14,7 @@ import numpy as np
 from .client_names import client_names
 from .domains import DIGIT_FIVE, DIGIT_THREE
 from .errors import UserError, unknown
+from .partition import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -460,8 +461,7 @@ def natural_pool(
         if not 0 <= test < 1:
             raise UserError(f"{name}: test must be a fraction in [0, 1), not {test}")
         out = np.zeros(len(x), dtype=bool)
-        for c in np.unique(client):
-            rows = np.flatnonzero(client == c)
+        for c, rows in rows_of(client).items() if test else ():
             rng = np.random.default_rng([seed, *b"test", *c.encode()])
             out[rng.choice(rows, int(test * len(rows)), replace=False)] = True
         x, x_test, y, y_test, client, client_test = (

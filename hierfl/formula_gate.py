@@ -320,7 +320,7 @@ class _Parser:
             raise _Refused(f"{token.text} is no function")
         if token.kind == "name":
             return token.text
-        if "|" in token.text or not token.text.strip("`").strip():
+        if not token.text.strip("`").strip():
             raise _Refused(f"a column cannot be called {token.text}")
         return token.text[1:-1]
 
@@ -492,18 +492,31 @@ def quietly() -> Iterator[None]:
 
 
 def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
-    """formulae's design matrices of a table.
+    """formulae's design matrices of a table, with one block of random columns.
+
+    formulae makes a block of columns for each level of a grouping factor, rows x levels numbers in memory. A row has
+    zeros in all blocks but its own client's, whose columns are those of the term's left side. So the factor is replaced
+    by a column that has one level: what is on the left is evaluated and encoded as before, once.
 
     Raises:
         UserError: with what formulae says, where the two do not fit.
     """
-    from formulae import design_matrices, model_description
+    from formulae import model_description
     from formulae.environment import Environment
+    from formulae.matrices import DesignMatrices
+    from formulae.terms.terms import Term
+    from formulae.terms.variable import Variable
 
+    one = "one client"
+    while one in df.columns:
+        one += "_"
     try:
         with quietly():
-            _check_width(model_description(formula.safe), df)
-            return design_matrices(formula.safe, df, na_action="error", env=Environment([namespace()]))
+            model = model_description(formula.safe)
+            _check_width(model, df)
+            for term in model.group_terms:
+                term.factor = Term(Variable(one))
+            return DesignMatrices(model, df.assign(**{one: 0}), Environment([namespace()]))
     except UserError:
         raise
     except Exception as fault:  # (its parser, resolver and transforms raise what they like)

@@ -124,8 +124,6 @@ def from_formula(
     read, place = _read(df, terms, client, error)
     fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
     who = client_names(df[place], f"column {place!r}")
-    if any("|" in name for name in np.unique(who)):
-        raise UserError(f"names in column {place!r} must not hold a '|', which formulas read as theirs")
     for name, column in [*fixed.items(), *random.items()]:
         _check_numbers(f"the effect {name!r}", np.asarray(column))
     _check_slopes(random, who, place)
@@ -166,7 +164,7 @@ def from_formula(
         wide, client="client", y="response", x=list(columns), test=test, validation=validation, seed=seed,
         task="regression",
     )  # fmt: skip
-    reader = Reader(read, place, df[place].iloc[0], tuple(random), error, formula)
+    reader = Reader(read, next(iter(read.group.terms.values())).factor.name, tuple(random), error, formula)
     return replace(federation, about={**federation.about, "reader": reader}), design
 
 
@@ -176,7 +174,7 @@ class Reader:
 
     Attributes:
         read: formulae's design matrices of the table that was fitted.
-        place, known: the clients' column, and one of them.
+        place: the column that stands for the clients' (see :func:`hierfl.formula_gate.evaluate`).
         random: names of the random columns.
         error: column of standard errors; None without.
         formula: as it was written.
@@ -184,7 +182,6 @@ class Reader:
 
     read: Any
     place: str
-    known: Any
     random: tuple[str, ...]
     error: str | None
     formula: str
@@ -196,12 +193,12 @@ class Reader:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
         terms = formula_gate.parse(self.formula)
-        for name in sorted(terms.predictors - {self.place}):
+        for name in sorted(terms.predictors):
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}")
             if df[name].isna().any():
                 raise UserError(f"column {name!r} has missing values")
-        here = df.assign(**{self.place: self.known})
+        here = df.assign(**{self.place: 0})
         try:
             with formula_gate.quietly():
                 fixed = self.read.common.evaluate_new_data(here).as_dataframe().astype(float)
@@ -319,12 +316,10 @@ def _check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) ->
 
 
 def _random_columns(group: Any) -> dict[str, np.ndarray]:
-    """Each random effect's column, (n,): the blocks of a term's matrix, one per client, added up."""
+    """Each random effect's column, (n,)."""
     columns: dict[str, np.ndarray] = {}
     for key, term in group.terms.items():
-        matrix = group[key]
-        matrix = matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
-        for label, column in zip(term.labels, matrix.T, strict=True):
+        for label, column in zip(term.labels, group[key].toarray().T, strict=True):
             name = label.rpartition("|")[0]
             name = INTERCEPT[0] if name == "1" else name
             columns[name] = columns.get(name, 0.0) + column.astype(float)

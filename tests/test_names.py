@@ -32,7 +32,7 @@ MERGED = [
     "A", " a", "-5", "inf", "é", "e\u0301",
 ]  # fmt: skip
 #: what a spreadsheet would run, and what would undo that
-RUN = ["=cmd' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "'=1", "''=1", "'", "'quoted'", '=HYPERLINK("x")']
+RUN = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "'=1", "''=1", "'", "'quoted'", '=HYPERLINK("x")']
 
 
 def write_table(path: Path, names: list[str], each: int = 3, seed: int = 0) -> None:
@@ -77,25 +77,22 @@ def test_names_that_pandas_takes_for_one_are_several(
 def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
     names = sorted(["1", "01", "1.0", "NA", "None", " a", "true", "1234567890123456789", *RUN])
     write_table(Path("t.csv"), names, each=8)
-    for seed in (0, 1):
-        said = ("--data", "t.csv", "--formula", "y ~ x + (1 | site)", "-T", 3, "--test", 0.2, "--set", "draws=20", "-q")
-        assert hierfl("run", "mixed-effects", *said, "--seed", seed, "--out", f"o{seed}") == (0, "", "")
+    said = ("--data", "t.csv", "--formula", "y ~ x + (1 | site)", "-T", 3, "--test", 0.2, "--set", "draws=20", "-q")
+    assert hierfl("run", "mixed-effects", *said, "--out", "o") == (0, "", "")
     for name in ("clients", "history", "estimates"):
-        frame = read_frame(Path(f"o0/{name}.csv"), ("client", "effect"))
+        frame = read_frame(Path(f"o/{name}.csv"), ("client", "effect"))
         assert sorted(set(frame["client"])) == names
-    participation = read_frame(Path("o0/participation.csv"))
+    participation = read_frame(Path("o/participation.csv"))
     assert list(participation) == ["round", *names]
-    posterior = import_arviz().from_netcdf("o0/posterior.nc")
+    posterior = import_arviz().from_netcdf("o/posterior.nc")
     assert posterior.posterior["client"].values.tolist() == names
     assert set(posterior.log_likelihood["client"].values.tolist()) == set(names)
-    for path in Path("o0").glob("*.csv"):
+    for path in Path("o").glob("*.csv"):
         with open(path, newline="") as file:
             cells = [cell for row in csv.reader(file) for cell in row]
         runs = [c for c in cells if c[:1] in tuple("=+-@\uff1d\t\r") and not re.fullmatch(r"-?[0-9.]+(e-?\d+)?", c)]
         assert runs == [], path
-    config = ("--data", "t.csv", "--formula", "y ~ 1 + (1 | site)", "-T", 3, "--test", 0.2, "--set", "draws=20", "-q")
-    assert hierfl("run", "mixed-effects", *config, "--out", "other") == (0, "", "")
-    assert hierfl("report", "o0", "-q") == (0, "", "")
+    assert hierfl("report", "o", "-q") == (0, "", "")
     fit_to = {"formula": "y ~ x + (1 | site)", "rounds": 3, "test": 0.2}
     run = build(configure("mixed-effects", "t.csv", fit_to, {"draws": "20"}))[0].run(progress=False)
     said = {name: run.predict(np.array([[1.0, 0.3, 1.0]]), client=name)[0, 0].item() for name in names}
