@@ -101,6 +101,19 @@ def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
         run.predict(np.array([[1.0, 0.3, 1.0]]), client="na")
 
 
+def test_names_with_dollars_are_drawn_and_are_no_mathematics(hierfl: Call) -> None:
+    names = ["$\\frac{", "$\\foo$", "$a$b$", "a\\$", "<b>&", "a|b", "$\\mathdefault{\\foo}$", "$\\tau_j$"]
+    write_table(Path("t.csv"), names, each=8)
+    Path("t.csv").write_text(Path("t.csv").read_text().replace("y,x,site", "y,$\\bad$,site", 1))
+    formula = "y ~ `$\\bad$` + (1 + `$\\bad$` | site)"
+    said = ("--data", "t.csv", "--formula", formula, "-T", 2, "--test", 0.2, "--set", "draws=20", "-q", "--out", "o")
+    assert hierfl("run", "mixed-effects", *said) == (0, "", "")
+    assert hierfl("report", "o", "-q") == (0, "", "")
+    assert sorted(read_frame(Path("o/clients.csv"), ("client",))["client"]) == sorted(names)
+    assert "&lt;b&gt;&amp;" not in Path("o/clients.csv").read_text()
+    assert "<b>&" not in Path("o/report.html").read_text()
+
+
 def test_runs_of_such_clients_are_compared_client_by_client(hierfl: Call) -> None:
     names = sorted(["01", "1", "NA", "=1+1", "'=1+1", "True"])
     rng = np.random.default_rng(0)
