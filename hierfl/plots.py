@@ -549,6 +549,11 @@ def _plain(text: str) -> str:
     return text if _MATHS.fullmatch(text) else text.replace("$", r"\$")
 
 
+def _plain_of(words: Callable[[float, int | None], object], x: float, place: int | None = None) -> str:
+    """The label of a tick, plain."""
+    return _plain(str(words(x, place)))
+
+
 def _names_as_they_are(figure: Any) -> None:
     """Names of clients, columns and data come from elsewhere, and need not be TeX."""
     from matplotlib.text import Text
@@ -556,7 +561,7 @@ def _names_as_they_are(figure: Any) -> None:
 
     for axis in [axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]:
         if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # (which names of ticks are)
-            formatter.func = lambda x, place, words=formatter.func: _plain(str(words(x, place)))
+            formatter.func = partial(_plain_of, formatter.func)
     for text in figure.findobj(Text):
         text.set_text(_plain(text.get_text()))
 
