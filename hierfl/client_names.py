@@ -55,7 +55,8 @@ def _name(value: object, what: str) -> str:
 
 
 def _no_name(value: object, what: str) -> UserError:
-    return UserError(f"{what} holds {value!r}: clients are named by text or whole numbers")
+    shown = value.item() if isinstance(value, np.generic) else value
+    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers")
 
 
 def _check_distinct(given: np.ndarray, names: np.ndarray, what: str) -> None:
