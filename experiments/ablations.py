@@ -18,6 +18,7 @@ from hierfl.errors import UserError
 from hierfl.files import user_path
 
 from . import folder as folders
+from .csv_files import read_frame
 from .launch import launch
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ def read(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: for a folder that holds none.
     """
-    import pandas as pd
-
     place = folder / "comparison" if (folder / "comparison").is_dir() else folder
     if not (place / "comparison.json").is_file():
         raise UserError(f"{folder} holds no ablation (comparison/comparison.json)")
@@ -46,8 +45,8 @@ def read(folder: Path) -> dict[str, Any]:
         "method": Path(first["run"]["method"]).stem,
         "data": Path(first["run"]["data"]).stem,
         "priors": {name: record["settings"][name]["settings"]["prior"] for name in names},
-        "table": pd.read_csv(place / "table.csv"),
-        "sizes": pd.read_csv(place / "sizes.csv"),
+        "table": read_frame(place / "table.csv", ("over", "kind", "metric")),
+        "sizes": read_frame(place / "sizes.csv", ("over", "kind", "metric")),
     }
 
 

@@ -27,6 +27,7 @@ from hierfl.models import PFedVMP
 
 from . import folder as folders
 from .bench import Machine, seconds
+from .csv_files import read_frame
 from .launch import launch
 from .runner import build, configure, settings_said
 from .skew import mean_and_error, percent
@@ -90,8 +91,6 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     Raises:
         UserError: for runs of other data, rounds, steps and the like than the first.
     """
-    import pandas as pd
-
     found: dict[str, dict[str, Any]] = {}
     first: dict[str, Any] = {}
     for cell, folder, summary, setting in finished(out, cells):
@@ -99,7 +98,7 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         for name in (*STEPS, "distance"):  # (of distance nothing is told without centroids)
             if name in told and first.setdefault(name, told[name]) != told[name]:
                 raise UserError(f"the runs in {out} differ in {name}: {cell.name} has {told[name]}")
-        metrics = pd.read_csv(folder / "metrics.csv")
+        metrics = read_frame(folder / "metrics.csv", ("split",))
         metrics = metrics[metrics["split"] == "test"]
         record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "setting": {}, "runs": []})
         record["seeds"].append(cell.seed)

@@ -27,6 +27,7 @@ from hierfl.metrics import MANY
 from . import folder as folders
 from . import page
 from .collect import setting_of
+from .csv_files import read_frame, write_frame
 from .methods import known_class
 
 if TYPE_CHECKING:
@@ -128,7 +129,10 @@ def gather(runs: Sequence[Path]) -> list[Variant]:
     found = []
     for name, (setting, cls, members) in zip(_names([g[:2] for g in groups]), groups, strict=True):
         summaries = {seed: folders.read_summary(run) for seed, run in members.items()}
-        frames = [pd.read_csv(run / "clients.csv").assign(seed=seed) for seed, run in members.items()]
+        frames = [
+            read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test")).assign(seed=seed)
+            for seed, run in members.items()
+        ]
         found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True), cls))
     digests: dict[int, str] = {}
     for variant in found:
@@ -505,11 +509,11 @@ def write(found: Comparison, folder: Path) -> list[Path]:
     }
     # first what the folder is known by: killed after it, the comparison can be reported, or overwritten
     folders.write_text(folder / "comparison.json", json.dumps(record, indent=1) + "\n")
-    folders.write_frame(folder / "gains.csv", found.gains)
-    folders.write_frame(folder / "table.csv", found.table)
-    folders.write_frame(folder / "sizes.csv", found.sizes)
+    write_frame(folder / "gains.csv", found.gains)
+    write_frame(folder / "table.csv", found.table)
+    write_frame(folder / "sizes.csv", found.sizes)
     if found.loo is not None:
-        folders.write_frame(folder / "loo.csv", found.loo)
+        write_frame(folder / "loo.csv", found.loo)
     folders.write_text(folder / "comparison.md", markdown(found))
     first, drawn = found.variants[0], dict[str, Callable[[Any], Any]]()
     metrics = list(dict.fromkeys(found.table["metric"]))

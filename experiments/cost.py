@@ -17,7 +17,8 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.files import user_path
 
-from .folder import read_config, read_summary, write_frame, write_text
+from .csv_files import write_frame
+from .folder import read_config, read_summary, write_text
 from .launch import launch
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import logging
 import math
@@ -25,6 +23,8 @@ from hierfl.errors import NotFinite, UserError
 from hierfl.files import PART, is_leftover, locked, make_folder, sync_folder, write_whole
 from hierfl.metrics import ood_auroc
 from hierfl.schema import AnyOf, Number, Schema, check, read_json, read_toml
+
+from .csv_files import read_frame, write_frame, write_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,19 +239,11 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     """metrics.csv: one row per evaluation and split. A value that does not apply is empty."""
-    text = io.StringIO()
-    if rows:
-        # (a run that goes on may know more of its later rounds than it did of its first)
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    write_text(folder / "metrics.csv", text.getvalue())
-
-
-def write_frame(path: Path, frame: pd.DataFrame) -> None:
-    """A frame as csv, without its index."""
-    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+    if not rows:
+        write_text(folder / "metrics.csv", "")
+        return
+    # (a run that goes on may know more of its later rounds than it did of its first)
+    write_rows(folder / "metrics.csv", list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 
 #: columns of :func:`effects`
@@ -260,9 +252,7 @@ EFFECTS = ("effect", "estimate", "standard error")
 
 def effects(folder: Path) -> list[list[str]]:
     """effects.csv as it is shown: name, estimate, and its standard error or why there is none."""
-    import pandas as pd
-
-    frame = pd.read_csv(folder / "effects.csv", keep_default_na=False, na_values={"standard_error": [""]})
+    frame = read_frame(folder / "effects.csv", ("effect", "note"), ("effect", "estimate", "standard_error", "note"))
     rows = []
     for row in frame.itertuples():
         known = row.standard_error == row.standard_error
@@ -438,7 +428,7 @@ def write_results(
     write_frame(folder / "clients.csv", clients)
     if len(history := run.history):
         write_frame(folder / "history.csv", history)
-    write_text(folder / "participation.csv", run.participation.to_csv(index_label="round", lineterminator="\n"))
+    write_frame(folder / "participation.csv", run.participation, "round")
     if posterior is not None:
         write(posterior, folder / "posterior.nc")
     effects, numbers = run.fitted.method.report(run.fitted)
@@ -447,7 +437,8 @@ def write_results(
     estimates = run.fitted.method.estimates(run.fitted)
     if estimates is not None:
         write_frame(folder / "estimates.csv", estimates)
-    drawn = federation.task == "classification" and bool(run.rows)
+    # (there may be validation rows, and no test rows)
+    drawn = federation.task == "classification" and "bins" in run.client_metrics[0]
     bins = run.reliability() if drawn else None
     averaged = run.reliability(averaged=True) if drawn and run.random else None
     title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"

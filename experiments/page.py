@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import folder as folders
+from .csv_files import read_frame
 
 if TYPE_CHECKING:
     from .compare import Comparison
@@ -239,10 +240,8 @@ def _left_out(folder: Path) -> Section:
 
 def _reports(folder: Path) -> np.ndarray | None:
     """What every client did, (rounds, J); None for a run from before it was kept."""
-    import pandas as pd
-
     path = folder / "participation.csv"
-    return pd.read_csv(path, index_col=0).to_numpy() if path.is_file() else None
+    return read_frame(path, needs=["round"]).drop(columns="round").to_numpy() if path.is_file() else None
 
 
 def _reported(folder: Path) -> list[str]:
@@ -263,9 +262,7 @@ def _reported(folder: Path) -> list[str]:
 
 
 def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]]) -> Section:
-    import pandas as pd
-
-    metrics = pd.read_csv(folder / "metrics.csv")
+    metrics = read_frame(folder / "metrics.csv", ("split",))
     rows = [["device", str(summary["device"])]]
     if len(metrics) and summary["rounds"]:
         sent, seconds = float(metrics["bytes"].iloc[-1]), float(metrics["seconds"].iloc[-1])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierfl import datasets, tables
+from hierfl import datasets, formula_gate, tables
 from hierfl.datasets import ARRAYS
 from hierfl.errors import UserError
 from hierfl.federation import Federation
@@ -219,7 +219,9 @@ def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_table(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
-    df = tables.read(run["data"])
+    terms = formula_gate.parse(run["formula"])
+    used = {*(terms.response or ()), *terms.predictors, run["error"]}
+    df = tables.read(run["data"], used, terms.groups)
     federation, design = from_formula(
         df, run["formula"], family=run["family"], client=run["client"] or None, error=run["error"] or None,
         test=run["test"], validation=run["validation"], seed=run["seed"],

@@ -28,6 +28,7 @@ from hierfl.files import user_path
 from hierfl.inference.method import applicable
 
 from . import folder as folders
+from .csv_files import read_frame
 from .launch import launch
 from .methods import load
 from .runner import configure, settings_said
@@ -115,15 +116,13 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     Raises:
         UserError: for runs of other data, rounds and the like than the first.
     """
-    import pandas as pd
-
     found: dict[str, dict[str, Any]] = {}
     for cell, folder, summary, setting in finished(out, cells):
-        clients = pd.read_csv(folder / "clients.csv")
+        clients = read_frame(folder / "clients.csv", ("client",))
         record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "accuracy": {}, "numbers": {}})
         record["seeds"].append(cell.seed)
         # (numbered where several share one)
-        domain = clients["client"].astype(str).str.replace(r"-\d+$", "", regex=True)
+        domain = clients["client"].str.replace(r"-\d+$", "", regex=True)
         for name, accuracy in clients["accuracy"].groupby(domain, sort=False).mean().items():
             record["accuracy"].setdefault(str(name), []).append(float(accuracy))
         for name in NUMBERS:

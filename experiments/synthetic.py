@@ -32,7 +32,8 @@ from hierfl.inference.result import Run
 from hierfl.models import FedAvg, FedPop, FedRep
 from hierfl.networks import architecture
 
-from .folder import versions, write_frame, write_text
+from .csv_files import write_frame
+from .folder import versions, write_text
 from .launch import launch
 
 ROUNDS = 200

@@ -21,6 +21,7 @@ from hierfl.files import Busy, locked, make_folder
 
 from . import folder as folders
 from .collect import gather, setting_of
+from .csv_files import write_rows
 from .runner import configure, resume, start
 
 
@@ -265,11 +266,7 @@ def _write(table: PaperTable, name: str, rows: Sequence[dict[str, Any]], out: Pa
     out.mkdir(parents=True, exist_ok=True)
     record = {"table": name, "note": table.note, "rows": rows}
     folders.write_text(out / "table.json", json.dumps(record, indent=1) + "\n")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    folders.write_text(out / "table.csv", text.getvalue())
+    write_rows(out / "table.csv", COLUMNS, rows)
     folders.write_text(out / "table.md", markdown(table, rows))
 
 

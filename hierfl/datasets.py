@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .array_files import read_npz
+from .client_names import client_names
 from .domains import DIGIT_FIVE, DIGIT_THREE
 from .errors import UserError, unknown
 from .foreign import located, shown
+from .partition import rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -341,8 +343,10 @@ def make_pool(
         for what, a in others.items():
             if a is not None and np.shape(a) != (len(x),):
                 raise UserError(f"{name}: {what}_{part} has shape {np.shape(a)}, not ({len(x)},) as x_{part} asks")
-            if a is not None and what != "y":
-                _check_marks(f"{name}: {what}_{part}", np.asarray(a), "biufU" if what == "client" else "biuf")
+            if a is not None and what == "fine":
+                _check_subclasses(f"{name}: fine_{part}", np.asarray(a))
+            if a is not None and what == "client":
+                client_names(a, f"{name}: client_{part}")
     if not len(x_train):
         raise UserError(f"{name}: x_train is empty")
     if (fine_train is None) != (fine_test is None) or (client_train is None) != (client_test is None):
@@ -376,10 +380,10 @@ def _subclasses(
     return number[: len(y_train)], number[len(y_train) :]
 
 
-def _check_marks(where: str, marks: np.ndarray, kinds: str) -> None:
-    """Refuses clients or subclasses that cannot be told apart."""
-    if marks.dtype.kind not in kinds:
-        raise UserError(f"{where} holds {marks.dtype}, not {'names' if 'U' in kinds else 'numbers'}")
+def _check_subclasses(where: str, marks: np.ndarray) -> None:
+    """Refuses subclasses that cannot be told apart."""
+    if marks.dtype.kind not in "biuf":
+        raise UserError(f"{where} holds {marks.dtype}, not numbers")
     if marks.dtype.kind == "f" and not np.isfinite(marks).all():
         raise UserError(f"{where} holds values that are NaN or infinite")
 
@@ -392,6 +396,8 @@ def _check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
         raise UserError(
             f"{name}: {array} has shape {x.shape}; the first dimension counts examples, the rest is one input"
         )
+    if 0 in x.shape[1:]:
+        raise UserError(f"{name}: {array} has shape {x.shape}: an input without features says nothing")
     if x.dtype == np.uint8:
         return x
     with np.errstate(over="ignore"):  # (a number beyond the type is infinite, which is refused)
@@ -428,7 +434,7 @@ def _check_targets(
 def natural_pool(
     x: np.ndarray,
     y: np.ndarray,
-    client: np.ndarray,
+    client: Sequence[Any] | np.ndarray,
     x_test: np.ndarray | None,
     y_test: np.ndarray | None,
     client_test: Sequence[Any] | np.ndarray | None,
@@ -439,9 +445,9 @@ def natural_pool(
     standardise: bool,
 ) -> Pool:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
+    client = client_names(client, f"{name}: client")
     if client.shape != (len(x),) or y.shape != (len(x),):
         raise UserError(f"{name}: x has {len(x)} rows, y has shape {y.shape}, client has shape {client.shape}")
-    client = client.astype(str)
     given = [a is not None for a in (x_test, y_test, client_test)]
     if any(given) != all(given):
         raise UserError(f"{name}: x_test, y_test and client_test come together")
@@ -449,8 +455,7 @@ def natural_pool(
         if not 0 <= test < 1:
             raise UserError(f"{name}: test must be a fraction in [0, 1), not {test}")
         out = np.zeros(len(x), dtype=bool)
-        for c in np.unique(client):
-            rows = np.flatnonzero(client == c)
+        for c, rows in rows_of(client).items() if test else ():
             rng = np.random.default_rng([seed, *b"test", *c.encode()])
             out[rng.choice(rows, int(test * len(rows)), replace=False)] = True
         x, x_test, y, y_test, client, client_test = (
@@ -463,7 +468,7 @@ def natural_pool(
         )
     pool = make_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
-        client_train=client, client_test=np.asarray(client_test).astype(str),
+        client_train=client, client_test=client_names(client_test, f"{name}: client_test"),
     )  # fmt: skip
     if not standardise or pool.mean is not None:
         return pool
@@ -495,7 +500,7 @@ def frame_arrays(
         task = "regression" if response.dtype.kind == "f" else "classification"
     if task == "regression" and response.dtype.kind not in "biuf":
         raise UserError(f"column {y!r} holds no numbers, so it cannot be the response of a regression")
-    inputs, who = df[list(x)].to_numpy(dtype=np.float64), df[client].to_numpy().astype(str)
+    inputs, who = df[list(x)].to_numpy(dtype=np.float64), client_names(df[client], f"column {client!r}")
     if task == "regression":
         return inputs, response.to_numpy(dtype=np.float64), who, task, []
     words = response.to_numpy()

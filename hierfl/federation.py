@@ -206,7 +206,7 @@ class Federation:
         pool = natural_pool(
             np.asarray(x),
             np.asarray(y),
-            np.asarray(client),
+            client,
             x_test,
             y_test,
             client_test,
@@ -480,14 +480,22 @@ class Examples:
 PASS = 512
 
 
-def buckets(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Cuts rows, largest first, so that little is padded: a new bucket where padding would cost more than a pass."""
-    first = 0
-    for row in range(1, len(sizes) + 1):
-        waste = sum(sizes[first] - n for n in sizes[first : row + 1])
-        if row == len(sizes) or waste > PASS + sum(sizes[first : row + 1]) // 4:
+def buckets(sizes: Sequence[int], most: float = float("inf")) -> Iterator[tuple[int, int]]:
+    """Cuts rows, largest first, so that little is padded: a new bucket where padding would cost more than a pass.
+
+    Args:
+        sizes: of the rows, descending.
+        most: examples, padding included, that a bucket of several rows holds.
+    """
+    first = total = 0
+    for row, n in enumerate(sizes):
+        total += n
+        padded = sizes[first] * (row + 1 - first)
+        if row > first and (padded - total > PASS + total // 4 or padded > most):
             yield first, row
-            first = row
+            first, total = row, n
+    if len(sizes):
+        yield first, len(sizes)
 
 
 def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:

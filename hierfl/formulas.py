@@ -1,6 +1,7 @@
 """Mixed-effects formulas: a table and ``y ~ 1 + x + (1 + x | site)`` become a federation and a design.
 
-Formulas are read by formulae (Capretto, 2022), which knows random effects, categories, interactions and transforms.
+Formulas are read by formulae (Capretto, 2022), which knows random effects, categories, interactions and transforms,
+once they have passed :mod:`hierfl.formula_gate`: no text is evaluated before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from . import formula_gate
+from .client_names import client_names
 from .errors import UserError, unknown
 from .federation import Federation
 from .networks import Architecture, LinearHead, Network
@@ -20,8 +23,13 @@ from .networks import Architecture, LinearHead, Network
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .formula_gate import Formula
+
 #: what a column of ones is called
 INTERCEPT = ("Intercept", "1")
+#: columns whose largest number is above this, or below one over it, have squares and products that double precision
+#: cannot hold
+LARGE = 1e100
 Family = Literal["gaussian", "binomial", "poisson"]
 
 
@@ -105,21 +113,26 @@ def from_formula(
 
     Raises:
         UserError: for a formula that cannot be read, columns that are not there or have missing values, a response that
-            the family cannot have, or a random slope about which no client says anything.
+            the family cannot have, numbers too large to be squared, or a random slope about which no client says
+            anything.
     """
     import pandas as pd
 
     if family not in get_args(Family):
         raise unknown("family", family, get_args(Family))
-    read, place = _read(df, formula, client, error)
+    terms = formula_gate.parse(formula)
+    read, place = _read(df, terms, client, error)
     fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
-    who = df[place].astype(str).to_numpy()
+    who = client_names(df[place], f"column {place!r}")
+    for name, column in [*fixed.items(), *random.items()]:
+        _check_numbers(f"the effect {name!r}", np.asarray(column))
     _check_slopes(random, who, place)
     _check_fixed(fixed)
-    separate = formula.count("|") > 1  # (formulae cuts a term with several effects up, too)
-    if separate and len(random) > formula.count("|"):
+    separate = len(terms.groups) > 1  # (formulae cuts a term with several effects up, too)
+    if separate and len(random) > len(terms.groups):
         raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
     y = _response(read.response, family)
+    _check_numbers(f"the response {read.response.name!r}", y)
     if len(set(who)) < 2:
         raise UserError(f"all rows are of one {place}: random effects need several")
     if family == "gaussian" and not np.ptp(y):
@@ -137,6 +150,8 @@ def from_formula(
         columns["standard error"] = df[error].to_numpy(dtype=float)
         if not (np.isfinite(columns["standard error"]) & (columns["standard error"] > 0)).all():
             raise UserError(f"column {error!r} holds standard errors that are not above zero")
+        for extreme in (columns["standard error"].min(), columns["standard error"].max()):
+            _check_numbers(f"column {error!r}", np.array([extreme]))
     gaussian = family == "gaussian"
     design = Design.of(
         list(fixed), list(random), family, bool(error),
@@ -149,7 +164,7 @@ def from_formula(
         wide, client="client", y="response", x=list(columns), test=test, validation=validation, seed=seed,
         task="regression",
     )  # fmt: skip
-    reader = Reader(read, place, df[place].iloc[0], tuple(random), error, formula)
+    reader = Reader(read, next(iter(read.group.terms.values())).factor.name, tuple(random), error, formula)
     return replace(federation, about={**federation.about, "reader": reader}), design
 
 
@@ -159,7 +174,7 @@ class Reader:
 
     Attributes:
         read: formulae's design matrices of the table that was fitted.
-        place, known: the clients' column, and one of them.
+        place: the column that stands for the clients' (see :func:`hierfl.formula_gate.evaluate`).
         random: names of the random columns.
         error: column of standard errors; None without.
         formula: as it was written.
@@ -167,7 +182,6 @@ class Reader:
 
     read: Any
     place: str
-    known: Any
     random: tuple[str, ...]
     error: str | None
     formula: str
@@ -178,21 +192,19 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
-        from formulae import model_description
-
-        terms = model_description(self.formula)
-        needed = {name for name in terms.var_names if name} - {self.place} - set(terms.response.var_names)
-        for name in sorted(needed):
+        terms = formula_gate.parse(self.formula)
+        for name in sorted(terms.predictors):
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}")
             if df[name].isna().any():
                 raise UserError(f"column {name!r} has missing values")
-        here = df.assign(**{self.place: self.known})
+        here = df.assign(**{self.place: 0})
         try:
-            fixed = self.read.common.evaluate_new_data(here).as_dataframe().astype(float)
-            random = _random_columns(self.read.group.evaluate_new_data(here))
+            with formula_gate.quietly():
+                fixed = self.read.common.evaluate_new_data(here).as_dataframe().astype(float)
+                random = _random_columns(self.read.group.evaluate_new_data(here))
         except Exception as fault:  # a level that was not there, and whatever else formulae says
-            raise UserError(f"the formula {self.formula!r} does not fit the table: {fault!r}") from fault
+            raise formula_gate.misfit(terms, fault) from fault
         columns = [fixed.to_numpy(), *(random[name][:, None] for name in self.random)]
         if self.error:
             if self.error not in df.columns:
@@ -212,50 +224,68 @@ def _centre(y: np.ndarray, family: Family) -> float:
     return float(np.log(mean) - np.log1p(-mean))
 
 
-def _read(df: pd.DataFrame, formula: str, client: str | None, error: str | None) -> tuple[Any, str]:
+def _read(df: pd.DataFrame, terms: Formula, client: str | None, error: str | None) -> tuple[Any, str]:
     """What formulae makes of the formula and the table, and the column that the random terms belong to."""
-    from formulae import design_matrices, model_description
-
-    try:
-        names = {name for name in model_description(formula).var_names if name}  # (numbers have none)
-    except Exception as fault:  # its scanner, parser and resolver raise what they like
-        hint = "; for no correlations write one | and say covariance=diagonal" if "||" in formula else ""
-        raise UserError(f"the formula {formula!r} cannot be read: {fault}{hint}") from fault
-    if INTERCEPT[0] in names:
-        raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
-    for name in [*sorted(names), *([error] if error else []), *([client] if client else [])]:
-        if name not in df.columns:
-            raise unknown("column", name, map(str, df.columns))
-        missing = int(df[name].isna().sum())
-        if missing:
-            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
-    try:
-        read = design_matrices(formula, df, na_action="error")
-    except Exception as fault:
-        raise UserError(f"the formula {formula!r} does not fit the table: {fault!r}") from fault
-    if read.response is None:
-        raise UserError(f"the formula {formula!r} has no response")
+    _check_columns(df, terms, client, error)
+    if terms.response is None:
+        raise UserError(f"the formula {terms.text!r} has no response")
+    if not terms.groups:
+        raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
+    if len(set(terms.groups)) > 1:
+        places = ", ".join(sorted(set(terms.groups)))
+        raise UserError(f"random terms belong to one column, the client's, and here to {places}")
+    place = terms.groups[0]
+    if client not in (None, place):
+        raise UserError(f"random terms belong to {place!r}, and the clients are {client!r}")
+    if terms.response <= terms.predictors | {place}:
+        (name, *_) = sorted(terms.response)
+        raise UserError(f"the response {name!r} is among its own predictors")
+    read = formula_gate.evaluate(terms, df)
     if read.group is None:
-        raise UserError(f"the formula {formula!r} has no random term, such as (1 | {client or 'site'})")
+        raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
     if read.common is None:
-        raise UserError(f"the formula {formula!r} has no fixed effects; write at least y ~ 1 + ...")
-    places = {term.factor.name for term in read.group.terms.values()}
-    if len(places) > 1:
-        raise UserError(f"random terms belong to one column, the client's, and here to {', '.join(sorted(places))}")
-    (place,) = places
+        raise UserError(f"the formula {terms.text!r} has no fixed effects; write at least y ~ 1 + ...")
+    names = [term.name for term in read.model.common_terms]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two effects are both called {twice[0]!r} (formulae leaves parentheses out): rewrite one")
     offsets = [name for name, term in read.common.terms.items() if term.kind == "offset"]
     if offsets:
         raise UserError(
             f"{offsets[0]} has a coefficient of one, which is not there; subtract it from a gaussian response"
         )
-    if place not in df.columns:
-        raise UserError(f"random terms belong to a column of the table, not to {place!r}")
-    if client not in (None, place):
-        raise UserError(f"random terms belong to {place!r}, and the clients are {client!r}")
-    named = df[place].astype(str)
-    if named.str.contains("|", regex=False).any():
-        raise UserError(f"names in column {place!r} must not hold a '|', which formulas read as theirs")
     return read, place
+
+
+def _check_columns(df: pd.DataFrame, terms: Formula, client: str | None, error: str | None) -> None:
+    """Refuses columns that are not there, lack values, or hold what double precision cannot square."""
+    for what, name in (("client", client), ("error", error)):
+        if not isinstance(name, str | None):
+            raise UserError(f"{what} is the name of a column, not {name!r}")
+    if not df.columns.is_unique:
+        raise UserError(f"the table has two columns called {df.columns[df.columns.duplicated()][0]!r}")
+    if INTERCEPT[0] in terms.columns:
+        raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
+    for name in [*sorted(terms.columns), *([error] if error else []), *([client] if client else [])]:
+        if name not in df.columns:
+            raise unknown("column", name, map(str, df.columns))
+        column = df[name]
+        missing = int(column.isna().sum())
+        if missing:
+            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
+        if column.dtype == object and len(kinds := {type(value) for value in column}) > 1:
+            named = " and ".join(sorted(kind.__name__ for kind in kinds))
+            raise UserError(f"column {name!r} holds values of several types ({named})")
+        if name != error and name in (terms.response or set()) | terms.predictors and column.dtype.kind in "iuf":
+            _check_numbers(f"column {name!r}", column.to_numpy(dtype=float))
+
+
+def _check_numbers(what: str, column: np.ndarray) -> None:
+    """Refuses numbers that are not finite, or that cannot be squared."""
+    if not np.isfinite(column).all():
+        raise UserError(f"{what} is not finite in {int((~np.isfinite(column)).sum())} of {len(column)} rows")
+    largest = np.abs(column).max(initial=0)
+    if largest > LARGE or 0 < largest < 1 / LARGE:
+        raise UserError(f"{what} reaches {largest:g}, whose square is no double precision number: rescale it")
 
 
 def _check_fixed(fixed: pd.DataFrame) -> None:
@@ -286,12 +316,10 @@ def _check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) ->
 
 
 def _random_columns(group: Any) -> dict[str, np.ndarray]:
-    """Each random effect's column, (n,): the blocks of a term's matrix, one per client, added up."""
+    """Each random effect's column, (n,)."""
     columns: dict[str, np.ndarray] = {}
     for key, term in group.terms.items():
-        matrix = group[key]
-        matrix = matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
-        for label, column in zip(term.labels, matrix.T, strict=True):
+        for label, column in zip(term.labels, group[key].toarray().T, strict=True):
             name = label.rpartition("|")[0]
             name = INTERCEPT[0] if name == "1" else name
             columns[name] = columns.get(name, 0.0) + column.astype(float)

@@ -172,6 +172,8 @@ def hold_out(
     """
     if not 0 <= fraction < 1:
         raise UserError(f"validation must be a fraction in [0, 1), not {fraction}")
+    if not fraction:
+        return list(train), [np.empty(0, dtype=np.int64) for _ in train]
     kept, held = [], []
     for index, name in zip(train, ids, strict=True):
         rng = np.random.default_rng([seed, *b"validation", *str(name).encode()])
@@ -181,12 +183,21 @@ def hold_out(
         chosen = [
             rng.choice(group, max(1, round(fraction * len(group))), replace=False)
             for group in groups
-            if fraction > 0 and len(group) >= 10
+            if len(group) >= 10
         ]
         out = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
         held.append(out)
         kept.append(np.setdiff1d(index, out, assume_unique=True))
     return kept, held
+
+
+def rows_of(names: np.ndarray) -> dict[str, Index]:
+    """Where each name stands in an array of names, (N,): in the names' order, places ascending."""
+    if not len(names):
+        return {}
+    distinct, which = np.unique(names, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    return dict(zip(distinct.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))
 
 
 # -- the ways of cutting --------------------------------------------------------------------------------------------
@@ -452,9 +463,9 @@ def _names(pool: Pool, clients: int) -> list[str]:
 def _natural(pool: Pool, clients: int, parameter: float, rng: np.random.Generator) -> Parts:
     assert pool.client_train is not None
     assert pool.client_test is not None
-    train, test, offset = pool.client_train.astype(str), pool.client_test.astype(str), len(pool.y_train)
-    names = sorted(np.unique(train))
-    return [np.flatnonzero(train == c) for c in names], [np.flatnonzero(test == c) + offset for c in names]
+    train, test = rows_of(pool.client_train.astype(str)), rows_of(pool.client_test.astype(str))
+    offset, none = len(pool.y_train), np.empty(0, dtype=np.int64)
+    return list(train.values()), [test.get(name, none) + offset for name in train]
 
 
 def _domains_of(pool: Pool) -> list[str]:

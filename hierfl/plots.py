@@ -540,7 +540,35 @@ def save_all(
         return [*paths, _save(plt, figure, folder / f"{together}.png")]
 
 
+#: what is set as mathematics: parts of our own labels, and a scale's numbers; a name with dollars is a name
+_SCALE = r"\\mathdefault\{(?:[0-9.]+\\times)?[0-9]+(?:\^\{-?[0-9.]+\})?\}"
+_MATHS = re.compile(rf"[^$]*\$(?:\\tau_j(?: / \\Sigma \\tau)?|\|w_j - w\|\^2 / d|{_SCALE})\$[^$]*")
+
+
+def _plain(text: str) -> str:
+    """A text in which dollars are dollars, but for mathematics of ours."""
+    return text if _MATHS.fullmatch(text) else text.replace("$", r"\$")
+
+
+def _plain_of(words: Callable[[float, int | None], object], x: float, place: int | None = None) -> str:
+    """The label of a tick, plain."""
+    return _plain(str(words(x, place)))
+
+
+def _names_as_they_are(figure: Any) -> None:
+    """Names of clients, columns and data come from elsewhere, and need not be TeX."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import FuncFormatter
+
+    for axis in [axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]:
+        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # (which names of ticks are)
+            formatter.func = partial(_plain_of, formatter.func)
+    for text in figure.findobj(Text):
+        text.set_text(_plain(text.get_text()))
+
+
 def _save(plt: Any, figure: Any, path: Path) -> Path:
+    _names_as_they_are(figure)
     with replacing(path) as part:
         figure.savefig(part, format="png", metadata={"Software": None})
     plt.close(figure)
