@@ -7,10 +7,11 @@ import re
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
 from .errors import UserError, unknown
+from .foreign import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,7 +125,7 @@ def read(data: str, used: Collection[str] = (), text: Collection[str] = ()) -> p
     import pandas as pd
 
     try:
-        with _opened(data) as file:
+        with TextIOWrapper(open_regular(data, "a .csv with a header"), encoding="utf-8-sig", newline="") as file:
             header, columns, lines = _cells(data, file)
     except (csv.Error, UnicodeError) as error:
         raise UserError(f"{data} cannot be read as csv: {error}") from error
@@ -143,20 +144,6 @@ def read(data: str, used: Collection[str] = (), text: Collection[str] = ()) -> p
         else:
             typed[name] = _typed(name, cells, lines, strict=name in used)
     return pd.DataFrame(typed)
-
-
-def _opened(data: str) -> TextIO:
-    """A regular file, open."""
-    path = Path(data)
-    try:
-        data.encode()
-        if not path.is_file():
-            raise UserError(f"{data} is no regular file" if path.exists() else f"no file {data}")
-        return open(path, encoding="utf-8-sig", newline="")
-    except UnicodeEncodeError as error:
-        raise UserError(f"{data!r} is no name of a file that can be kept: it holds bytes that are no text") from error
-    except OSError as error:
-        raise UserError(f"{data} cannot be read: {error.strerror or error}") from error
 
 
 def _cells(data: str, file: TextIO) -> tuple[list[str], list[list[str]], array[int]]:

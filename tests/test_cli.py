@@ -428,7 +428,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
         choose.main([*smaller, "--out", str(other), "lr=0.01", "--against", "keeps"])
     for text, words in (
         ("{", "damaged, or no json"),
-        ("[]", "holds no cells"),
+        ("[]", "holds no table"),
         ('{"cells": [1]}', "holds no cells"),
         ("\xff", "damaged, or no json"),
     ):

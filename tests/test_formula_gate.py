@@ -408,8 +408,13 @@ def evaluates_text(path: Path) -> list[str]:
             found.append(f"{node.lineno}: {node.id}")
         if isinstance(node, ast.Attribute) and node.attr in ("query", "__globals__", "__builtins__", "__subclasses__"):
             found.append(f"{node.lineno}: .{node.attr}")
-        if isinstance(node, ast.Attribute) and node.attr in ("exec_module", "spec_from_file_location", "run_path"):
-            found.append(f"{node.lineno}: .{node.attr}")
+        called = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if called in ("exec_module", "spec_from_file_location", "source_to_code", "run_path", "read_pickle"):
+            found.append(f"{node.lineno}: {called}")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+            found.append(f"{node.lineno}: torch.load")
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            found.append(f"{node.value.lineno}: allow_pickle")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eval":
             found += [f"{node.lineno}: .eval(...)"] * bool(node.args or node.keywords)  # (a module's own has none)
         if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
@@ -431,4 +436,4 @@ def test_nothing_else_evaluates_text() -> None:
     assert found == {}
     assert {name.partition(": ")[2].split(".")[0] for name in gate} == {"import formulae"}
     # a method's file is a program that its owner chose to run
-    assert {name.partition(": ")[2] for name in methods} == {".spec_from_file_location", ".exec_module"}
+    assert {name.partition(": ")[2] for name in methods} == {"spec_from_file_location", "exec_module", "source_to_code"}
