@@ -317,6 +317,7 @@ def test_the_largest_numbers_let_in_leave_state_and_memory_finite(case: tuple, d
         assert server.receive(messages, clients).all()
         server.close()
         assert finite(server)
+    assert server.void == 0
 
 
 def scaled(server: Server) -> list[tuple[str, str]]:
