@@ -217,11 +217,14 @@ def test_arrays_of_every_number_type_and_order_are_read_as_they_are(tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"x_train": np.zeros((12, 0)), "x_test": np.zeros((6, 0))}, r"shape \(12, 0\): an input without a number"),
+        ({"x_train": np.zeros((12, 0)), "x_test": np.zeros((6, 0))}, r"shape \(12, 0\): an input without features"),
         ({"x_train": np.array(1.0)}, r"shape \(\)"),
         ({"y_train": np.array(1)}, r"shape \(\)"),
         ({"x_train": np.full((12, 3), np.finfo(np.longdouble).max)}, "36 values that are NaN or infinite"),
-        ({"client_train": np.full(12, np.nan), "client_test": np.zeros(6)}, "client_train holds values that are NaN"),
+        (
+            {"client_train": np.full(12, np.nan), "client_test": np.zeros(6)},
+            "client_train holds nan: clients are named",
+        ),
         ({"fine_train": np.array(["a"] * 12), "fine_test": np.zeros(6)}, "fine_train holds <U1, not numbers"),
         (
             {"client_train": np.array([0xD800] * 12, np.uint32).view("<U1"), "client_test": np.array(["a"] * 6)},

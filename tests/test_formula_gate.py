@@ -81,7 +81,7 @@ def test_a_foreign_run_folder_is_no_way_around_the_gate(hierfl: Call) -> None:
     assert not Path("pwned").exists()
     config.write_text(re.sub(r"^formula = .*$", "formula = 3", config.read_text(), flags=re.MULTILINE))
     code, _, err = hierfl("run", "--resume", "o", "-q")
-    assert (code, err) == (2, "error: a formula is text, such as 'y ~ 1 + x + (1 + x | site)', not 3\n")
+    assert (code, err) == (2, "error: o/config.toml is damaged: run.formula is 3\n")
 
 
 def test_a_formula_that_is_read_again_passes_the_gate_again() -> None:

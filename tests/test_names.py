@@ -247,7 +247,7 @@ def test_a_table_is_a_regular_file(hierfl: Call) -> None:
     os.mkfifo("fifo.csv")
     Path("folder.csv").mkdir()
     how = ("run", "mixed-effects", "-T", 1, "--formula", "y ~ x + (1 | site)", "--data")
-    for name, words in [("fifo.csv", "no regular file"), ("folder.csv", "no regular file")]:
+    for name, words in [("fifo.csv", "not a regular file"), ("folder.csv", "not a regular file")]:
         code, _, err = hierfl(*how, name)
         assert (code, err.count("\n")) == (2, 1)
         assert words in err
