@@ -120,7 +120,7 @@ def run(
     trust_code: TrustCode = False,
 ) -> None:  # fmt: skip
     """Fit a method to a federation, and keep everything in a run folder."""
-    given = {
+    given: dict[str, Any] = {
         "data_root": data_root, "clients": clients, "split": split, "rounds": rounds, "participation": participation,
         "validation": validation, "network": network, "noise": noise, "formula": formula, "client": client,
         "family": family, "error": error, "test": test, "seed": seed, "device": device, "chunk": chunk,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hierfl.experiments import cli
@@ -39,7 +43,7 @@ def counted(step: Callable[[], None]) -> Callable[[str, tuple[object, ...]], Non
     return hook
 
 
-def forked(command: tuple[str, ...], prepare: Callable[[], None] = lambda: None) -> int:
+def forked(command: tuple[str, ...], prepare: Callable[[], object] = lambda: None) -> int:
     """Runs a command line in a child that has everything imported; its exit status, or minus its signal."""
     child = os.fork()
     if child == 0:
@@ -156,3 +160,57 @@ def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(place: Path, some: 
         assert forked(command, killed_at(moment)) == -signal.SIGKILL
         goes_on(overwrite)
         assert result(place / "o") == whole, moment
+
+
+TINY = ("--rounds", "2", "-J", "3", "--split", "iid", "--network", "mlp:4", "--quiet")
+#: commands, and where what they find is; the same command goes on where it was stopped (a run's: --resume)
+COMMANDS = {
+    "run": (("run", "pfedvem", *TINY, "--out", "o"), "o/summary.json"),
+    "ablate": (
+        ("ablate", "pfedvem", *TINY, "--seeds", "1", "--scales", "0.3,1", "--out", "o"), "o/comparison/table.csv",
+    ),
+    "tune": (("tune", "fedavg", "lr=0.02,0.05,0.1", *TINY, "--out", "o/t.json"), "o/t.json"),
+    "table": (
+        ("table", "pfedvem-1", "--data", "fashion-mnist", "-J", "4", "--methods", "local,pfedvem", "--seeds", "1",
+         "--data-root", ".", "--out", "o", "--quiet"), "o/table.md",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(11, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_kill_at_any_time_leaves_nothing_stuck(
+    place: Path, name: str, kills: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hierfl.experiments import tables
+
+    y = np.arange(200) % 10
+    x = np.random.default_rng(0).integers(0, 256, (200, 4, 4), dtype=np.uint8)
+    np.savez("fashion-mnist.npz", x_train=x[50:], y_train=y[50:], x_test=x[:50], y_test=y[:50])
+    short = {"validation": 0.0, "rounds": 2, "network": "mlp:4"}
+    table = dataclasses.replace(tables.TABLES["pfedvem-1"], given=short, exceptions={})
+    monkeypatch.setitem(tables.TABLES, "pfedvem-1", table)
+    command, found = COMMANDS[name]
+
+    def told() -> object:
+        text = (place / found).read_text()
+        record = json.loads(text) if found.endswith("json") else text
+        return {k: v for k, v in record.items() if k != "seconds_per_round"} if isinstance(record, dict) else record
+
+    luck, start = random.Random(f"{os.environ.get('HIERFL_TEST_LUCK', '0')} {name}"), time.monotonic()
+    assert forked(command) == 0, Path("out.txt").read_text()
+    whole, seconds = told(), time.monotonic() - start
+    shutil.rmtree("o")
+    done = 0
+    while done < kills:
+        again = ("run", "--resume", "o", "--quiet") if name == "run" and Path("o/config.toml").is_file() else command
+        after = luck.uniform(0.02, 1.1) * seconds
+        code = forked(again, partial(signal.setitimer, signal.ITIMER_REAL, after))
+        assert code in (0, -signal.SIGALRM), Path("out.txt").read_text()
+        done += code != 0
+        if code == 0:  # (it was faster than the kill: once more, from the beginning)
+            assert told() == whole
+            shutil.rmtree("o")
+    again = ("run", "--resume", "o", "--quiet") if name == "run" and Path("o/config.toml").is_file() else command
+    assert forked(again) == 0, Path("out.txt").read_text()
+    assert told() == whole
