@@ -4,8 +4,8 @@
 
 Linear regressions of 20 clients with 8 rows each, y = w_j . (x, 1) + N(0, 0.5^2), w_j ~ N(0, sigma_0^2 I) with
 sigma_0 = 0.5 held at its true value (``prior=fixed``), so that every client's posterior is known; five seeds. Sd
-ratio: of the draws, over the exact one, median over clients and numbers. Coverage: of the true w_j by the draws' central 90 %
-interval. ESS: bulk, median, by ArviZ.
+ratio: of the draws, over the exact one, median over clients and numbers. Coverage: of the true w_j by the draws'
+central 90 % interval. ESS: bulk, median, by ArviZ.
 """
 
 from __future__ import annotations
