@@ -282,6 +282,10 @@ def test_a_weight_of_zero_is_dropped() -> None:
                 def spoil(m: Messages, group: str = group, key: str = ABOVE[name]) -> Messages:
                     return with_key(m, key, torch.zeros_like(m[group][key]), group)
 
+                def silent(m: Messages, group: str = group) -> Messages:  # (it would count towards the quorum)
+                    return {**m, group: {k: torch.zeros_like(v) for k, v in m[group].items()}}
+
+                check_the_others_are_used(case, torch.float64, silent)
                 check_the_others_are_used(case, torch.float64, spoil)
                 tried.add(name)
     assert tried == ABOVE.keys()
@@ -525,14 +529,15 @@ def test_decompositions_report_failure(poison: float) -> None:
     assert torch.equal(found[1], ones)
 
 
-def test_a_singular_system_is_one_clients_failure() -> None:
+@pytest.mark.parametrize("settings", [{}, {"family": "poisson"}], ids=["gaussian", "poisson"])
+def test_a_singular_system_is_one_clients_failure(settings: dict[str, str]) -> None:
     """What draws know of the curvature, and the modes of random effects: the other rows keep their answers."""
     eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
     right = torch.ones(2, 2, 3, dtype=torch.float64)
     found = _solve(torch.stack([eye, zero]), right)
     assert torch.equal(found[0], right[0])
     assert found[1].isnan().all()
-    fit_of = ready((MixedEffects, {}))
+    fit_of = ready((MixedEffects, settings))
     x = fit_of.federation.x.clone()
     x[fit_of.federation.train[4]] = 1e300  # (squared, it is infinite)
     sick = Fit(fit_of.method, dataclasses.replace(fit_of.federation, x=x), fit_of.options)
