@@ -190,7 +190,7 @@ class MixedEffects(Method):
             return 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
 
         if self.exact:
-            return {"effects": Scoring("b", 50, sigma_points=True, rate=rate, **how)}
+            return {"effects": Scoring("b", 0, sigma_points=True, rate=rate, **how)}
         return {"effects": Scoring("b", s.chains * (s.steps - s.steps // 2), keep=0.8, rate=rate, **how)}
 
     def per_client(self, v: State) -> State:
