@@ -248,7 +248,7 @@ def said(site: Site, y: Tensor, task: str) -> list[Tensor]:
 
 def site_rows(parts: Sequence[Sequence[Tensor]], batch: Batch, task: str) -> dict[str, Tensor]:
     """Metrics per row of what was said of the pieces of a batch, one after the other."""
-    whole = [torch.cat(same, -1) for same in zip(*parts, strict=True)]
+    whole = [torch.cat(same, -1) if len(same) > 1 else same[0] for same in zip(*parts, strict=True)]
     if task == "classification":
         return classification_rows(whole[0].mT, batch.y, batch.mask)
     mean, log_density, *spread = whole
@@ -364,7 +364,8 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     """Metrics of the global model on the pool's examples ``index``, all as one client."""
     federation = fitted.federation
     draws = fitted.method.global_draws
-    size = max(1, BUDGET // max(1, federation.classes) // max(10, draws))
+    # (draws, which a score keeps in several tensors, make pieces that stay small beside the data)
+    size = max(1, BUDGET // max(1, federation.classes) // max(10, 10 * draws))
     parts, noise = [], fitted.population_noise(1, draws)
     for piece in index.split(size):
         x, y = federation.examples(piece[None])
