@@ -71,6 +71,7 @@ class ClientNoise:
         self.keys, self.particles, self.counts = list(keys), particles, counts
         self.device, self.dtype = torch.device(device), dtype
         self.step, self.active = 0, len(self.keys)
+        self.steps: int | None = None
         self._generators: dict[str, list[torch.Generator]] = {}
         self._blocks: dict[str, tuple[int, Tensor]] = {}
 
@@ -79,6 +80,12 @@ class ClientNoise:
         self.step = step
         self.active = self.active if active is None else active
         return self
+
+    def reading(self, steps: int) -> ClientNoise:
+        """The same streams from their beginning, of which so many steps are read: the rest is not drawn."""
+        found = copy.copy(self)
+        found.steps, found.step, found._generators, found._blocks = steps, 0, {}, {}
+        return found
 
     def narrow(self) -> ClientNoise:
         """The same streams, for rows of one example each."""
@@ -107,11 +114,26 @@ class ClientNoise:
             # a new tensor each time: what was handed out are views
             shape = (self.active, length, self.particles, *event_shape)
             block = torch.empty(shape, device=self.device, dtype=self.dtype)
-            for _ in range(drawn, number):  # a stream is read in order, whatever is used of it
+            for n in range(drawn + 1, number + 1):  # a stream is read in order, whatever is used of it
+                numbers = self._wanted(n, length, per_step)
                 for row in range(self.active):
-                    block[row].normal_(generator=self._generators[site][row])
+                    block[row].view(-1)[:numbers].normal_(generator=self._generators[site][row])
             self._blocks[site] = (number, block)
         return block[: self.active, offset].transpose(0, 1).unsqueeze(2)
+
+    def _wanted(self, block: int, length: int, per_step: int) -> int:
+        """How many numbers of a block are drawn: all, or those of the steps that are read.
+
+        On a CPU torch makes normals in sixteens, one after the other: a part of a block is what the whole would begin
+        with (but for its last sixteen, where its length is no multiple).
+        """
+        whole = length * per_step
+        if self.steps is None or self.device.type != "cpu":
+            return whole
+        if self.step >= self.steps:
+            raise ValueError(f"step {self.step} of {self.steps} that are read")
+        read = -(-min(length, self.steps - block * length) * per_step // 16) * 16
+        return whole if read + 16 > whole else read
 
     def _data_noise(self, site: str, width: int, event_shape: torch.Size) -> Tensor:
         counts = self.counts if self.counts is not None else [width] * self.active

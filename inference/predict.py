@@ -70,7 +70,7 @@ class Fitted:
     def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
         keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
-        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype)
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
 
     def personal_sites(
         self,
@@ -120,7 +120,7 @@ class Fitted:
         if not draws:
             return None
         keys = [(self.seed, "population", row) for row in range(rows)]
-        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype)
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
 
     def global_sites(self, batch: Batch, draws: int = 0, noise: ClientNoise | None = None) -> dict[str, Site]:
         """The model's sites where only the shared values are known.

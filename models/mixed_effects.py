@@ -171,8 +171,9 @@ class MixedEffects(Method):
         """In the metric of the posterior's own curvature, where steps have no units."""
         start: Literal["last", "prior"] = "prior" if self.exact else "last"
         return Langevin(
-            ["b"], steps, 0.5, metropolis=True, metric="b_root", burn=burn, thin=thin, target=target, start=start
-        )
+            ["b"], steps, 0.5, metropolis=True, metric="b_root", around="b_mean" if self.exact else None, burn=burn,
+            thin=thin, target=target, start=start,
+        )  # fmt: skip
 
     def posterior(self) -> list[LocalStep]:
         s = self.settings
