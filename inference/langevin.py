@@ -169,9 +169,10 @@ class Langevin:
             part = local.part(first, last)
             parts.append(_Target(part, self.metric, self.around).expansion(name, part.batch()))
         height, slope, bend = (torch.cat(found) for found in zip(*parts, strict=True))
+        slope, *columns = (_event_first(v) for v in (slope, *bend.unsqueeze(1).unbind(-1)))  # (S, 1, e) each
 
         def density(u: State) -> tuple[Tensor, State]:
-            turned = _turned(bend, u[name])
+            turned = sum(column * u[name][..., k, None] for k, column in enumerate(columns))
             return height + _over_event(u[name] * (slope + 0.5 * turned)), {name: slope + turned}
 
         target = _Target(local, self.metric, self.around)
@@ -207,6 +208,8 @@ class Langevin:
         z = target.begin(self.names, self.start, noise.reading(1))
         density = fresh()
         chains, rows = noise.particles, len(local.clients)
+        laid = _event_first if self.around else Tensor.contiguous
+        z = {k: laid(v) for k, v in z.items()}
         gamma = self._first_sizes(local, chains)
         scale = _Preconditioner(self.precondition)
         height, slope = density(z)
@@ -217,7 +220,7 @@ class Langevin:
             burning = step < self.burn
             if burning:
                 scale.learn(slope)
-            xi = {k: noise.normal(k, None, v.shape[3:]) for k, v in z.items()}
+            xi = {k: laid(noise.normal(k, None, v.shape[3:])) for k, v in z.items()}
             proposal, drift = {}, {}
             for k in z:
                 g = _wide(gamma, z[k])
@@ -235,7 +238,7 @@ class Langevin:
                 for k in z:
                     back = z[k] - proposal[k] - _wide(gamma, z[k]) * scale.apply(k, slope_there[k])
                     log_ratio = log_ratio + _over_event(0.5 * xi[k].square()) - scale.square(k, back) / (4 * gamma)
-                coin = torch.special.log_ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1))
+                coin = torch.special.ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1)).log()
                 taken = coin < log_ratio  # (not where the ratio is not a number)
                 z = {k: torch.where(_wide(taken, v), proposal[k], v) for k, v in z.items()}
                 slope = {k: torch.where(_wide(taken, v), slope_there[k], v) for k, v in slope.items()}
@@ -324,7 +327,7 @@ class _Target:
         real = {k: self._maps[k].inv(begin[k]).detach() for k in names}
         if self.centre is not None and any(not torch.equal(real[k], begin[k]) for k in names):
             raise UserError(f"a log joint is not quadratic in a latent with constraints, such as {names[0]!r}")
-        return {k: self._plain(v).contiguous() for k, v in real.items()}
+        return {k: self._plain(v) for k, v in real.items()}
 
     def constrained(self, u: Mapping[str, Tensor]) -> State:
         """Back to where the model lives."""
@@ -435,6 +438,14 @@ class _Preconditioner:
         if name in self._root:
             return _over_event((self._root[name][1] @ _columns(v)).square())
         return _over_event(v.square() / self._diagonal[name] if name in self._diagonal else v.square())
+
+
+def _event_first(v: Tensor) -> Tensor:
+    """The same, but a few numbers of an event lie far from each other, and those of all rows and chains side by side.
+
+    Sums over the event, and what is broadcast along it, are then several times as fast.
+    """
+    return v.movedim(-1, 0).contiguous().movedim(0, -1)
 
 
 def _columns(v: Tensor) -> Tensor:
