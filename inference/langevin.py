@@ -364,7 +364,7 @@ class _Target:
         return at
 
     def expansion(self, name: str, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a log joint that is quadratic: height (S,), gradient (S, 1, e) and second derivatives (S, e, e) at u = 0."""
+        """Of a quadratic log joint at u = 0: height (S,), gradient (S, 1, e), second derivatives (S, e, e)."""
         assert self.centre is not None
         u = torch.zeros_like(self.centre)[None].requires_grad_()  # (1, S, 1, e)
         height = log_joint(self.local.method, batch, self.values, {name: self._real(u)})

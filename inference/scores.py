@@ -16,7 +16,6 @@ from hierfl.noise import Noise, SigmaPoints
 from .elbo import guide_latents, log_joint
 from .method import Local, State
 
-
 #: draws x examples of a pass: for each of them second derivatives hold some fifty numbers
 HELD = 1_000_000
 
@@ -94,9 +93,7 @@ def curvature(
     )
 
 
-def _curvature(
-    local: Local, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: Noise
-) -> Curvature:
+def _curvature(local: Local, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: Noise) -> Curvature:
     batch, rows = local.batch(), len(local.clients)
     drawn = {k: site.value.detach() for k, site in guide_latents(local.method, batch, local.values, noise).items()}
     z = drawn[latent].clone().requires_grad_()

@@ -69,7 +69,7 @@ def test_columns_are_those_of_the_dense_matrix(random: str) -> None:
     new = df.iloc[::3].reset_index(drop=True)
     found = federation.about["reader"](new.drop(columns=["y", "site"]))
     group = design_matrices(formula, df).group.evaluate_new_data(new)
-    again = {name: 0.0 for name in wanted}
+    again = dict.fromkeys(wanted, 0.0)
     for key, term in group.terms.items():
         for label, column in zip(term.labels, group[key].toarray().T, strict=True):
             name = label.rpartition("|")[0]
