@@ -214,7 +214,9 @@ class Langevin:
         scale = _Preconditioner(self.precondition)
         height, slope = density(z)
         chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)  # since the last kept draw
-        recent, kept, stats = gamma.log(), [], []
+        recent, count = gamma.log(), 0
+        kept = {k: v.new_empty((rows, 1, chains, self.kept, *v.shape[3:])) for k, v in target.constrained(z).items()}
+        stats = gamma.new_empty((rows, 1, chains, self.kept, len(STATS)))
         for step in range(self.steps):
             noise.at(step)
             burning = step < self.burn
@@ -255,13 +257,16 @@ class Langevin:
                 elif not burning:
                     chances, wild = chances + chance, wild + ~(log_ratio > -WILD)
             if not burning and (step + 1 - self.burn) % self.thin == 0:
-                kept.append({k: v.detach() for k, v in target.constrained(z).items()})
-                stats.append(torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1))
+                for k, v in target.constrained(z).items():
+                    kept[k][:, 0, :, count] = v.detach()[:, :, 0].transpose(0, 1)
+                for k, value in enumerate((chances / self.thin, gamma, wild > 0)):
+                    stats[:, 0, :, count, k] = value.mT
+                count += 1
                 chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)
-        result = {kept_as(k): _as_rows(torch.stack([draw[k] for draw in kept])) for k in z}
+        result = {kept_as(k): draws for k, draws in kept.items()}
         if self.sizes:
             result[self.sizes] = gamma.mT.reshape(rows, 1, chains)
-        result[stats_of(self.names[0])] = _as_rows(torch.stack(stats).unsqueeze(3))
+        result[stats_of(self.names[0])] = stats
         return result
 
     def _first_sizes(self, local: Local, chains: int) -> Tensor:
@@ -461,8 +466,3 @@ def _wide(each: Tensor, like: Tensor) -> Tensor:
 def _over_event(terms: Tensor) -> Tensor:
     """(C, S, 1, ...) -> (C, S)."""
     return terms.flatten(2).sum(2)
-
-
-def _as_rows(draws: Tensor) -> Tensor:
-    """(kept, C, S, 1, *event) -> (S, 1, C, kept, *event)."""
-    return draws.movedim((2, 3), (0, 1)).transpose(2, 3).contiguous()

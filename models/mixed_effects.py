@@ -329,6 +329,8 @@ def marginal_log_likelihood(run: Run) -> float:
 
 #: (nodes or sigma points) x examples of a pass, whose second derivatives hold some fifty numbers for each
 HELD = 1_000_000
+#: places of a pass, whose chains' draws are taken along
+TOGETHER = 1000
 
 
 def _parts(fitted: Fitted) -> Iterator[list[int]]:
@@ -339,7 +341,8 @@ def _parts(fitted: Fitted) -> Iterator[list[int]]:
     nodes = 2 * q if method.exact else NODES.get(q, 1) ** q
     order = sorted(range(federation.clients), key=lambda j: -len(federation.train[j]))
     for first, last in buckets([len(federation.train[j]) for j in order], HELD // nodes):
-        yield order[first:last]
+        for row in range(first, last, TOGETHER):
+            yield order[row : min(row + TOGETHER, last)]
 
 
 def _part(fitted: Fitted, rows: list[int], moved: Mapping[str, Tensor]) -> Tensor:
