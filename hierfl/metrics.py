@@ -72,8 +72,8 @@ def regression_rows(
     n, draws = here.sum(1), len(mean)
     crps = inside = torch.full_like(y, float("nan"))
     if std is not None:
-        crps = _absolute_moment(y - mean, std).mean(0) - 0.5 * mean_difference(mean, std)
-        below = torch.special.ndtr((y - mean) / std).mean(0)
+        distance, each = _absolute_moment(y - mean, std)
+        crps, below = distance.mean(0) - 0.5 * mean_difference(mean, std), each.mean(0)
         inside = ((below >= 0.05) & (below <= 0.95)).to(y.dtype)
     squares = (y - mean.mean(0)).square()
     rows = {
@@ -86,11 +86,11 @@ def regression_rows(
     return {"n": n, **result, "rmse": result["rmse"].sqrt()}
 
 
-def _absolute_moment(mean: Tensor, std: Tensor) -> Tensor:
-    """E|X| for X ~ N(mean, std^2)."""
+def _absolute_moment(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """E|X| and P(X > 0) for X ~ N(mean, std^2)."""
     z = mean / std
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    return 2 * std * density + mean * (2 * torch.special.ndtr(z) - 1)
+    density, above = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi), torch.special.ndtr(z)
+    return 2 * std * density + mean * (2 * above - 1), above
 
 
 #: columns of a mixture's components that lie in a cache together
@@ -136,9 +136,10 @@ def _by_series(m: Tensor, s: Tensor, reach: Tensor, terms: int) -> Tensor:
 
 def _by_pairs(m: Tensor, s: Tensor) -> Tensor:
     """See :func:`mean_difference`: (K, n), (K, n) -> (n,)."""
-    total = _absolute_moment(torch.zeros_like(m), math.sqrt(2) * s).sum(0)
+    total = _absolute_moment(torch.zeros_like(m), math.sqrt(2) * s)[0].sum(0)
     for k in range(len(m) - 1):  # one row of them at a time
-        total = total + 2 * _absolute_moment(m[k + 1 :] - m[k], (s[k + 1 :].square() + s[k].square()).sqrt()).sum(0)
+        distance, _ = _absolute_moment(m[k + 1 :] - m[k], (s[k + 1 :].square() + s[k].square()).sqrt())
+        total = total + 2 * distance.sum(0)
     return total / len(m) ** 2
 
 

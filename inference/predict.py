@@ -436,8 +436,8 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     """Metrics of the global model on the pool's examples ``index``, all as one client."""
     federation = fitted.federation
     draws = fitted.method.global_draws
-    # (draws, which a score keeps in several tensors, make pieces that stay small beside the data)
-    size = max(1, BUDGET // max(1, federation.classes) // max(10, 10 * draws))
+    # (a score of draws passes over them again and again: pieces stay in a cache)
+    size = max(1, BUDGET // max(1, federation.classes) // max(10, 100 * draws))
     parts, noise = [], fitted.population_noise(1, draws)
     for piece in index.split(size):
         x, y = federation.examples(piece[None])

@@ -137,7 +137,7 @@ class MixedEffects(Method):
         with clients(batch):
             b = sample("b", prior)  # (K, S, 1, q)
             with data(batch):
-                eta = (x * self.value("beta")).sum(-1) + (z * b).sum(-1)
+                eta = along(x, self.value("beta")) + along(z, b)
                 sample("y", self.response(eta, known), obs=batch.y)
 
     def response(self, eta: Tensor, known: Tensor | None) -> Any:
@@ -220,6 +220,17 @@ class MixedEffects(Method):
         return shrunken(fitted)
 
 
+def along(columns: Tensor, coefficients: Tensor) -> Tensor:
+    """The sum of columns (..., p) times coefficients (..., p), one after the other.
+
+    (Along a last dimension of a few numbers torch sums eight times slower than it adds, measured on a CPU.)
+    """
+    total = columns[..., 0] * coefficients[..., 0]
+    for k in range(1, columns.shape[-1]):
+        total = total + columns[..., k] * coefficients[..., k]
+    return total
+
+
 @dataclass(frozen=True)
 class Conditional:
     """Mode m_j of a place's posterior and the root of V_j, the inverse of its curvature there, in b = L u.
@@ -257,12 +268,12 @@ class Conditional:
     def solve(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """m_j (S, q) and R_j (S, q, q) with V_j = R_j R_j^T."""
         x, z, known = self.method.network.split(batch.x)
-        root, fixed = self.method.spread(), (x * self.method.value("beta")).sum(-1)
+        root, fixed = self.method.spread(), along(x, self.method.value("beta"))
         zl = z @ root  # (S, n, q)
         one = torch.eye(zl.shape[-1], dtype=zl.dtype, device=zl.device)
         u = zl.new_zeros(zl.shape[0], zl.shape[-1])
         for _ in range(1 if self.method.exact else CLIMB):
-            slope, weight = self.slopes(fixed + (zl * u.unsqueeze(1)).sum(-1), batch, known)
+            slope, weight = self.slopes(fixed + along(zl, u.unsqueeze(1)), batch, known)
             factor = torch.linalg.cholesky(one + (zl * weight[..., None]).mT @ zl)  # of the precision of u
             step = torch.cholesky_solve(((zl * slope[..., None]).sum(-2) - u)[..., None], factor).squeeze(-1)
             if self.method.exact:
@@ -541,7 +552,7 @@ def _pooled(fitted: Fitted) -> Tensor:
     with Restrict(fitted.values([0])), torch.no_grad():
         beta = method.value("beta").clone()
         for _ in range(CLIMB):
-            slope, weight = Conditional(method).slopes((x * beta).sum(-1), batch, known)
+            slope, weight = Conditional(method).slopes(along(x, beta), batch, known)
             # least squares of the rows, whose columns may hardly be told apart (a year, and its square)
             root = weight.clamp_min(0).sqrt().flatten()
             root, slope = root[root > 0, None], slope.flatten()[root > 0]
