@@ -28,7 +28,7 @@ from hierfl.metrics import (
     predictive_entropy,
     regression_rows,
 )
-from hierfl.noise import ClientNoise, key
+from hierfl.noise import ClientNoise, SigmaPoints, key, reparametrise
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
 from .elbo import guide_latents, model_sites
@@ -141,14 +141,35 @@ class Fitted:
         """
         if not self.method.has_global_model:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
-        newcomer = self.method.newcomer(self.personal, self.initial)
-        own = {k: v.expand(batch.rows, 1, *v.shape) for k, v in newcomer.items()}
-        values = {**own, **visible(self.shared, {})}
+        values = self._newcomer(batch.rows)
         noise = noise or self.population_noise(batch.rows, draws)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
         return self.prior_sites(batch, values, draws, [("population",)], latents=encoded)
+
+    def global_moments(self, batch: Batch) -> Site:
+        """The global model's response where it is Gaussian (:attr:`~hierfl.inference.method.Method.global_moments`).
+
+        Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
+        """
+        points = SigmaPoints(self.federation.dtype)
+
+        def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
+            return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape, batch.x.device), name)
+
+        values = self._newcomer(batch.rows)
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
+            self.method.model(batch)
+        site = response(seen.sites)
+        mean, scale = over_draws(site.fn.mean), over_draws(site.fn.stddev)
+        spread = (scale.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
+        return site._replace(fn=Normal(mean.mean(0), spread, validate_args=False))
+
+    def _newcomer(self, rows: int) -> State:
+        """What clients that were never seen see."""
+        newcomer = self.method.newcomer(self.personal, self.initial)
+        return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **visible(self.shared, {})}
 
     def prior_sites(
         self,
@@ -435,7 +456,8 @@ def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, 
 def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     """Metrics of the global model on the pool's examples ``index``, all as one client."""
     federation = fitted.federation
-    draws = fitted.method.global_draws
+    moments = fitted.method.global_moments
+    draws = 0 if moments else fitted.method.global_draws
     # (a score of draws passes over them again and again: pieces stay in a cache)
     size = max(1, BUDGET // max(1, federation.classes) // max(10, 100 * draws))
     parts, noise = [], fitted.population_noise(1, draws)
@@ -443,7 +465,11 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
         x, y = federation.examples(piece[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
         found = [
-            said(response(fitted.global_sites(p, draws, noise)), p.y, federation.task)
+            said(
+                fitted.global_moments(p) if moments else response(fitted.global_sites(p, draws, noise)),
+                p.y,
+                federation.task,
+            )
             for p in fitted.pieces(batch, draws)
         ]
         parts.append(site_rows(found, batch, federation.task))

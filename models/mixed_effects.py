@@ -62,7 +62,8 @@ class MixedEffects(Method):
 
     name = "mixed-effects"
     tabular = True
-    global_draws = 200  # a new place differs from the others: the spread between them belongs to what is said of it
+    #: a new place differs from the others: the spread between them belongs to what is said of it (not gaussian: those)
+    global_draws = 200
     network: Design
 
     @dataclass(frozen=True)
@@ -150,6 +151,11 @@ class MixedEffects(Method):
     def exact(self) -> bool:
         """Whether a place's posterior is known in closed form."""
         return self.network.family == "gaussian"
+
+    @property
+    def global_moments(self) -> bool:
+        """Of a gaussian response they say all."""
+        return self.exact
 
     def personal(self, start: Start) -> State:
         s, q = self.settings, len(self.network.random)
