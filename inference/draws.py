@@ -75,7 +75,8 @@ def _gathered(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtyp
     """The arrays of all these clients, in their order."""
     federation = fitted.federation
     sizes = np.array([len(federation.train[j]) for j in rows])
-    firsts, found = np.cumsum(sizes) - sizes, {group: {} for group in (*FLAT, "posterior", "prior", "sample_stats")}
+    firsts = np.cumsum(sizes) - sizes
+    found: Groups = {group: {} for group in (*FLAT, "posterior", "prior", "sample_stats")}
     together = 1000 if _separable(fitted) else 1
     cost = max(1, BUDGET // TOGETHER) * draws * max(1, federation.classes)
     for places in pieces(sizes.tolist(), together, cost):

@@ -259,8 +259,8 @@ class Langevin:
             if not burning and (step + 1 - self.burn) % self.thin == 0:
                 for k, v in target.constrained(z).items():
                     kept[k][:, 0, :, count] = v.detach()[:, :, 0].transpose(0, 1)
-                for k, value in enumerate((chances / self.thin, gamma, wild > 0)):
-                    stats[:, 0, :, count, k] = value.mT
+                told = torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1)
+                stats[:, 0, :, count] = told.transpose(0, 1)
                 count += 1
                 chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)
         result = {kept_as(k): draws for k, draws in kept.items()}

@@ -397,10 +397,10 @@ def effects(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         theta = here.clone().requires_grad_()
         for rows in _parts(fitted):  # (a part's derivatives are let go before the next one's)
             part = _part(fitted, rows, unflat(theta))
-            (first,) = torch.autograd.grad(part, theta, create_graph=True)
-            curvature -= torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in first])
-            height, slope = height + part.detach(), slope + first.detach()
-            del part, first
+            (one,) = torch.autograd.grad(part, theta, create_graph=True)
+            curvature -= torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in one])
+            height, slope = height + part.detach(), slope + one.detach()
+            del part, one
         labels, wanted = _reported(method, {**shared, **unflat(theta)})
         jacobian = torch.stack([_gradient(value, theta) for value in wanted])
     free, bound = torch.ones_like(here, dtype=torch.bool), (LEAST * method.first_sd()).log().to(here)
