@@ -349,26 +349,32 @@ def told(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+#: of more draws than these nobody asks how well their chains mixed: that would take longer than some seconds
+MOST_DRAWS = 10_000_000
+
+
 def mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
-    """The worst R-hat and bulk ESS of all personal numbers, by ArviZ; each client's become columns of ``clients``.
+    """The worst R-hat and bulk ESS of all personal numbers; each client's become columns of ``clients``.
 
-    Nothing where there is one chain only (a guide's draws are independent), or numbers without end.
+    Nothing where there is one chain only (a guide's draws are independent), or draws without end.
     """
-    from hierfl.posterior import ASKED, import_arviz
+    from hierfl.convergence import rhat_and_ess
 
+    nothing: dict[str, float | None] = {"rhat": None, "ess_bulk": None}
     if "posterior" not in data.groups():
-        return {"rhat": None, "ess_bulk": None}
+        return nothing
     posterior = data.posterior
-    numbers = sum(v.size for v in posterior.data_vars.values()) / max(
-        1, posterior.sizes["chain"] * posterior.sizes["draw"]
-    )
-    if posterior.sizes["chain"] < 2 or posterior.sizes["draw"] < 4 or numbers > ASKED:
-        return {"rhat": None, "ess_bulk": None}
-    az = import_arviz()
-    rhat, ess = az.rhat(data), az.ess(data)
-    for column, values, worst in (("rhat", rhat, "max"), ("ess_bulk", ess, "min")):
-        each = [getattr(v, worst)([d for d in v.dims if d != "client"]) for v in values.data_vars.values()]
-        clients[column] = getattr(np.stack(each), worst)(0)
+    if posterior.sizes["chain"] < 2 or posterior.sizes["draw"] < 4:
+        return nothing
+    arrays = [v.transpose("chain", "draw", "client", ...).values for v in posterior.data_vars.values()]
+    if sum(array.size for array in arrays) > MOST_DRAWS:
+        return nothing
+    found = [rhat_and_ess(array.reshape(*array.shape[:2], -1)) for array in arrays]
+    for k, column, worst in ((0, "rhat", "max"), (1, "ess_bulk", "min")):
+        each = np.concatenate(
+            [values[k].reshape(array.shape[2], -1) for values, array in zip(found, arrays, strict=True)], 1
+        )
+        clients[column] = getattr(each, worst)(1)
     return {"rhat": float(clients["rhat"].max()), "ess_bulk": float(clients["ess_bulk"].min())}
 
 

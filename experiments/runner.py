@@ -213,7 +213,7 @@ def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
         "error": said.get("error", named.error if named else ""),
         "test": said.get("test", 0.0),
         "rounds": said.get("rounds", named.rounds if named else 80),
-        "chunk": said.get("chunk", 200),  # rows are short: many of them at once
+        "chunk": said.get("chunk", 1000),  # rows are short: many of them at once
         "evaluate_every": said.get("evaluate_every", 10),
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ import copy
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pyro.distributions import Delta
@@ -71,6 +71,7 @@ class ClientNoise:
         self.keys, self.particles, self.counts = list(keys), particles, counts
         self.device, self.dtype = torch.device(device), dtype
         self.step, self.active = 0, len(self.keys)
+        self.steps: int | None = None
         self._generators: dict[str, list[torch.Generator]] = {}
         self._blocks: dict[str, tuple[int, Tensor]] = {}
 
@@ -79,6 +80,12 @@ class ClientNoise:
         self.step = step
         self.active = self.active if active is None else active
         return self
+
+    def reading(self, steps: int) -> ClientNoise:
+        """The same streams from their beginning, of which so many steps are read: the rest is not drawn."""
+        found = copy.copy(self)
+        found.steps, found.step, found._generators, found._blocks = steps, 0, {}, {}
+        return found
 
     def narrow(self) -> ClientNoise:
         """The same streams, for rows of one example each."""
@@ -107,11 +114,26 @@ class ClientNoise:
             # a new tensor each time: what was handed out are views
             shape = (self.active, length, self.particles, *event_shape)
             block = torch.empty(shape, device=self.device, dtype=self.dtype)
-            for _ in range(drawn, number):  # a stream is read in order, whatever is used of it
+            for n in range(drawn + 1, number + 1):  # a stream is read in order, whatever is used of it
+                numbers = self._wanted(n, length, per_step)
                 for row in range(self.active):
-                    block[row].normal_(generator=self._generators[site][row])
+                    block[row].view(-1)[:numbers].normal_(generator=self._generators[site][row])
             self._blocks[site] = (number, block)
         return block[: self.active, offset].transpose(0, 1).unsqueeze(2)
+
+    def _wanted(self, block: int, length: int, per_step: int) -> int:
+        """How many numbers of a block are drawn: all, or those of the steps that are read.
+
+        On a CPU torch makes normals in sixteens, one after the other: a part of a block is what the whole would begin
+        with (but for its last sixteen, where its length is no multiple).
+        """
+        whole = length * per_step
+        if self.steps is None or self.device.type != "cpu":
+            return whole
+        if self.step >= self.steps:
+            raise ValueError(f"step {self.step} of {self.steps} that are read")
+        read = -(-min(length, self.steps - block * length) * per_step // 16) * 16
+        return whole if read + 16 > whole else read
 
     def _data_noise(self, site: str, width: int, event_shape: torch.Size) -> Tensor:
         counts = self.counts if self.counts is not None else [width] * self.active
@@ -126,27 +148,47 @@ class ClientNoise:
 
 
 class SigmaPoints:
-    """Not noise, but 2 d points, +- sqrt(d) along each axis, whose mean is 0 and whose covariance is I.
+    """Not noise, but points whose weighted mean is an expectation under N(0, I): exact for polynomials of a degree.
 
-    A Gaussian guide's expectation of anything quadratic is exact at them (Julier and Uhlmann, 1997, kappa = 0). For one
-    latent only: two would need points of their joint space.
+    Degree 3: 2 d points, +- sqrt(d) along each axis, of equal weight, for a Gaussian guide's expectation of anything
+    quadratic (Julier and Uhlmann, 1997, kappa = 0). Degree 5: 2 d^2 + 1 points, also in the planes of two axes, for
+    covariances of what is quadratic (McNamee and Stenger, Numerische Mathematik 1967). For one latent only: two would
+    need points of their joint space.
+
+    Args:
+        dtype: of the points.
+        degree: 3 or 5.
     """
 
     particles = 0  # as many as the latent's dimensions say
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: torch.dtype, degree: Literal[3, 5] = 3) -> None:
+        self.dtype, self.degree = dtype, degree
         self._site: str | None = None
 
     def normal(
         self, site: str, width: int | None, event_shape: torch.Size, device: torch.device | str = "cpu"
     ) -> Tensor:
-        """(2 d, 1, 1, *event)."""
+        """(K, 1, 1, *event), K = 2 d or 2 d^2 + 1."""
         if width is not None or self._site not in (None, site):
             raise UserError("sigma points are for a guide with one latent, in the client plate")
         self._site, d = site, math.prod(event_shape)
-        points = math.sqrt(d) * torch.eye(d, dtype=self.dtype, device=device)
-        return torch.cat([points, -points]).view(2 * d, 1, 1, *event_shape)
+        axes = torch.eye(d, dtype=self.dtype, device=device)
+        points = math.sqrt(d if self.degree == 3 else d + 2) * axes
+        found = [points, -points]
+        if self.degree == 5:
+            one, other = torch.triu_indices(d, d, 1, device=device)
+            pairs = math.sqrt((d + 2) / 2) * torch.cat([axes[one] + axes[other], axes[one] - axes[other]])
+            found = [torch.zeros_like(points[:1]), *found, pairs, -pairs]
+        return torch.cat(found).view(-1, 1, 1, *event_shape)
+
+    def weights(self, d: int, device: torch.device | str = "cpu") -> Tensor:
+        """Of the points in d dimensions, (K,)."""
+        if self.degree == 3:
+            return torch.full((2 * d,), 1 / (2 * d), dtype=self.dtype, device=device)
+        centre, axis, pair = 2 / (d + 2), (4 - d) / (2 * (d + 2) ** 2), 1 / (d + 2) ** 2
+        each = [centre] + [axis] * (2 * d) + [pair] * (2 * d * (d - 1))
+        return torch.tensor(each, dtype=self.dtype, device=device)
 
 
 #: what a guide's sites are drawn with

@@ -22,7 +22,7 @@ from hierfl.posterior import to_inference_data
 from .elbo import guide_latents
 from .langevin import STATS, Langevin, stats_of
 from .method import State, visible
-from .predict import Fitted, response, sample_keyed
+from .predict import BUDGET, Fitted, has_rows, over_draws, pieces, response, sample_keyed
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
 MOST, ENCODED = 200, 20
@@ -42,12 +42,7 @@ def inference_data(
         most = ENCODED if any(site.per_example for site in guide_sites(fitted).values()) else kept or MOST
         draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
     draws = -(-draws // chains) * chains
-    parts = [client_draws(fitted, j, draws, dtype) for j in rows]
-
-    def gathered(group: str) -> dict[str, np.ndarray]:
-        join = np.stack if group in ("posterior", "prior", "sample_stats") else np.concatenate
-        return {name: join([part[group][name] for part in parts], axis=2) for name in parts[0][group]}
-
+    found = _gathered(fitted, rows, draws, dtype)
     names = [federation.ids[j] for j in rows]
     sizes = [len(federation.train[j]) for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
@@ -58,11 +53,11 @@ def inference_data(
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
     return to_inference_data(
         clients=names,
-        posterior=gathered("posterior"),
-        prior=gathered("prior"),
-        log_likelihood=gathered("log_likelihood"),
-        posterior_predictive=gathered("posterior_predictive"),
-        sample_stats=gathered("sample_stats"),
+        posterior=found["posterior"],
+        prior=found["prior"],
+        log_likelihood=found["log_likelihood"],
+        posterior_predictive=found["posterior_predictive"],
+        sample_stats=found["sample_stats"],
         observed={"y": np.concatenate([federation.y[federation.train[j]].cpu().numpy() for j in rows])}
         if observed
         else {},
@@ -74,52 +69,97 @@ def inference_data(
     )
 
 
-def client_draws(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> Groups:
-    """One client's arrays: posterior and prior (chains, draws, *event), the data's (chains, draws, n_j).
+#: numbers (draws x examples x classes) that clients drawn together hold in one tensor
+TOGETHER = 2_000_000
+#: groups whose arrays are of the data, (chains, draws, N); the others' are of the clients, (chains, draws, J, *event)
+FLAT = ("log_likelihood", "posterior_predictive")
 
-    sample_stats, (chains, draws), has lp, the log density of the client's latents and data, where the guide is of the
-    client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.posterior.loo` needs
-    both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
+
+def _gathered(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
+    """The arrays of all these clients, in their order."""
+    federation = fitted.federation
+    sizes = np.array([len(federation.train[j]) for j in rows])
+    firsts = np.cumsum(sizes) - sizes
+    found: Groups = {group: {} for group in (*FLAT, "posterior", "prior", "sample_stats")}
+    together = 1000 if _separable(fitted) else 1
+    cost = max(1, BUDGET // TOGETHER) * draws * max(1, federation.classes)
+    for places in pieces(sizes.tolist(), together, cost):
+        part = client_draws(fitted, [rows[place] for place in places], draws, dtype)
+        for group, arrays in part.items():
+            for name, value in arrays.items():
+                if name not in found[group]:
+                    shape = (int(sizes.sum()),) if group in FLAT else (len(rows), *value.shape[3:])
+                    found[group][name] = np.empty((*value.shape[:2], *shape), value.dtype)
+                if group not in FLAT:
+                    found[group][name][:, :, places] = value
+                    continue
+                for row, place in enumerate(places):
+                    first, n = firsts[place], sizes[place]
+                    found[group][name][:, :, first : first + n] = value[:, :, row, :n]
+    return found
+
+
+def _separable(fitted: Fitted) -> bool:
+    """Whether the rows of a plate can be drawn each by itself: responses, and latents from their prior."""
+    one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
+    latents, sites = one.personal_sites([0], fitted.federation.template(), 0)
+    personal = [sites[name].fn for name, site in latents.items() if not site.per_example]
+    return all(has_rows(fn) or isinstance(fn, ImproperUniform) for fn in [response(sites).fn, *personal])
+
+
+def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
+    """Some clients' arrays: posterior and prior (chains, draws, S, *event), the data's (chains, draws, S, n), padded.
+
+    sample_stats, (chains, draws, S), has lp, the log density of the client's latents and data, where the guide is of
+    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.posterior.loo`
+    needs both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
     (:data:`hierfl.inference.langevin.STATS`).
 
     Labels are int16. One chain where the guide is no chain's, and for the prior.
+
+    Raises:
+        NotFinite: for a model that has diverged.
     """
-    federation = fitted.federation
-    client = federation.ids[j]
-    noise, parts = fitted.noise([j], draws, "posterior"), []
-    for number, piece in enumerate(fitted.pieces(federation.batch([j]), draws)):
-        latents, sites = fitted.personal_sites([j], piece, draws, noise=noise)
+    federation, clients = fitted.federation, [fitted.federation.ids[j] for j in rows]
+    batch, noise, parts = federation.batch(rows), fitted.noise(rows, draws, "posterior"), []
+    for number, piece in enumerate(fitted.pieces(batch, draws)):
+        latents, sites = fitted.personal_sites(rows, piece, draws, noise=noise)
         y, place = response(sites), (number,) if number else ()
         density = y.fn.log_prob(y.value)
-        if not bool(density.isfinite().all()):
-            raise NotFinite(f"the model of client {client} says nothing finite of its training data")
-        new = sample_keyed(y.fn, draws, federation.device, fitted.seed, "posterior_predictive", client, *place)
-        parts.append((density, new))
+        density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)
+        keys = [(fitted.seed, "posterior_predictive", client, *place) for client in clients]
+        counts = [piece.width] * len(rows) if piece.mask is None else piece.mask.sum(1).tolist()
+        parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, counts)))
     density, said = (torch.cat(same, -1) for same in zip(*parts, strict=True))
+    fine = over_draws(density).isfinite().all(0).all(-1)
+    if not bool(fine.all()):
+        client = clients[int((~fine).nonzero()[0])]
+        raise NotFinite(f"the model of client {client} says nothing finite of its training data")
 
     chains, _ = chains_of(fitted)
 
     def drawn(value: Tensor, event: int, chains: int = chains) -> np.ndarray:
-        """([K,] 1, 1 or n, *event) -> (chains, K / chains, 1 or n, *event)."""
+        """([K,] S, 1 or n, *event) -> (chains, K / chains, S, 1 or n, *event)."""
         value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
-        return value.squeeze(1).to(dtype).cpu().numpy().reshape(chains, -1, *value.shape[2:])
+        return value.to(dtype).cpu().numpy().reshape(chains, -1, *value.shape[1:])
 
     groups: Groups = {"posterior": {}, "prior": {}}
     personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
     for name, site in personal.items():
-        groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(2)
+        groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(3)
     if personal and not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # (a flat prior cannot)
-        prior = fitted.prior_sites(federation.template(), fitted.values([j]), draws, "prior", client)
+        template, purposes = federation.template(len(rows)), [("prior", client) for client in clients]
+        prior = fitted.prior_sites(template, fitted.values(rows), draws, purposes)
         for name in personal:
-            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(2)
+            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(3)
     stats: dict[str, Tensor] = {}
     if personal.keys() == latents.keys() and personal and not any(_point(site.fn) for site in personal.values()):
         p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())
         stats["lp"] = p.squeeze(-1) + density.sum(-1)
         if not any(isinstance(site.fn, Draws) for site in personal.values()):
             stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
-    groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(2) for k, v in stats.items()}
-    groups["sample_stats"] |= chain_stats(fitted, j, draws, dtype)
+    groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(3) for k, v in stats.items()}
+    groups["sample_stats"] |= chain_stats(fitted, rows, draws, dtype)
     predicted = drawn(said, 0)
     groups["log_likelihood"] = {"y": drawn(density, 0)}
     groups["posterior_predictive"] = {
@@ -128,14 +168,14 @@ def client_draws(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> Grou
     return groups
 
 
-def chain_stats(fitted: Fitted, j: int, draws: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
-    """What the chains of the method's posterior steps tell of their draws: (chains, draws) each; empty without any."""
+def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """What the chains of the method's posterior steps tell of their draws: (chains, draws, S) each; empty without."""
     held = [fitted.personal[kept] for name in guide_sites(fitted) if (kept := stats_of(name)) in fitted.personal]
     if not held:
         return {}
     chains, _ = chains_of(fitted)
-    some = Draws(held[0][j], 1).some(draws).to(dtype).cpu().numpy().reshape(chains, -1, len(STATS))
-    told = dict(zip(STATS, np.moveaxis(some, -1, 0), strict=True))
+    some = Draws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
+    told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     told["diverging"] = told["diverging"] > 0
     if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.posterior()):
         return {"step_size": told["step_size"]}  # (where every step is taken)

@@ -25,7 +25,7 @@ from torch.distributions import Independent, TransformedDistribution, kl_diverge
 from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, Federation, buckets, pad
-from hierfl.noise import ClientNoise, Noise, SigmaPoints
+from hierfl.noise import ClientNoise, Noise
 from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
 
 from .method import Local, Method, State, visible
@@ -318,9 +318,7 @@ def leaves(local: Local, names: Sequence[str]) -> State:
     return {k: local.rows[k].detach().requires_grad_() for k in names if not is_statistic(k)}
 
 
-def elbo_gradient(
-    local: Local, names: Sequence[str], particles: int, phase: object, *, sigma_points: bool = False
-) -> State:
+def elbo_gradient(local: Local, names: Sequence[str], particles: int, phase: object) -> State:
     """Each row's gradient of its restricted ELBO in shared values, at what was broadcast: {name: (S, *shape)}.
 
     A row's own copy of one of these values plays no part: the gradient belongs to the value that the server holds.
@@ -330,7 +328,6 @@ def elbo_gradient(
         names: the shared values.
         particles: K, draws of the guide.
         phase: keys them.
-        sigma_points: takes expectations at these instead; see :class:`~hierfl.noise.SigmaPoints`.
     """
     rows = {k: v for k, v in local.rows.items() if k not in names}
     at_broadcast = dataclasses.replace(local, rows=rows).own(names)
@@ -340,7 +337,7 @@ def elbo_gradient(
             part = at_broadcast.part(first, last)
             batch = part.batch()
             copies = leaves(part, names)
-            noise = SigmaPoints(part.federation.dtype) if sigma_points else part.noise(phase, particles, part.sizes)
+            noise = part.noise(phase, particles, part.sizes)
             objective = elbo(local.method, batch, {**part.values, **copies}, noise)
             if not objective.requires_grad:
                 continue  # a value that only log p(globals) knows: the server's own gradient moves it

@@ -99,7 +99,7 @@ class PlateEngine:
         """
         federation = self.federation
         order = sorted(range(federation.clients), key=lambda j: (-len(federation.train[j]), federation.ids[j]))
-        parts: list[State] = []
+        new: State = {}
         for first in range(0, len(order), self.chunk):
             rows = order[first : first + self.chunk]
             index = torch.tensor(rows, device=federation.device)
@@ -108,9 +108,12 @@ class PlateEngine:
             for phase, step in enumerate(self.method.posterior()):
                 local = step.run(local, ("posterior", phase))
             told = [name for name in local.rows if name.endswith("/stats")]
-            parts.append({name: local.rows[name].squeeze(1) for name in (*personal, *told)})
-        back = torch.tensor(order, device=federation.device).argsort()
-        return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+            for name in (*personal, *told):  # (draws are many: they are held once)
+                value = local.rows[name].squeeze(1)
+                if name not in new:
+                    new[name] = value.new_empty((federation.clients, *value.shape[1:]))
+                new[name].index_copy_(0, index, value)
+        return new
 
 
 def _finite(local: Local) -> Tensor:

@@ -452,9 +452,9 @@ class Scoring:
 
     Args:
         latent: the latent, in the client plate and on the real line.
-        particles: K, draws per client.
-        sigma_points: gradients at these instead of draws: exact where the log joint is quadratic in the latent. With
-            draws, they have control variates.
+        particles: K, draws per client; with sigma points 0.
+        sigma_points: expectations at these instead of draws: exact where the log joint is quadratic in the latent and
+            the guide is Gaussian. With draws, gradients have control variates.
         keep: how much of the last round's matrices stays.
         rate: share of the step, or a function of the round, from 1.
         radius: a step is shortened to so much in the metric of H (about so many standard errors) to begin with, and at
@@ -486,10 +486,9 @@ class Scoring:
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient, its outer product, and what it knows of the curvature."""
-        known = curvature(local, names, self.latent, self.particles, degree=0 if self.sigma_points else 2)
+        exact, degree = self.sigma_points, 0 if self.sigma_points else 2
+        known = curvature(local, names, self.latent, self.particles, degree, sigma_points=exact)
         gradient = known.scores
-        if self.sigma_points:
-            gradient = elbo_gradient(local, names, 0, ("gradient", *names), sigma_points=True)
         score = torch.cat([gradient[name].reshape(len(local.clients), -1) for name in names], 1)
         outer = score[:, :, None] * score[:, None]
         return {**gradient, "outer": outer, "profile": known.profile, "observed": known.observed}

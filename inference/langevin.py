@@ -45,6 +45,8 @@ Density = Callable[[State], tuple[Tensor, State]]
 #: some proposal was less likely than where the chain stood by more than WILD nats, as where a step is far too long
 STATS = ("acceptance_rate", "step_size", "diverging")
 WILD = 1000.0
+#: chains x examples of a pass, whose derivatives hold some twenty numbers for each
+HELD = 1_000_000
 Preconditioning = Literal["none", "rms", "fisher", "full"]
 
 
@@ -67,6 +69,9 @@ class Langevin:
             all of a row's chains, then held.
         metric: a personal value R (e, e) of which P is R R^T, where it is known and need not be learned; for one latent
             with e numbers.
+        around: a personal value (e,), beside a metric: the latent's log joint is quadratic, as a Gaussian model's is,
+            so that its height, gradient and curvature there are all that there is to know. The model is asked for
+            them once, not at every step.
         burn: steps at the beginning that are not kept.
         thin: every so many of the others are.
         target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
@@ -85,6 +90,7 @@ class Langevin:
     batch: int | None = None
     precondition: Preconditioning = "none"
     metric: str | None = None
+    around: str | None = None
     burn: int = 0
     thin: int = 1
     target: float | None = None
@@ -114,6 +120,8 @@ class Langevin:
             raise UserError(f"the preconditioner {self.precondition!r} is learned during burn-in: burn must be above 0")
         if self.metric and (self.precondition != "none" or len(self.names) > 1):
             raise UserError("a metric is a preconditioner of its own, for one latent: precondition='none'")
+        if self.around and (not self.metric or self.batch is not None):
+            raise UserError("a quadratic log joint is told around a value by a metric, and by all examples: batch=None")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
         if self.target is None and self.sizes:
@@ -137,10 +145,13 @@ class Langevin:
         if not self.steps:
             return local
         with pyro.validation_enabled(False), torch.enable_grad():
-            if self.batch is None:
-                found = [self._whole(local.part(*rows), phase) for rows in buckets(local.sizes)]
-            else:
+            if self.batch is not None:
                 found = [self._minibatches(local, phase)]
+            elif self.around:
+                found = [self._quadratic(local, phase)]
+            else:
+                cut = buckets(local.sizes, HELD // self._chains(local))
+                found = [self._whole(local.part(*rows), phase) for rows in cut]
         return local.put({name: torch.cat([rows[name] for rows in found]) for name in found[0]})
 
     # -- one set of rows ------------------------------------------------------------------------------------------
@@ -148,9 +159,27 @@ class Langevin:
     def _whole(self, local: Local, phase: object) -> State:
         batch = local.batch()
         frozen = FrozenFeatures.of(batch.x, frozenset(self.names), local.values)
-        noise = local.noise(phase, self._chains(local))
-        target = _Target(local)
+        noise, target = self._noise(local, phase), _Target(local, self.metric)
         return self._chain(local, target, noise, lambda: target.density(batch, frozen))
+
+    def _quadratic(self, local: Local, phase: object) -> State:
+        """All rows at once, whatever their sizes."""
+        (name,), parts = self.names, []
+        for first, last in buckets(local.sizes, HELD):
+            part = local.part(first, last)
+            parts.append(_Target(part, self.metric, self.around).expansion(name, part.batch()))
+        height, slope, bend = (torch.cat(found) for found in zip(*parts, strict=True))
+        slope, *columns = (_event_first(v) for v in (slope, *bend.unsqueeze(1).unbind(-1)))  # (S, 1, e) each
+
+        def density(u: State) -> tuple[Tensor, State]:
+            turned = sum(column * u[name][..., k, None] for k, column in enumerate(columns))
+            return height + _over_event(u[name] * (slope + 0.5 * turned)), {name: slope + turned}
+
+        target = _Target(local, self.metric, self.around)
+        return self._chain(local, target, self._noise(local, phase), lambda: density)
+
+    def _noise(self, local: Local, phase: object) -> ClientNoise:
+        return local.noise(phase, self._chains(local)).reading(self.steps)
 
     def _minibatches(self, local: Local, phase: object) -> State:
         size = min(self.batch or 1, max(local.sizes))
@@ -159,9 +188,8 @@ class Langevin:
             epochs = -(-self.steps // -(-n // size))
             plans.append(plan(local, row, phase, size, epochs)[: self.steps])
         frozen = FrozenFeatures(frozenset(self.names), partial(standing_features, local))
-        noise = local.noise(phase, self._chains(local))
+        noise, target = self._noise(local, phase), _Target(local)
         batches = minibatches(local, plans, frozen, noise)
-        target = _Target(local)
         return self._chain(local, target, noise, lambda: target.density(next(batches), frozen))
 
     def _chains(self, local: Local) -> int:
@@ -177,22 +205,24 @@ class Langevin:
             noise: of the rows.
             fresh: the density for the next step.
         """
-        z = target.begin(self.names, self.start, noise)
+        z = target.begin(self.names, self.start, noise.reading(1))
         density = fresh()
         chains, rows = noise.particles, len(local.clients)
+        laid = _event_first if self.around else Tensor.contiguous
+        z = {k: laid(v) for k, v in z.items()}
         gamma = self._first_sizes(local, chains)
         scale = _Preconditioner(self.precondition)
-        if self.metric:
-            scale.set(self.names[0], local.rows[self.metric].squeeze(1))
         height, slope = density(z)
         chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)  # since the last kept draw
-        recent, kept, stats = gamma.log(), [], []
+        recent, count = gamma.log(), 0
+        kept = {k: v.new_empty((rows, 1, chains, self.kept, *v.shape[3:])) for k, v in target.constrained(z).items()}
+        stats = gamma.new_empty((rows, 1, chains, self.kept, len(STATS)))
         for step in range(self.steps):
             noise.at(step)
             burning = step < self.burn
             if burning:
                 scale.learn(slope)
-            xi = {k: noise.normal(k, None, v.shape[3:]) for k, v in z.items()}
+            xi = {k: laid(noise.normal(k, None, v.shape[3:])) for k, v in z.items()}
             proposal, drift = {}, {}
             for k in z:
                 g = _wide(gamma, z[k])
@@ -210,7 +240,7 @@ class Langevin:
                 for k in z:
                     back = z[k] - proposal[k] - _wide(gamma, z[k]) * scale.apply(k, slope_there[k])
                     log_ratio = log_ratio + _over_event(0.5 * xi[k].square()) - scale.square(k, back) / (4 * gamma)
-                coin = torch.special.log_ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1))
+                coin = torch.special.ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1)).log()
                 taken = coin < log_ratio  # (not where the ratio is not a number)
                 z = {k: torch.where(_wide(taken, v), proposal[k], v) for k, v in z.items()}
                 slope = {k: torch.where(_wide(taken, v), slope_there[k], v) for k, v in slope.items()}
@@ -227,13 +257,16 @@ class Langevin:
                 elif not burning:
                     chances, wild = chances + chance, wild + ~(log_ratio > -WILD)
             if not burning and (step + 1 - self.burn) % self.thin == 0:
-                kept.append({k: v.detach() for k, v in target.constrained(z).items()})
-                stats.append(torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1))
+                for k, v in target.constrained(z).items():
+                    kept[k][:, 0, :, count] = v.detach()[:, :, 0].transpose(0, 1)
+                told = torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1)
+                stats[:, 0, :, count] = told.transpose(0, 1)
+                count += 1
                 chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)
-        result = {kept_as(k): _as_rows(torch.stack([draw[k] for draw in kept])) for k in z}
+        result = {kept_as(k): draws for k, draws in kept.items()}
         if self.sizes:
             result[self.sizes] = gamma.mT.reshape(rows, 1, chains)
-        result[stats_of(self.names[0])] = _as_rows(torch.stack(stats).unsqueeze(3))
+        result[stats_of(self.names[0])] = stats
         return result
 
     def _first_sizes(self, local: Local, chains: int) -> Tensor:
@@ -257,14 +290,25 @@ def stats_of(latent: str) -> str:
 
 
 class _Target:
-    """The restricted log joint of some rows as a function of real numbers, and the way there and back."""
+    """The restricted log joint of some rows as a function of real numbers, and the way there and back.
 
-    def __init__(self, local: Local) -> None:
+    Beside a metric R R^T of a latent z the real numbers are u with z = R u (or m + R u), on which a step without a
+    preconditioner is one in that metric.
+
+    Args:
+        local: the rows.
+        metric: names R; None for 1.
+        centre: names m; None for 0.
+    """
+
+    def __init__(self, local: Local, metric: str | None = None, centre: str | None = None) -> None:
         self.local, self.values = local, local.values
+        self.root = local.rows[metric].squeeze(1) if metric else None  # (S, e, e)
+        self.centre = local.rows[centre] if centre else None  # (S, 1, e)
         self._maps: dict[str, Transform] = {}
 
     def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
-        """Where the chains begin, on the real line: (C, S, 1, *event)."""
+        """Where the chains begin: (C, S, 1, *event)."""
         last: State = {}
         if start == "last":
             last = {k: self.local.rows[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
@@ -285,26 +329,60 @@ class _Target:
         if drawn.keys() - set(names):
             raise UserError(f"latent {sorted(drawn.keys() - set(names))[0]!r} of the model is moved by no step")
         begin = drawn if start == "prior" else last
-        return {k: self._maps[k].inv(begin[k]).detach().contiguous() for k in names}
+        real = {k: self._maps[k].inv(begin[k]).detach() for k in names}
+        if self.centre is not None and any(not torch.equal(real[k], begin[k]) for k in names):
+            raise UserError(f"a log joint is not quadratic in a latent with constraints, such as {names[0]!r}")
+        return {k: self._plain(v) for k, v in real.items()}
 
-    def constrained(self, z: Mapping[str, Tensor]) -> State:
+    def constrained(self, u: Mapping[str, Tensor]) -> State:
         """Back to where the model lives."""
-        return {k: self._maps[k](v) for k, v in z.items()}
+        return {k: self._maps[k](self._real(v)) for k, v in u.items()}
+
+    def _real(self, u: Tensor) -> Tensor:
+        if self.root is None:
+            return u
+        z = _turned(self.root, u)
+        return z if self.centre is None else self.centre + z
+
+    def _plain(self, z: Tensor) -> Tensor:
+        if self.root is None:
+            return z
+        gap = z if self.centre is None else z - self.centre
+        rows = gap.flatten(2).transpose(0, 1)  # (S, C, e)
+        found = torch.linalg.solve_triangular(self.root.mT, rows, upper=True, left=False)
+        return found.transpose(0, 1).reshape(z.shape)
 
     def density(self, batch: Batch, frozen: FrozenFeatures) -> Density:
         """The log density on the real line and its gradient."""
 
-        def at(z: State) -> tuple[Tensor, State]:
-            leaves = {k: v.detach().requires_grad_() for k, v in z.items()}
-            there = self.constrained(leaves)
+        def at(u: State) -> tuple[Tensor, State]:
+            leaves = {k: v.detach().requires_grad_() for k, v in u.items()}
+            real = {k: self._real(v) for k, v in leaves.items()}
+            there = {k: self._maps[k](v) for k, v in real.items()}
             total = log_joint(self.local.method, batch, self.values, there, frozen=frozen)
-            for k, leaf in leaves.items():
-                jacobian = self._maps[k].log_abs_det_jacobian(leaf, there[k])
+            for k, z in real.items():
+                jacobian = self._maps[k].log_abs_det_jacobian(z, there[k])
                 total = total + _over_event(jacobian)
             slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
             return total.detach(), dict(zip(leaves, slopes, strict=True))
 
         return at
+
+    def expansion(self, name: str, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a quadratic log joint at u = 0: height (S,), gradient (S, 1, e), second derivatives (S, e, e)."""
+        assert self.centre is not None
+        u = torch.zeros_like(self.centre)[None].requires_grad_()  # (1, S, 1, e)
+        height = log_joint(self.local.method, batch, self.values, {name: self._real(u)})
+        (slope,) = torch.autograd.grad(height.sum(), u, create_graph=True)
+        lines = [torch.autograd.grad(slope[..., a].sum(), u, retain_graph=True)[0] for a in range(u.shape[-1])]
+        bend = torch.stack(lines, -1)  # (1, S, 1, e, e)
+        return height[0].detach(), slope[0].detach(), bend[0, :, 0].detach()
+
+
+def _turned(matrix: Tensor, v: Tensor) -> Tensor:
+    """A matrix of each row (S, e, e) times vectors (C, S, 1, *event)."""
+    rows = v.flatten(2).transpose(0, 1) @ matrix.mT  # (S, C, e)
+    return rows.transpose(0, 1).reshape(v.shape)
 
 
 #: how much of a preconditioner the newest gradients are, at least
@@ -312,7 +390,7 @@ FORGET = 0.02
 
 
 class _Preconditioner:
-    """P, one for each row and latent: given, learned from the gradients of the row's chains, or 1.
+    """P, one for each row and latent: learned from the gradients of the row's chains, or 1.
 
     Everything takes and gives (C, S, 1, *event).
     """
@@ -322,11 +400,6 @@ class _Preconditioner:
         self._mean: State = {}  # F = E g^2 or E g g^T: (1, S, 1, *event), or (S, e, e)
         self._diagonal: State = {}  # P, (1, S, 1, *event)
         self._root: dict[str, tuple[Tensor, Tensor]] = {}  # R with P = R R^T, and its inverse, (S, e, e)
-
-    def set(self, name: str, root: Tensor) -> None:
-        """P = R R^T from R, a lower triangle (S, e, e)."""
-        one = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
-        self._root[name] = root, torch.linalg.solve_triangular(root, one, upper=False)
 
     def learn(self, slopes: State) -> None:
         """Takes one more gradient of every chain."""
@@ -372,6 +445,14 @@ class _Preconditioner:
         return _over_event(v.square() / self._diagonal[name] if name in self._diagonal else v.square())
 
 
+def _event_first(v: Tensor) -> Tensor:
+    """The same, but a few numbers of an event lie far from each other, and those of all rows and chains side by side.
+
+    Sums over the event, and what is broadcast along it, are then several times as fast.
+    """
+    return v.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
 def _columns(v: Tensor) -> Tensor:
     """(C, S, 1, *event) -> (C, S, e, 1)."""
     return v.flatten(2).unsqueeze(-1)
@@ -385,8 +466,3 @@ def _wide(each: Tensor, like: Tensor) -> Tensor:
 def _over_event(terms: Tensor) -> Tensor:
     """(C, S, 1, ...) -> (C, S)."""
     return terms.flatten(2).sum(2)
-
-
-def _as_rows(draws: Tensor) -> Tensor:
-    """(kept, C, S, 1, *event) -> (S, 1, C, kept, *event)."""
-    return draws.movedim((2, 3), (0, 1)).transpose(2, 3).contiguous()

@@ -175,6 +175,14 @@ class Method:
         """Whether the shared state alone predicts (personal latents from their prior alone)."""
         return True
 
+    @property
+    def global_moments(self) -> bool:
+        """Whether the response is Gaussian and its mean linear in the one personal latent, whose prior is Gaussian.
+
+        Then so are the global model's predictions, and mean and variance say all of them: no draws are needed.
+        """
+        return False
+
     def settled(self, shared: State) -> State:
         """The shared values that predictions are made with; by default as they are."""
         return shared

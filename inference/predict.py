@@ -16,10 +16,11 @@ import numpy as np
 import pyro
 import torch
 from torch import Tensor
-from torch.distributions import Normal
+from torch.distributions import Bernoulli, Independent, MultivariateNormal, Normal, Poisson
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch, Federation
+from hierfl.likelihoods import Softmax
 from hierfl.metrics import (
     calibration_error,
     classification_rows,
@@ -27,7 +28,7 @@ from hierfl.metrics import (
     predictive_entropy,
     regression_rows,
 )
-from hierfl.noise import ClientNoise, key
+from hierfl.noise import ClientNoise, SigmaPoints, key, reparametrise
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
 from .elbo import guide_latents, model_sites
@@ -63,14 +64,16 @@ class Fitted:
 
     def values(self, rows: Sequence[int]) -> State:
         """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
-        own = {k: v[index].unsqueeze(1) for k, v in {**self.copies, **self.personal}.items()}
-        return visible(self.shared, own)
+        own = {**self.copies, **self.personal}
+        if list(rows) != list(range(self.federation.clients)):  # (of everybody's draws there is no second copy)
+            index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
+            own = {k: v[index] for k, v in own.items()}
+        return visible(self.shared, {k: v.unsqueeze(1) for k, v in own.items()})
 
     def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
         keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
-        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype)
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
 
     def personal_sites(
         self,
@@ -120,7 +123,7 @@ class Fitted:
         if not draws:
             return None
         keys = [(self.seed, "population", row) for row in range(rows)]
-        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype)
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
 
     def global_sites(self, batch: Batch, draws: int = 0, noise: ClientNoise | None = None) -> dict[str, Site]:
         """The model's sites where only the shared values are known.
@@ -138,19 +141,52 @@ class Fitted:
         """
         if not self.method.has_global_model:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
-        newcomer = self.method.newcomer(self.personal, self.initial)
-        own = {k: v.expand(batch.rows, 1, *v.shape) for k, v in newcomer.items()}
-        values = {**own, **visible(self.shared, {})}
+        values = self._newcomer(batch.rows)
         noise = noise or self.population_noise(batch.rows, draws)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
-        return self.prior_sites(batch, values, draws, "population", latents=encoded)
+        return self.prior_sites(batch, values, draws, [("population",)], latents=encoded)
+
+    def global_moments(self, batch: Batch) -> Site:
+        """The global model's response where it is Gaussian (:attr:`~hierfl.inference.method.Method.global_moments`).
+
+        Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
+        """
+        points = SigmaPoints(self.federation.dtype)
+
+        def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
+            return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape, batch.x.device), name)
+
+        values = self._newcomer(batch.rows)
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
+            self.method.model(batch)
+        site = response(seen.sites)
+        mean, scale = over_draws(site.fn.mean), over_draws(site.fn.stddev)
+        spread = (scale.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
+        return site._replace(fn=Normal(mean.mean(0), spread, validate_args=False))
+
+    def _newcomer(self, rows: int) -> State:
+        """What clients that were never seen see."""
+        newcomer = self.method.newcomer(self.personal, self.initial)
+        return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **visible(self.shared, {})}
 
     def prior_sites(
-        self, batch: Batch, values: State, draws: int, *purpose: object, latents: State | None = None
+        self,
+        batch: Batch,
+        values: State,
+        draws: int,
+        purposes: Sequence[tuple[object, ...]] = (),
+        latents: State | None = None,
     ) -> dict[str, Site]:
         """The model's sites with latents from their prior, one after the other as the model has them, or as given.
+
+        Args:
+            batch: data, any rows.
+            values: what they see.
+            draws: of each latent; 0 for its mean.
+            purposes: key the draws of each row, or all rows' in one.
+            latents: those that are given.
 
         Raises:
             UserError: for a prior that has no mean (``draws`` 0), or cannot be drawn from.
@@ -158,7 +194,8 @@ class Fitted:
 
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
             try:
-                return sample_keyed(fn, draws, batch.x.device, self.seed, *purpose, name) if draws else fn.mean
+                keys = [(self.seed, *purpose, name) for purpose in purposes]
+                return sample_keyed(fn, draws, batch.x.device, keys) if draws else fn.mean
             except NotImplementedError as error:
                 wanted = "be drawn from" if draws else "be put at its mean"
                 raise UserError(f"the prior of {name!r}, {type(fn).__name__}, cannot {wanted}") from error
@@ -198,16 +235,72 @@ def adapted(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
     return replace(fitted, federation=federation, personal=personal, copies={})
 
 
-def sample_keyed(fn: Any, draws: int, device: torch.device, *parts: object) -> Tensor:
-    """Draws (K, S, n, *event) from any distribution that can sample, as a function of the key alone.
+#: distributions of which a row of a plate is one of the same kind, by what they are made from; of others a plate has
+#: one row
+OF_ROWS: dict[type, tuple[str, ...]] = {
+    Normal: ("loc", "scale"), MultivariateNormal: ("loc", "scale_tril"), Bernoulli: ("logits",), Poisson: ("rate",),
+    Softmax: ("logits",),
+}  # fmt: skip
+
+
+def _kind(fn: Any) -> type | None:
+    """Which of those a distribution is (Pyro's are torch's, with a mixin)."""
+    return next((kind for kind in type(fn).__mro__[:2] if kind in OF_ROWS), None)
+
+
+def has_rows(fn: Any) -> bool:
+    """Whether :func:`sample_keyed` draws each row of this distribution by itself."""
+    return _kind(fn.base_dist if isinstance(fn, Independent) else fn) is not None
+
+
+def _row(fn: Any, row: int, width: int) -> Any:
+    """The distribution of the first examples of one row of a plate, batch shape (..., 1, width)."""
+    base, dims = (fn.base_dist, fn.reinterpreted_batch_ndims) if isinstance(fn, Independent) else (fn, 0)
+    kind, parts = _kind(base), {}
+    assert kind is not None
+    for name in OF_ROWS[kind]:
+        value, event = getattr(base, name), base.arg_constraints[name].event_dim
+        value = value.expand(*base.batch_shape, *value.shape[value.dim() - event :])
+        parts[name] = value[(..., slice(row, row + 1), slice(width), *[slice(None)] * (dims + event))]
+    made = kind(**parts, validate_args=False)
+    return Independent(made, dims, validate_args=False) if dims else made
+
+
+def sample_keyed(
+    fn: Any,
+    draws: int,
+    device: torch.device,
+    keys: Sequence[tuple[object, ...]],
+    counts: Sequence[int] | None = None,
+) -> Tensor:
+    """Draws (K, S, n, *event) from any distribution that can sample, as a function of the keys alone.
 
     A distribution whose parameters carry K draws already gives one for each of them. Torch's distributions read the
     global generator: it is borrowed, seeded by the key, and given back.
+
+    Args:
+        fn: what to draw from, batch shape ([K,] S, n).
+        draws: K.
+        device: of ``fn``.
+        keys: one for each row, where it :func:`has_rows`; or one for all of them.
+        counts: examples of each row; what is padded is zero. None where all rows are full.
     """
     shape = torch.Size() if len(fn.batch_shape) > 2 else torch.Size((draws,))
+    parts = []
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(key(*parts))
-        return fn.sample(shape)
+        for row, one in enumerate(keys):
+            # (torch.manual_seed tells every accelerator, whether it is there or not: a millisecond each time)
+            torch.default_generator.manual_seed(key(*one))
+            if device.type == "cuda":
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(key(*one))
+            if len(keys) == 1:
+                return fn.sample(shape)
+            parts.append(_row(fn, row, fn.batch_shape[-1] if counts is None else counts[row]).sample(shape))
+    found = parts[0].new_zeros((len(parts[0]), len(parts), *fn.batch_shape[-1:], *fn.event_shape))
+    for row, part in enumerate(parts):
+        found[:, row, : part.shape[2]] = part[:, 0]
+    return found
 
 
 def response(sites: Mapping[str, Site]) -> Site:
@@ -248,7 +341,7 @@ def said(site: Site, y: Tensor, task: str) -> list[Tensor]:
 
 def site_rows(parts: Sequence[Sequence[Tensor]], batch: Batch, task: str) -> dict[str, Tensor]:
     """Metrics per row of what was said of the pieces of a batch, one after the other."""
-    whole = [torch.cat(same, -1) for same in zip(*parts, strict=True)]
+    whole = [torch.cat(same, -1) if len(same) > 1 else same[0] for same in zip(*parts, strict=True)]
     if task == "classification":
         return classification_rows(whole[0].mT, batch.y, batch.mask)
     mean, log_density, *spread = whole
@@ -363,14 +456,20 @@ def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, 
 def evaluate_global(fitted: Fitted, index: Tensor) -> dict[str, float]:
     """Metrics of the global model on the pool's examples ``index``, all as one client."""
     federation = fitted.federation
-    draws = fitted.method.global_draws
-    size = max(1, BUDGET // max(1, federation.classes) // max(10, draws))
+    moments = fitted.method.global_moments
+    draws = 0 if moments else fitted.method.global_draws
+    # (a score of draws passes over them again and again: pieces stay in a cache)
+    size = max(1, BUDGET // max(1, federation.classes) // max(10, 100 * draws))
     parts, noise = [], fitted.population_noise(1, draws)
     for piece in index.split(size):
         x, y = federation.examples(piece[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
         found = [
-            said(response(fitted.global_sites(p, draws, noise)), p.y, federation.task)
+            said(
+                fitted.global_moments(p) if moments else response(fitted.global_sites(p, draws, noise)),
+                p.y,
+                federation.task,
+            )
             for p in fitted.pieces(batch, draws)
         ]
         parts.append(site_rows(found, batch, federation.task))

@@ -11,10 +11,13 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import buckets
-from hierfl.noise import ClientNoise
+from hierfl.noise import Noise, SigmaPoints
 
 from .elbo import guide_latents, log_joint
 from .method import Local, State
+
+#: draws x examples of a pass: for each of them second derivatives hold some fifty numbers
+HELD = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,14 @@ def controlled_scores(local: Local, names: Sequence[str], latent: str, particles
 
 
 def curvature(
-    local: Local, names: Sequence[str], latent: str, particles: int, degree: int = 2, *, information: bool = True
+    local: Local,
+    names: Sequence[str],
+    latent: str,
+    particles: int,
+    degree: int = 2,
+    *,
+    information: bool = True,
+    sigma_points: bool = False,
 ) -> Curvature:
     """Scores by Fisher's identity, and information, from draws of one latent.
 
@@ -60,15 +70,21 @@ def curvature(
         particles: K, draws of the guide.
         degree: of the control variates, 1 or 2; 0 for the draws' plain mean.
         information: False leaves the second derivatives out, and the information empty.
+        sigma_points: takes the expectations at these instead of draws (``particles`` and ``degree`` 0): exact for a
+            Gaussian guide where the log joint is quadratic in the latent; see :class:`~hierfl.noise.SigmaPoints`.
 
     Raises:
         UserError: for too few draws to regress on.
     """
     found = []
     with pyro.validation_enabled(False), torch.enable_grad():
-        for first, last in buckets(local.sizes):
+        if sigma_points:
+            outline = guide_latents(local.method, local.federation.template(), local.part(0, 1).values, None)
+            points = SigmaPoints(local.federation.dtype, degree=5)
+            particles = len(points.weights(outline[latent].fn.event_shape.numel()))
+        for first, last in buckets(local.sizes, HELD // particles):
             part = local.part(first, last)
-            noise = part.noise(("curvature", *names), particles, part.sizes)
+            noise = points if sigma_points else part.noise(("curvature", *names), particles, part.sizes)
             found.append(_curvature(part, names, latent, degree, information, noise))
     return Curvature(
         {name: torch.cat([rows.scores[name] for rows in found]) for name in names},
@@ -77,12 +93,12 @@ def curvature(
     )
 
 
-def _curvature(
-    local: Local, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: ClientNoise
-) -> Curvature:
-    batch, rows, particles = local.batch(), len(local.clients), noise.particles
+def _curvature(local: Local, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: Noise) -> Curvature:
+    batch, rows = local.batch(), len(local.clients)
     drawn = {k: site.value.detach() for k, site in guide_latents(local.method, batch, local.values, noise).items()}
     z = drawn[latent].clone().requires_grad_()
+    particles = len(z)
+    weights = noise.weights(z[0, 0].numel(), z.device) if isinstance(noise, SigmaPoints) else None
     leaves = {
         k: local.shared[k].expand(particles, rows, 1, *local.shared[k].shape).clone().requires_grad_() for k in names
     }
@@ -94,20 +110,28 @@ def _curvature(
     if degree:
         at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
     else:
-        at_zero = s.mean(0)
+        at_zero = _mean(weights, s)
     parts = at_zero.split([local.shared[name].numel() for name in names], 1)
     scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
     if not wanted:
         return Curvature(scores, s.new_empty((rows, 0, 0)), s.new_empty((rows, 0, 0)))
-    lines = [_along(slopes[..., a].sum(), inputs, again=False).mean(0) for a in range(slopes.shape[-1])]
+    lines = [_mean(weights, _along(slopes[..., a].sum(), inputs, again=False)) for a in range(slopes.shape[-1])]
     information = -torch.stack(lines, 1).detach()
     c_tz, c_zz = information[:, :k, k:], information[:, k:, k:]
     explains = _solve(c_zz, c_tz.mT).mT  # C_tz C_zz^-1
     profile = information[:, :k, :k] - explains @ c_tz.mT
     rest = s - torch.einsum("sij,csj->csi", explains, u)
-    rest = rest - rest.mean(0)
-    left = torch.einsum("csi,csj->sij", rest, rest) / max(1, particles - 1)
+    rest = rest - _mean(weights, rest)
+    if weights is None:
+        left = torch.einsum("csi,csj->sij", rest, rest) / max(1, particles - 1)
+    else:
+        left = torch.einsum("c,csi,csj->sij", weights, rest, rest)
     return Curvature(scores, profile, profile - left)
+
+
+def _mean(weights: Tensor | None, values: Tensor) -> Tensor:
+    """(K,), or None for equal ones, and (K, S, numbers) -> (S, numbers)."""
+    return values.mean(0) if weights is None else torch.tensordot(weights, values, 1)
 
 
 def _along(value: Tensor, inputs: Sequence[Tensor], *, again: bool) -> Tensor:

@@ -1,0 +1,94 @@
+"""What a mixed-effects run of many rows and clients takes: CPU seconds and memory of the whole command, by its parts.
+
+python experiments/results/mixed-effects/size.py [ROWSxCLIENTS ...]
+
+A part's time is what it took in the process; the whole has the imports, too, and every file that the run leaves.
+"""
+
+import functools
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+SIZES = ("20000x2000", "100000x10000", "1000000x1000")
+FORMULA, ROUNDS = "y ~ 1 + x + (1 + x | site)", 10
+
+
+def table(rows: int, clients: int) -> pd.DataFrame:
+    """Intercepts and slopes that go together; every client has a row, the others are anybody's."""
+    rng = np.random.default_rng(1)
+    who = np.sort(np.r_[np.arange(clients), rng.integers(0, clients, rows - clients)])
+    x = rng.normal(size=rows)
+    b = rng.normal(size=(clients, 2)) @ np.array([[1.0, 0.3], [0.0, 0.5]])
+    y = 1 + 0.5 * x + b[who, 0] + b[who, 1] * x + 0.8 * rng.normal(size=rows)
+    return pd.DataFrame({"site": [f"s{j:05d}" for j in who], "x": x, "y": y})
+
+
+def measured(arguments: list[str]) -> None:
+    """Runs a command of hierfl in this process, and prints what its parts took."""
+    from hierfl.experiments import folder, runner
+    from hierfl.experiments.cli import main
+    from hierfl.inference import draws, engine, run
+    from hierfl.models.mixed_effects import MixedEffects
+
+    spent: dict[str, list[float]] = {}
+
+    def timed(owner: object, name: str, label: str) -> None:
+        whole = getattr(owner, name)
+
+        @functools.wraps(whole)
+        def call(*args: object, **kwargs: object) -> object:
+            start = time.process_time()
+            try:
+                return whole(*args, **kwargs)
+            finally:
+                spent.setdefault(label, []).append(time.process_time() - start)
+
+        setattr(owner, name, call)
+
+    timed(runner, "build", "table, federation, checks")
+    timed(run.Fit, "step", "a round")
+    timed(run, "evaluate_personal", "an evaluation, personal")
+    timed(run, "evaluate_global", "an evaluation, global")
+    timed(engine.PlateEngine, "posterior", "chains")
+    timed(draws, "_gathered", "draws of the posterior, densities")
+    timed(folder, "mixing", "R-hat and ESS")
+    timed(MixedEffects, "report", "effects and standard errors")
+    timed(MixedEffects, "estimates", "shrinkage")
+    sys.argv = ["hierfl", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    for label, each in spent.items():
+        print(f"  {label:34} {np.mean(each):7.2f} s" + (f", {len(each)} times" if len(each) > 1 else ""))
+    print(
+        f"  {'the whole command':34} {used.ru_utime + used.ru_stime:7.2f} s CPU, {used.ru_maxrss / 2**20:.2f} GiB peak"
+    )
+
+
+def main() -> None:
+    """Each size in a process of its own, for its peak of memory is its own."""
+    for size in sys.argv[1:] or SIZES:
+        rows, clients = map(int, size.split("x"))
+        with tempfile.TemporaryDirectory() as place:
+            table(rows, clients).to_csv(Path(place) / "table.csv", index=False)
+            command = ["run", "mixed-effects", "--data", f"{place}/table.csv", "--formula", FORMULA]
+            command += ["--rounds", str(ROUNDS), "--out", f"{place}/run", "--quiet"]
+            print(f"{rows} rows, {clients} clients, {ROUNDS} rounds:", flush=True)
+            subprocess.run([sys.executable, __file__, "--measure", *command], check=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        measured(sys.argv[2:])
+    else:
+        main()
