@@ -309,8 +309,8 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise UserError(f"{name} must be finite, not {value!r}")
     if kind is int and abs(number) > MOST:
         raise UserError(f"{name} must be at most {MOST} in size, not {value}")
-    if kind is float and number and not SINGLE.tiny <= abs(number) <= SINGLE.max:
-        raise UserError(f"{name} must be 0, or from {SINGLE.tiny:.2g} to {SINGLE.max:.2g} in size, not {value}")
+    if abs(number) > SINGLE.max:
+        raise UserError(f"{name} must be at most {SINGLE.max:.2g} in size, not {value}")
     if limits.get("above") is not None and number <= limits["above"]:
         raise UserError(f"{name} must be above {limits['above']}, not {value}")
     if limits.get("at_least") is not None and number < limits["at_least"]:
