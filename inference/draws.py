@@ -127,14 +127,14 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
         y, place = response(sites), (number,) if number else ()
         density = y.fn.log_prob(y.value)
         density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)
+        fine = over_draws(density).isfinite().all(0).all(-1)
+        if not bool(fine.all()):  # (nor can anything be drawn from it)
+            client = clients[int((~fine).nonzero()[0])]
+            raise NotFinite(f"the model of client {client} says nothing finite of its training data")
         keys = [(fitted.seed, "posterior_predictive", client, *place) for client in clients]
         counts = [piece.width] * len(rows) if piece.mask is None else piece.mask.sum(1).tolist()
         parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, counts)))
     density, said = (torch.cat(same, -1) for same in zip(*parts, strict=True))
-    fine = over_draws(density).isfinite().all(0).all(-1)
-    if not bool(fine.all()):
-        client = clients[int((~fine).nonzero()[0])]
-        raise NotFinite(f"the model of client {client} says nothing finite of its training data")
 
     chains, _ = chains_of(fitted)
 
