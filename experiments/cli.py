@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from hierfl.errors import UserError
-from hierfl.files import user_path
+from hierfl.files import shown, user_path
 
 from .launch import keep_memory, refuse_empty
 
@@ -571,7 +571,7 @@ def main() -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    typer.echo(f"error: {shown(' '.join(message.split()))}", err=True)
     sys.exit(2)
 
 

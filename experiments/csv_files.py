@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
 from hierfl.files import write_whole
+from hierfl.foreign import read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,17 +71,18 @@ def read_frame(path: Path, text: Sequence[str] = (), needs: Sequence[str] = ()) 
     import pandas as pd
 
     try:
-        if not path.read_bytes().strip():
+        data = read_bytes(path, "a csv file of a run")
+        if not data.strip():
             frame = pd.DataFrame()
         else:
-            header = pd.read_csv(path, nrows=0, index_col=False).columns
+            header = pd.read_csv(io.BytesIO(data), nrows=0, index_col=False).columns
             text = [name for name in header if unescaped(name) in text]
             frame = pd.read_csv(
-                path, dtype=dict.fromkeys(text, str), index_col=False, keep_default_na=False, low_memory=False,
-                na_values={name: ["", "nan"] for name in header if name not in text},
+                io.BytesIO(data), dtype=dict.fromkeys(text, str), index_col=False, keep_default_na=False,
+                na_values={name: ["", "nan"] for name in header if name not in text}, low_memory=False,
             )  # fmt: skip
-    except FileNotFoundError as error:
-        raise UserError(f"no file {path}") from error
+    except UserError:
+        raise
     except ValueError as error:  # (pandas' own are of this kind, and those of text that is not UTF-8)
         raise UserError(f"{path} is damaged, or no csv file: {error}") from error
     for name in frame.columns:

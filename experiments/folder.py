@@ -66,6 +66,8 @@ def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what
     Raises:
         UserError: see above.
     """
+    if out is not None and out.is_symlink() and not out.exists():
+        raise UserError(f"{out} is a symbolic link to nothing; choose another --out")
     if out is None or not out.exists():
         return
     if not overwrite:
@@ -170,7 +172,11 @@ def alone(folder: Path) -> AbstractContextManager[None]:
 
     Raises:
         Busy: if another one has it.
+        UserError: where parts of it are elsewhere: what is written and deleted in it would be, too.
     """
+    for name in FOLDERS:
+        if (folder / name).is_symlink():
+            raise UserError(f"{folder / name} is a symbolic link, and a run's folder holds its own")
     return locked(folder / ".lock", f"another process is running in {folder}")
 
 

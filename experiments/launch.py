@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from hierfl.errors import UserError
+from hierfl.files import shown
 
 #: of glibc's mallopt: how many arrays may lie in memory maps of their own; how much may be free before it is returned;
 #: how much is taken at a time
@@ -20,7 +21,7 @@ def launch(main: Callable[[list[str]], None]) -> None:
         refuse_empty(sys.argv[1:])
         main(sys.argv[1:])
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {shown(error)}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a path that cannot be used, a full disk
         print(f"error: {error.strerror or error}{f': {error.filename}' if error.filename else ''}", file=sys.stderr)

@@ -57,6 +57,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
         mode: its permissions; None for what the process gives new files.
     """
     part = part_of(path)
+    part.unlink(missing_ok=True)  # (a killed process's, or somebody's link to another file)
     try:
         yield part
         with open(part, "rb+") as file:
@@ -80,7 +81,6 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     """
     with replacing(path) as part:
         permissions = 0o666 if mode is None else mode
-        part.unlink(missing_ok=True)  # (a killed process's, with permissions of its own)
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions), "wb") as file:
             file.write(data)
 
@@ -107,8 +107,10 @@ def check_writable(path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is to be written")
     make_folder(path.parent)
-    part_of(path).touch()
-    part_of(path).unlink()
+    part = part_of(path)
+    part.unlink(missing_ok=True)
+    part.touch(exist_ok=False)
+    part.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -135,7 +137,10 @@ def locked(path: Path, words: str) -> Iterator[None]:
 
     Raises:
         Busy: with these words, if another one has it.
+        UserError: for a link.
     """
+    if path.is_symlink():  # (older versions of filelock empty what it leads to)
+        raise UserError(f"{shown(path)} is a symbolic link, and no lock of ours")
     lock = FileLock(str(path), timeout=0)
     try:
         lock.acquire()

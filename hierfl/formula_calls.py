@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 #: what an argument may be: an expression of columns, a number, a whole number, True or False, a level of a category
 #: (text, a number, True or False), or a contrast
 VALUE, NUMBER, INTEGER, FLAG, LEVEL, CONTRAST = "value", "number", "whole number", "True or False", "level", "contrast"
+#: of a spline: beyond five the library that evaluates it writes past its arrays
+DEGREE = "degree"
+#: what whole numbers may be
+WHOLE = {INTEGER: (1, 100), DEGREE: (0, 5)}
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ _ONE = Arguments({"x": VALUE})
 TRANSFORMS: dict[str, Arguments] = {
     "center": _ONE, "scale": _ONE, "standardize": _ONE, "I": _ONE, "offset": _ONE,
     "poly": Arguments({"x": VALUE, "degree": INTEGER}, {"raw": FLAG}),
-    "bs": Arguments({"x": VALUE, "df": INTEGER}, {"degree": INTEGER, **_BOUNDS}),
+    "bs": Arguments({"x": VALUE, "df": INTEGER}, {"degree": DEGREE, **_BOUNDS}),
     "cr": Arguments({"x": VALUE, "df": INTEGER}, _BOUNDS),
     "cc": Arguments({"x": VALUE, "period": NUMBER, "df": INTEGER}, {"lower_bound": NUMBER, "center": FLAG}, least=2),
     "tp": Arguments({"x": VALUE, "df": INTEGER}, {"center": FLAG}),

@@ -43,6 +43,7 @@ from .formula_calls import (
     NUMPY,
     TRANSFORMS,
     VALUE,
+    WHOLE,
     Arguments,
 )
 
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
 
 #: characters of a formula; parentheses in each other; operators of the effects, and of one call; effects in all
 LENGTH, DEPTH, OPERATORS, ARITHMETIC, EFFECTS = 10_000, 20, 250, 50, 500
-#: largest exponent, of a column and of a sum of effects; largest whole number that a call takes (splines' columns);
+#: largest exponent, of a column and of a sum of effects;
 #: digits of a number
-EXPONENT, WHOLE, DIGITS = 16, 100, 30
+EXPONENT, DIGITS = 16, 30
 #: numbers in the fixed effects' matrix, 2 GB of them
 CELLS = 250_000_000
 
@@ -376,7 +377,7 @@ class _Parser:
         whole = token.kind == "number" and token.text.isdigit()
         if token.kind == "number" and kind in (NUMBER, LEVEL):
             return
-        if whole and kind == INTEGER and int(token.text) <= WHOLE:
+        if whole and kind in WHOLE and WHOLE[kind][0] <= int(token.text) <= WHOLE[kind][1]:
             return
         if not negative and token.text in ("True", "False") and kind in (FLAG, LEVEL):
             return
@@ -389,7 +390,8 @@ class _Parser:
                 self.expect(")", f"at the end of {token.text}(...)")
             return
         wanted = {
-            CONTRAST: f"a contrast ({' or '.join(CONTRASTS)})", INTEGER: f"a whole number up to {WHOLE}",
+            CONTRAST: f"a contrast ({' or '.join(CONTRASTS)})",
+            **{of: f"a whole number from {least} to {most}" for of, (least, most) in WHOLE.items()},
             LEVEL: "a level ('text' or a number)", NUMBER: "a number", FLAG: FLAG,
         }  # fmt: skip
         raise _Refused(f"{what} is {wanted[kind]}, not {token.shown}")
@@ -531,13 +533,18 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
         names = [name for name in component.var_names if name in df]
         levels = [df[name].nunique() for name in names if split or df[name].dtype.kind not in "biuf"]
         smooth = re.match(r"(bs|cr|cc|tp|poly)\(", component.name) is not None
-        return max([WHOLE if smooth else 1, *levels])
+        return max([WHOLE[INTEGER][1] if smooth else 1, *levels])
 
+    whole = 0
     for term in model.terms:
         effect = getattr(term, "expr", term)
         found = prod(columns(component) for component in getattr(effect, "components", ()))
-        if found > CELLS // len(df):
-            raise UserError(f"the effect {effect.name!r} has up to {found:,} columns, too many for {len(df):,} rows")
+        whole += found
+        if whole > CELLS // len(df):
+            raise UserError(
+                f"the effect {effect.name!r} has up to {found:,} columns, all until there {whole:,}: too many for "
+                f"{len(df):,} rows"
+            )
 
 
 def misfit(formula: Formula, fault: Exception) -> UserError:

@@ -122,7 +122,10 @@ def from_formula(
         raise unknown("family", family, get_args(Family))
     terms = formula_gate.parse(formula)
     read, place = _read(df, terms, client, error)
-    fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
+    try:
+        fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
+    except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
+        raise formula_gate.misfit(terms, fault) from fault
     who = client_names(df[place], f"column {place!r}")
     for name, column in [*fixed.items(), *random.items()]:
         _check_numbers(f"the effect {name!r}", np.asarray(column))
@@ -292,15 +295,17 @@ def _check_fixed(fixed: pd.DataFrame) -> None:
     """Refuses fixed effects of which one is a combination of others."""
     values = fixed.to_numpy()
     length = np.linalg.norm(values, axis=0)
+    before = np.empty((values.shape[1], len(values)))  # an orthonormal basis of the columns so far
     for k, name in enumerate(fixed):
         if not length[k]:
             raise UserError(f"the fixed effect {name!r} is zero in every row")
-        others = values[:, :k] / length[:k]
         rest = values[:, k] / length[k]
-        if k:
-            rest = rest - others @ np.linalg.lstsq(others, rest, rcond=None)[0]
-        if np.linalg.norm(rest) < 1e-9:
+        for _ in range(2):  # (once more, for what rounding has left)
+            rest = rest - (before[:k] @ rest) @ before[:k]
+        left = np.linalg.norm(rest)
+        if left < 1e-9:
             raise UserError(f"the fixed effect {name!r} is a combination of those before it: leave one out")
+        before[k] = rest / left
 
 
 def _check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) -> None:

@@ -5,6 +5,7 @@ Two entities keep their colours everywhere: the personal models blue, the global
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import UserError
-from .files import replacing
+from .files import write_whole
 from .metrics import MANY
 
 if TYPE_CHECKING:
@@ -569,7 +570,8 @@ def _names_as_they_are(figure: Any) -> None:
 
 def _save(plt: Any, figure: Any, path: Path) -> Path:
     _names_as_they_are(figure)
-    with replacing(path) as part:
-        figure.savefig(part, format="png", metadata={"Software": None})
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    write_whole(path, picture.getvalue())
     plt.close(figure)
     return path

@@ -6,17 +6,17 @@ secure aggregation and differential privacy can work on.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from .elbo import elbo_gradient
-from .forms import Field, Form, beside, not_negative, packed_diagonal, some_weight, values_form
+from .forms import Field, Form, beside, not_negative, some_weight, values_form
 from .gaussians import Gaussian, Kind, eigh, packed_size
 from .method import Exchange, Local, State
 from .scores import controlled_scores, curvature
@@ -308,21 +308,20 @@ class GaussianProduct:
     differentiates: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
-        """Lambda, nowhere below zero along its diagonal, and h = Lambda mu with mu on the value's scale."""
+        """Lambda, which is a precision, or nothing; and h = Lambda mu, with mu on the value's scale."""
         ((name, value),) = old.items()
         *some, d = value.shape
-        holds = packed_diagonal if self.kind == "full" else not_negative
-        return {
-            name: Field((*some, d), self.dtype, scaled=True, weight=self._weight),
-            "precision": Field((*some, packed_size(d, self.kind)), self.dtype, holds),
-        }
-
-    def _weight(self, message: Mapping[str, Tensor]) -> Tensor:
-        """What h may be per unit of mu: Lambda itself, or of a matrix what its rows' sums cannot exceed."""
-        precision = message["precision"]
+        size = (*some, packed_size(d, self.kind))
         if self.kind != "full":
-            return precision
-        return precision.abs().amax(-1) * math.isqrt(2 * precision.shape[-1])  # (D of them, and D is that root)
+            weighted = Field((*some, d), self.dtype, scaled=True, weight=itemgetter("precision"))
+            return {name: weighted, "precision": Field(size, self.dtype, not_negative)}
+
+        def mean(message: Mapping[str, Tensor]) -> Tensor:
+            """Not a number where Lambda has a negative direction; huge where h lies outside of its range."""
+            return Gaussian.unpacked(message[name], message["precision"], "full").regularised_mean()
+
+        linear = Field((*some, d), self.dtype, scaled=True, value=mean, agrees=lambda sent: mean(sent).isfinite())
+        return {name: linear, "precision": Field(size, self.dtype)}
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """(h_j, Lambda_j), the latter packed."""
@@ -479,10 +478,16 @@ class Scoring:
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Gradients, and three matrices; an outer product is nowhere below zero along its diagonal."""
-        k = sum(value.numel() for value in old.values())
-        matrices = dict.fromkeys(("profile", "observed"), Field((k, k), next(iter(old.values())).dtype))
-        outer = beside(old, (k, k), lambda outer: outer.diagonal(dim1=1, dim2=2) >= 0)
-        return {**values_form(old), "outer": outer, **matrices}
+        k, names = sum(value.numel() for value in old.values()), list(old)
+        matrix = Field((k, k), next(iter(old.values())).dtype)
+
+        def own(message: Mapping[str, Tensor]) -> Tensor:
+            score = torch.cat([message[name].reshape(len(message["outer"]), -1) for name in names], 1)
+            wanted = score[:, :, None] * score[:, None]
+            gap = (message["outer"] - wanted).abs().amax((1, 2))
+            return gap <= 1e-3 * wanted.abs().amax((1, 2))  # (compressed gradients have none: see Compressed)
+
+        return {**values_form(old), "outer": replace(matrix, agrees=own), "profile": matrix, "observed": matrix}
 
     def message(self, names: Sequence[str], local: Local) -> State:
         """Each row's gradient, its outer product, and what it knows of the curvature."""
@@ -507,6 +512,9 @@ class Scoring:
         for name in ("outer", "profile", "observed"):
             new = total[name] * up
             old_one = exchange.memory.get(name, new)
+            # what is remembered must not be drowned for ever: then the round is void, as where it is not finite
+            before = old_one.abs().amax()
+            new = torch.where((before > 0) & (new.abs().amax() > JUMP * before), torch.nan, new)
             # (a void round leaves nothing to remember)
             known[name] = torch.where(old_one.abs().sum() > 0, _kept(self.keep, old_one, new), new)
             if self.keep:
@@ -535,6 +543,8 @@ class Scoring:
         return (last["radius"] * torch.where(grow, 2.0, torch.where(kept < -1, 0.25, 1.0))).maximum(least)
 
 
+#: how much larger than what is remembered a round's matrices may be
+JUMP = 1e6
 #: below this share of the profile information the observed one may be the draws' noise
 CLEARLY = 0.1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -23,6 +22,8 @@ class Field:
         scaled: whether it is a value on the scale of the broadcast one of the same name, times ``weight``: then its
             largest number is bounded relative to that one's (``max_message_ratio``).
         weight: from a message to the weights inside this tensor, (S, *the first dimensions of shape); None for one.
+        value: from a message to what is bounded, (S, ...), where that is not the tensor over its weights.
+        agrees: what must be true of the message as a whole, from it to booleans (S, ...); None for nothing.
     """
 
     shape: tuple[int, ...]
@@ -30,6 +31,8 @@ class Field:
     holds: Callable[[Tensor], Tensor] | None = None
     scaled: bool = False
     weight: Callable[[Mapping[str, Tensor]], Tensor] | None = None
+    value: Callable[[Mapping[str, Tensor]], Tensor] | None = None
+    agrees: Callable[[Mapping[str, Tensor]], Tensor] | None = None
 
 
 #: a message's form: exactly these keys
@@ -61,13 +64,6 @@ def not_negative(value: Tensor) -> Tensor:
 def some_weight(weight: Tensor) -> Tensor:
     """Of weights (S, C) none is below zero, and at least one is above."""
     return (weight >= 0) & (weight.amax(-1, keepdim=True) > 0)
-
-
-def packed_diagonal(packed: Tensor) -> Tensor:
-    """Lower triangles, row by row (..., D (D + 1) / 2), have no number below zero on their diagonal."""
-    d = math.isqrt(2 * packed.shape[-1])
-    k = torch.arange(d, device=packed.device)
-    return packed[..., k * (k + 3) // 2] >= 0
 
 
 def beside(

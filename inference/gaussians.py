@@ -89,6 +89,20 @@ class Gaussian:
             step[~sound] = (vectors @ along[..., None])[..., 0]
         return (start + step).to(otherwise)
 
+    def regularised_mean(self) -> Tensor:
+        """(Lambda + epsilon I)^-1 h of full factors, epsilon a rounding error of Lambda: (..., D).
+
+        About the mean, where h = Lambda mu; not a number where Lambda has a negative direction, and huge where h has a
+        part of which Lambda says nothing.
+        """
+        d, info = self.linear.shape[-1], torch.finfo(self.precision.dtype)
+        largest = self.precision.diagonal(dim1=-2, dim2=-1).amax(-1)
+        epsilon = (10 * d * info.eps * largest + info.tiny**0.5)[..., None, None]
+        one = torch.eye(d, dtype=self.precision.dtype, device=self.precision.device)
+        root, failed = torch.linalg.cholesky_ex(self.precision + epsilon * one)
+        found = torch.cholesky_solve(self.linear[..., None].to(root), root)[..., 0]
+        return torch.where((failed == 0)[..., None], found, torch.nan)
+
     def packed(self) -> Tensor:
         """The precision's own numbers: (..., 1), (..., D) or (..., D (D + 1) / 2), the lower triangle row by row."""
         if self.kind != "full":

@@ -264,9 +264,13 @@ class Server(nn.Module):
         fits = size <= self.ceiling(value.dtype)
         if field.holds is not None:
             fits = fits & _everywhere(field.holds(value))
+        if field.agrees is not None:
+            fits = fits & _everywhere(field.agrees(message))
         if not (field.scaled and self.max_message_ratio):
             return fits
         limit = self.max_message_ratio * self._scale[key]
+        if field.value is not None:
+            return fits & (_size(field.value(message), 1) <= limit)
         if field.weight is None:
             return fits & (size <= limit)
         weight = field.weight(message)

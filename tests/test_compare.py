@@ -175,7 +175,7 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     names = ["hierarchical-0", "hierarchical-1", "fixed-1", "flat-0", "fixed-0"]
     code, out, err = hierfl("compare", *(runs / name for name in names), "--out", tmp_path / "c")
     assert code == 0, err
-    assert {p.name for p in (tmp_path / "c").iterdir()} == {*compare.FILES, "figures"}
+    assert {p.name for p in (tmp_path / "c").iterdir()} == {*compare.FILES, "comparison.json", "figures"}
     gains, table = (pd.read_csv(tmp_path / "c" / f"{name}.csv") for name in ("gains", "table"))
     clients = {name: pd.read_csv(runs / name / "clients.csv") for name in names}
     mine = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["seed"] == 1)]

@@ -127,8 +127,10 @@ REFUSED = [
     ("y ~ I(-x**2) + (1 | site)", "read in two ways"),
     ("y ~ I('a' * 1000000000) + (1 | site)", "not \"'a'\""),
     ("y ~ I(0 < x < 1) + (1 | site)", "comparison of a comparison"),
-    ("y ~ poly(x, 100000) + (1 | site)", "a whole number up to 100"),
-    ("y ~ bs(x, df=x) + (1 | site)", "a whole number up to 100, not 'x'"),
+    ("y ~ poly(x, 100000) + (1 | site)", "a whole number from 1 to 100"),
+    ("y ~ bs(x, df=x) + (1 | site)", "a whole number from 1 to 100, not 'x'"),
+    ("y ~ poly(x, 0) + (1 | site)", "a whole number from 1 to 100, not '0'"),
+    ("y ~ bs(x, df=60, degree=6) + (1 | site)", "a whole number from 0 to 5, not '6'"),  # (it wrote past its arrays)
     ("y ~ bs(x, knots=x) + (1 | site)", "bs takes no argument 'knots'"),
     ("y ~ bs(x, df=4, df=4) + (1 | site)", "'df' twice"),
     ("y ~ np.where(x > 0, 1) + (1 | site)", "np.where needs 3 arguments"),

@@ -743,6 +743,7 @@ def test_the_bound_reaches_the_fit_and_older_runs_have_the_default(hierfl: Call,
     config.write_text("".join(x for x in config.read_text().splitlines(True) if "max_message_ratio" not in x))
     record = json.loads(state.read_text())
     assert record["fit"].pop("max_message_ratio") == 1e6
+    del record["checksum"]  # (older ones have none, either)
     state.write_text(json.dumps(record))
     assert hierfl("run", "--resume", "old", "--quiet")[0] == 0
     assert (tmp_path / "old/summary.json").read_text() == summary
@@ -750,3 +751,80 @@ def test_the_bound_reaches_the_fit_and_older_runs_have_the_default(hierfl: Call,
     state.write_text(json.dumps(record))
     code, _, err = hierfl("run", "--resume", "old", "--quiet")
     assert (code, "begun with a different max_message_ratio" in err) == (2, True)
+
+
+# -- messages whose parts do not fit together -------------------------------------------------------------------------
+
+
+def packed(matrix: Tensor) -> Tensor:
+    """Lower triangles, row by row."""
+    k, column = torch.tril_indices(*matrix.shape[-2:])
+    return matrix[..., k, column]
+
+
+@pytest.mark.parametrize("hostile", ["indefinite", "out of range"])
+def test_a_full_precision_is_one_and_bounds_its_mean(hostile: str) -> None:
+    """Zeros beside 1e6 undid what all others said; a singular block let a mean through that lies anywhere."""
+    server, messages, clients = honest((PFedVMP, {}))
+    (message,) = [m for m in messages.values() if "precision" in m]
+    (name,) = [k for k in message if k != "precision"]
+    d = message[name].shape[-1]
+    matrix = torch.zeros(d, d, dtype=torch.float64)
+    h = torch.zeros(d, dtype=torch.float64)
+    if hostile == "indefinite":
+        matrix[0, 1] = matrix[1, 0] = 1e6
+    else:
+        matrix[:2, :2] = 1e12
+        h[:2] = torch.tensor([1e17, -1e17])
+    message["precision"][0], message[name][0] = packed(matrix), h
+    alone = copy.deepcopy(server)
+    used = server.receive(messages, clients)
+    assert used.tolist() == [False] + [True] * 9
+    alone.receive(rows(messages, 1, 10), clients[1:])
+    for one in (server, alone):
+        one.close()
+    for name, value in server.shared.items():  # (a sum of ten, one of them zero, is rounded otherwise than one of nine)
+        assert torch.allclose(value, alone.shared[name], rtol=1e-10)
+
+
+def test_a_client_without_a_class_says_nothing_of_it() -> None:
+    """Zero precision and zero h are a message, too; and singular ones are, where h = Lambda mu."""
+    rng = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 3, generator=rng, dtype=torch.float64)
+    precision, mu = 1e8 * root @ root.T, torch.randn(6, generator=rng, dtype=torch.float64)
+    both = Gaussian(
+        torch.stack([precision @ mu, torch.zeros(6).double()]), torch.stack([precision, 0 * precision]), "full"
+    )
+    found = both.regularised_mean()
+    assert found[1].tolist() == [0.0] * 6
+    assert torch.allclose(precision @ found[0], precision @ mu, rtol=1e-6)
+    assert found[0].norm() < 3 * mu.norm()
+
+
+def test_an_outer_product_is_the_gradients() -> None:
+    server, messages, clients = honest((MixedEffects, {"family": "poisson"}))
+    messages["effects"]["outer"][3] *= 2
+    assert server.receive(messages, clients).tolist() == [True] * 3 + [False] + [True] * 6
+
+
+@pytest.mark.parametrize("key", ["observed", "profile"])
+def test_curvature_out_of_all_proportion_does_not_outlive_its_round(key: str) -> None:
+    """A round that would drown what is remembered is void; it froze the fit for thousands of rounds."""
+    found = ready((MixedEffects, {"family": "poisson"}))
+    receive, k = found.server.receive, found.server.forms["effects"][key].shape[0]
+
+    def tampered(messages: Messages, clients: list[int], healthy: Tensor | None = None) -> Tensor:
+        if found.round == 3:
+            messages["effects"][key][0] = 1e140 * torch.eye(k, dtype=torch.float64)
+        return receive(messages, clients, healthy)
+
+    found.server.receive = tampered  # type: ignore[method-assign]
+    before = None
+    for number in range(1, 5):
+        found.step()
+        now = {name: v.clone() for name, v in found.server.shared.items()}
+        assert int(found.server.void) == (number >= 3)
+        if number in (3, 4):
+            same = all(torch.equal(v, before[name]) for name, v in now.items())
+            assert same == (number == 3)
+        before = now

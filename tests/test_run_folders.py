@@ -21,7 +21,7 @@ from conftest import Call
 from hierfl.errors import UserError
 from hierfl.experiments import folder as folders
 from hierfl.experiments import tables, trust
-from hierfl.files import Busy, locked, user_path, write_whole
+from hierfl.files import Busy, check_writable, locked, user_path, write_whole
 from hierfl.posterior import import_arviz, read
 
 SMALL = ("-J", 3, "--split", "iid", "--rounds", 2, "--network", "mlp:4", "--quiet")
@@ -257,6 +257,53 @@ def test_where_nothing_can_be_written_nothing_is_run(
     monkeypatch.setattr(Fit, "run", never)
     code, _, err = hierfl(*command, "--quiet")
     assert (code, len(lines(err))) == (2, 1), err
+
+
+def test_links_in_a_folder_from_elsewhere_lead_nowhere(hierfl: Call, tmp_path: Path) -> None:
+    """Under the names that files are written by, as a lock, and in place of its own folders."""
+    precious = tmp_path / "precious.txt"
+    precious.write_text("precious")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/state-000009.safetensors").write_text("precious")
+    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
+    names = [p.relative_to(tmp_path / "o") for p in (tmp_path / "o").rglob("*") if p.is_file() and p.name != ".lock"]
+    for name in names:
+        (tmp_path / "o" / name.parent / f".{name.name}.part").symlink_to(precious)
+    assert hierfl("run", "--resume", "o", "--quiet")[0] == 0
+    assert hierfl("report", "o", "--quiet", "--no-features")[0] == 0
+    assert not [p for p in (tmp_path / "o").rglob("*") if p.is_symlink() and not p.name.startswith(".")]
+    (tmp_path / "o/.lock").unlink()
+    (tmp_path / "o/.lock").symlink_to(precious)
+    code, _, err = hierfl("run", "--resume", "o")
+    assert (code, lines(err)) == (2, ["error: o/.lock is a symbolic link, and no lock of ours"])
+    (tmp_path / "o/.lock").unlink()
+    shutil.rmtree(tmp_path / "o/checkpoint")
+    (tmp_path / "o/checkpoint").symlink_to(tmp_path / "home")
+    for command in (("run", "--resume", "o"), ("run", "pfedvem", *SMALL, "--out", "o", "--overwrite")):
+        code, _, err = hierfl(*command)
+        assert (code, lines(err)) == (
+            2, ["error: o/checkpoint is a symbolic link, and a run's folder holds its own"],
+        )  # fmt: skip
+    (tmp_path / ".bench.json.part").symlink_to(precious)
+    check_writable(tmp_path / "bench.json")
+    assert precious.read_text() == "precious"
+    assert (tmp_path / "home/state-000009.safetensors").read_text() == "precious"
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(hierfl: Call, tmp_path: Path) -> None:
+    assert hierfl("run", "fedavg", *SMALL, "--out", "o")[0] == 0
+    (tmp_path / "o/metrics.csv").unlink()
+    os.mkfifo(tmp_path / "o/metrics.csv")
+    code, _, err = hierfl("report", "o", "--no-features", "--quiet")
+    assert (code, lines(err)) == (2, ["error: o/metrics.csv is a named pipe, not a regular file"])
+
+
+def test_names_do_not_reach_the_terminal_as_commands(hierfl: Call, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("y,x\x1b]0;title\x07,site\n1,2,a\n3,4,b\n")
+    code, _, err = hierfl("run", "mixed-effects", "--data", "t.csv", "--formula", "y ~ q + (1 | site)")
+    assert (code, len(lines(err))) == (2, 1)
+    assert "\\x1b]0;title\\x07" in err
+    assert "\x1b" not in err
 
 
 # -- one process at a time -------------------------------------------------------------------------------------------
