@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import py_compile
 import random
 import resource
 import shutil
@@ -103,18 +105,14 @@ def test_a_changed_method_is_not_run(
 
 def test_what_was_compiled_beside_a_method_is_not_run(hierfl: Call, tmp_path: Path) -> None:
     """Python would take a cache with the source's time and size for the source."""
-    import py_compile
-
     source, mark = tmp_path / "mine.py", tmp_path / "executed"
-    mine = METHOD.format(mark=str(mark)).replace(".touch()", ".exists()")
-    source.write_text(METHOD.format(mark=str(mark)).replace(".touch()", ".touch( )"))
-    assert len(source.read_text()) == len(mine) - 0 or True
-    hostile = METHOD.format(mark=str(mark)) + " " * (len(mine) - len(METHOD.format(mark=str(mark))))
+    hostile = METHOD.format(mark=str(mark))
+    harmless = hostile.replace(".touch()", ".exists()")
+    hostile += "#" * (len(harmless) - len(hostile))
     source.write_text(hostile)
     os.utime(source, (1e9, 1e9))
-    py_compile.compile(str(source), cfile=f"{tmp_path}/__pycache__/mine.{sys.implementation.cache_tag}.pyc")
-    source.write_text(mine)
-    assert len(mine) == len(hostile)
+    py_compile.compile(str(source), importlib.util.cache_from_source(str(source)))
+    source.write_text(harmless)
     os.utime(source, (1e9, 1e9))
     assert hierfl("run", "mine.py", *SMALL, "--out", "o")[0] == 0
     assert not mark.exists()
@@ -397,8 +395,6 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(hierfl: Call, tmp_path: Pat
 
 
 def test_responses_are_for_their_owner(hierfl: Call, tmp_path: Path) -> None:
-    os.umask(old := os.umask(0))
-    assert old != 0o077
     assert hierfl("run", "pfedvem", *SMALL, "--out", "with")[0] == 0
     assert hierfl("run", "pfedvem", *SMALL, "--out", "without", "--no-observed-data")[0] == 0
     for name in ("with", "without"):
@@ -514,7 +510,7 @@ def test_a_damaged_configuration_is_one_line(old: str, new: str, words: str, hie
 
 def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
-    path, luck = tmp_path / "o/posterior.nc", random.Random(3)
+    path = tmp_path / "o/posterior.nc"
     whole = path.read_bytes()
     for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
@@ -522,7 +518,6 @@ def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path) -> None:
         assert (code, len(lines(err))) == (2, 1), err
     shutil.copy(tmp_path / "o/summary.json", path)
     assert hierfl("report", "o", "--no-features", "--quiet")[0] == 2
-    del luck
 
 
 def test_older_configurations_are_read(hierfl: Call, tmp_path: Path) -> None:
