@@ -541,10 +541,9 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
         found = prod(columns(component) for component in getattr(effect, "components", ()))
         whole += found
         if whole > CELLS // len(df):
-            raise UserError(
-                f"the effect {effect.name!r} has up to {found:,} columns, all until there {whole:,}: too many for "
-                f"{len(df):,} rows"
-            )
+            alone = found > CELLS // len(df)
+            which, many = (f"the effect {effect.name!r} has", found) if alone else ("its effects have", whole)
+            raise UserError(f"{which} up to {many:,} columns, too many for {len(df):,} rows")
 
 
 def misfit(formula: Formula, fault: Exception) -> UserError:

@@ -516,6 +516,7 @@ def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path) -> None:
         path.write_bytes(whole[:size])
         code, _, err = hierfl("report", "o", "--no-features", "--quiet")
         assert (code, len(lines(err))) == (2, 1), err
+        assert "posterior.nc is damaged, or no posterior" in err
     shutil.copy(tmp_path / "o/summary.json", path)
     assert hierfl("report", "o", "--no-features", "--quiet")[0] == 2
 
