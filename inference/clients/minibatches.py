@@ -13,7 +13,7 @@ from hierfl.networks import Network
 from hierfl.noise import ClientNoise, permutation
 from hierfl.plates import FrozenFeatures
 
-from .method import Local
+from ..method import Local
 
 
 def plan(local: Local, row: int, phase: object, size: int, epochs: int) -> Tensor:

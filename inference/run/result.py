@@ -14,16 +14,17 @@ from torch import Tensor
 from hierfl.errors import UserError
 from hierfl.federation import Batch
 
-from .draws import inference_data
-from .method import State
-from .options import Options, check_whole
-from .predict import Fitted, adapted, entropies, evaluate_personal, log_probs, over_draws, response
+from ..draws import inference_data
+from ..method import State
+from ..options import Options, check_whole
+from ..predict import Fitted, adapted, entropies, evaluate_personal, log_probs, over_draws, response
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 Row = dict[str, Any]
+
 
 #: what a client did in a round, by number: nothing that was wanted of it; it reported; its message was dropped (not
 #: finite, or of the wrong form); it trained for itself alone, and that diverged

@@ -18,18 +18,20 @@ from hierfl.federation import Federation
 from hierfl.metrics import over_clients
 from hierfl.schema import AnyOf, Number, Schema, check
 
-from . import checkpoint as checkpoints
-from .draws import has_random_guide
-from .elbo import check_rows, check_shapes
-from .engine import PlateEngine
-from .method import Method, Start, State
-from .options import MAX_MESSAGE_RATIO, Options, suitable_chunk
-from .predict import Fitted, evaluate_global, evaluate_personal, response
-from .progress import Bar
-from .result import REPORTS, Row, Run
-from .server import Server, check_participation, participants
+from .. import checkpoint as checkpoints
+from ..draws import has_random_guide
+from ..elbo import check_rows, check_shapes
+from ..engine import PlateEngine
+from ..method import Method, Start, State
+from ..options import MAX_MESSAGE_RATIO, Options, suitable_chunk
+from ..predict import Fitted, evaluate_global, evaluate_personal, response
+from ..progress import Bar
+from ..result import REPORTS, Row, Run
+from ..server import Server, check_participation, participants
+from .keeper import _Keeper
 
 log = logging.getLogger("hierfl")
+
 
 METRICS = {
     "classification": (
@@ -37,12 +39,16 @@ METRICS = {
     ),
     "regression": ("rmse", "nll", "crps", "coverage90", "rmse_pooled"),
 }  # fmt: skip
+
+
 #: what a checkpoint says beside the tensors; a row of metrics has numbers, or nothing where one does not apply
 RECORD: Schema = {
     "seconds": Number(float, 0), "failed": Number(int, 0), "federation": str, "dtype": str,
     "metrics": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
     "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str)},
 }  # fmt: skip
+
+
 GLOBAL = ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
 
 
@@ -356,20 +362,3 @@ class Fit:
         self.rows = record["metrics"]
         if self.observe is not None:
             self.observe(self.rows)
-
-
-class _Keeper:
-    """Writes checkpoints, as often as they cost at most a twentieth of the time."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self._cost, self._since = folder, 0.0, time.perf_counter()
-
-    def due(self) -> bool:
-        return time.perf_counter() - self._since > 20 * self._cost
-
-    def save(self, state: State, record: dict[str, Any]) -> None:
-        assert self.folder is not None
-        start = time.perf_counter()
-        checkpoints.save(self.folder, state, record)
-        self._since = time.perf_counter()
-        self._cost = self._since - start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,12 +9,8 @@ import torch
 
 from hierfl.errors import UserError, unknown
 
-#: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
-MOST = 2**31 - 1
-#: how far a client's value may go beyond the broadcast one where nothing is said; no fit that went well came near
-MAX_MESSAGE_RATIO = 1e6
-#: beyond that a bound in single precision is none
-LARGEST_RATIO = 1e15
+from ..checks import check_device, check_number, check_whole
+from ..messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 
 
 def suitable_chunk(clients: int, device: torch.device) -> int:
@@ -84,30 +79,3 @@ class Options:
     def evaluates(self, number: int) -> bool:
         """Whether round ``number`` is one of those after which everything is evaluated."""
         return number == self.rounds or (number - 1) % self.evaluate_every == 0
-
-
-def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
-    """Raises a UserError for what is no whole number from ``least`` to ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    if value < least:
-        raise UserError(f"{name} must be at least {least}, not {value}")
-    if value > most:
-        raise UserError(f"{name} must be at most {most}, not {value}")
-
-
-def check_number(name: str, value: object) -> None:
-    """Raises a UserError for what is no number."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise UserError(f"{name} must be a number, not {value!r}")
-
-
-def check_device(name: str) -> None:
-    """Raises a UserError for a device that does not exist here."""
-    try:
-        with warnings.catch_warnings():  # (of devices that torch is about to forget)
-            warnings.simplefilter("ignore")
-            torch.zeros((), device=name).item()
-    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
-        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
-        raise UserError(f"device {name!r} is not there; available: {', '.join(there)}") from error

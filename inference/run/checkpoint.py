@@ -1,9 +1,4 @@
-"""Checkpoints: safetensors for tensors, json for the rest, nothing unpickled, nothing half written.
-
-A checkpoint is two files: ``state-ROUND.safetensors`` and ``checkpoint.json``, which names it with its digest. Both
-are written under a temporary name and renamed, the json last: at every moment the json on disk describes a state
-that is complete. The json holds a checksum of itself, so that damage that still parses is noticed.
-"""
+"""PLACEHOLDER"""
 
 from __future__ import annotations
 
@@ -19,9 +14,11 @@ from hierfl.errors import UserError
 from hierfl.files import replacing, sync_folder, write_whole
 from hierfl.schema import Number, Schema, check, read_json
 
-from .method import State
+from ..method import State
 
 FORMAT = 1
+
+
 #: what checkpoint.json must hold, whatever else is said in it
 RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum?": str}
 

@@ -1,8 +1,4 @@
-"""Gaussian factors in natural parameters, in which products of densities are sums.
-
-A factor of z in R^D is exp(h^T z - z^T Lambda z / 2), h = Lambda mu. Nothing is normalised, so that a factor may say
-nothing (Lambda = 0) of some directions or of all, and a quotient is a cavity: what all others say.
-"""
+"""PLACEHOLDER"""
 
 from __future__ import annotations
 
@@ -16,6 +12,8 @@ from hierfl.errors import UserError, unknown
 
 #: of a precision matrix: lambda I | diag(lambda) | any
 Kind = Literal["scalar", "diagonal", "full"]
+
+
 KINDS: tuple[Kind, ...] = ("scalar", "diagonal", "full")
 
 

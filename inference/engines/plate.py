@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hierfl.federation import Federation
 
-from .method import Local, Method, State
-from .server import Server
+from ..method import Local, Method, State
+from ..server import Server
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from .method import State
+from ..method import State
 
 #: values by name -> gradient of the rows' losses there, {name: (S, 1, *shape)}, on one of an iteration's minibatches
 GradientAt = Callable[[Mapping[str, Tensor], int], State]

@@ -1,4 +1,4 @@
-"""The server module: what is shared, who takes part, and what becomes of the clients' messages."""
+"""The server module: what is shared, and what becomes of the clients' messages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torch import Tensor, nn
 from hierfl.batch_norm import is_statistic
 from hierfl.errors import UserError
 from hierfl.federation import Federation
-from hierfl.noise import uniform
 
-from .compression import message_bytes
-from .elbo import global_log_prob
-from .forms import Field
-from .method import Exchange, Local, Method, Rule, State, form_of
-from .options import MAX_MESSAGE_RATIO
+from ..compression import message_bytes
+from ..elbo import global_log_prob
+from ..forms import Field
+from ..method import Exchange, Local, Method, Rule, State, form_of
+from ..options import MAX_MESSAGE_RATIO
 
 log = logging.getLogger("hierfl")
 
+
 #: how an update may fail for its numbers; anything else is a fault of its code
 NUMERICAL = (torch.linalg.LinAlgError, ArithmeticError)
+
+
 #: characters of what others have sent that a line of the log repeats
 LONGEST = 200
 
@@ -405,49 +407,3 @@ def _register(module: nn.Module, name: str, value: Tensor) -> None:
             module.add_module(part, nn.Module())
         module = module.get_submodule(part)
     module.register_buffer(leaf, value)
-
-
-#: how often who reports is drawn again before that is given up
-ATTEMPTS = 10_000
-
-
-def check_participation(clients: int, probability: float, least: int) -> None:
-    """Refuses what :func:`participants` would give up on in one round of a hundred million, or more often.
-
-    Raises:
-        UserError: if ``least`` of so many clients practically never report together.
-    """
-    if probability >= 1:
-        return
-    log_p, log_q = math.log(probability), math.log1p(-probability)
-    enough = math.fsum(
-        math.exp(math.lgamma(clients + 1) - math.lgamma(k + 1) - math.lgamma(clients - k + 1)
-                 + k * log_p + (clients - k) * log_q)
-        for k in range(least, clients + 1)
-    )  # fmt: skip
-    if ATTEMPTS * enough < math.log(1e8):
-        raise _never(clients, probability, least)
-
-
-def _never(clients: int, probability: float, least: int) -> UserError:
-    return UserError(
-        f"with participation {probability} of {clients} clients, {least} practically never report together; "
-        "raise --participation"
-    )
-
-
-def participants(federation: Federation, round: int, seed: int, probability: float, least: int) -> list[int]:
-    """Who reports in this round: every client for itself with the same probability (Bernoulli), keyed by its id.
-
-    Where fewer than ``least`` would, everyone draws again (pFedVEM's public code asks for two).
-
-    Raises:
-        UserError: if that many practically never report.
-    """
-    if probability >= 1:
-        return list(range(federation.clients))
-    for attempt in range(ATTEMPTS):
-        chosen = [j for j, c in enumerate(federation.ids) if uniform(seed, round, c, "reports", attempt) < probability]
-        if len(chosen) >= least:
-            return chosen
-    raise _never(federation.clients, probability, least)

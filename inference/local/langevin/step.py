@@ -1,25 +1,8 @@
-"""Local Langevin dynamics on a restricted model: draws of a client's latents given the globals.
-
-The target of client j is its restricted log joint, up to a constant its log posterior,
-
-    U_j(z) = log p(z | w) + sum_i log p(y_ij | x_ij, z, theta),
-
-and a step of size gamma with preconditioner P (1 without) is
-
-    z' = z + gamma P grad U_j(z) + sqrt(2 gamma P) xi,    xi ~ N(0, I).
-
-Unadjusted, its stationary law is off by O(gamma): for a Gaussian of variance s^2 it has variance s^2 / (1 - gamma /
-(2 s^2)). With minibatches the likelihood is weighted by n_j / b_j, which keeps the gradient unbiased (Welling and Teh,
-ICML 2011). Metropolis-adjusted (MALA; Roberts and Tweedie, Bernoulli 1996), z' is accepted with probability
-min(1, p(z') q(z | z') / (p(z) q(z' | z))), and the stationary law is the posterior.
-
-All rows of the plate and all chains move at once, each with its own step size and its own decision. Latents with
-constraints move on the real line, with the Jacobian of the map.
-"""
+"""PLACEHOLDER"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -27,27 +10,22 @@ from typing import Literal, get_args
 import pyro
 import torch
 from torch import Tensor
-from torch.distributions import biject_to
-from torch.distributions.transforms import Transform
 
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, buckets
+from hierfl.federation import buckets
 from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures, Restrict, draw_with
+from hierfl.plates import FrozenFeatures
 
-from .elbo import log_joint
-from .method import Local, State
-from .minibatches import minibatches, plan, standing_features
+from ...method import Local, State
+from ...minibatches import minibatches, plan, standing_features
+from .kernel import WILD
+from .layout import _event_first, _over_event, _wide
+from .names import STATS, kept_as, stats_of
+from .preconditioner import Preconditioning, _Preconditioner
+from .target import Density, _Target
 
-#: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
-Density = Callable[[State], tuple[Tensor, State]]
-#: of each kept draw, since the one before: mean acceptance probability (0 without metropolis), step size, and whether
-#: some proposal was less likely than where the chain stood by more than WILD nats, as where a step is far too long
-STATS = ("acceptance_rate", "step_size", "diverging")
-WILD = 1000.0
 #: chains x examples of a pass, whose derivatives hold some twenty numbers for each
 HELD = 1_000_000
-Preconditioning = Literal["none", "rms", "fisher", "full"]
 
 
 @dataclass(frozen=True)
@@ -277,192 +255,3 @@ class Langevin:
             return size
         known = local.rows[self.sizes].squeeze(1).mT
         return torch.where(known > 0, known, size)
-
-
-def kept_as(latent: str) -> str:
-    """The personal value that holds a latent's draws (a value called like the latent would fix it)."""
-    return f"{latent}_draws"
-
-
-def stats_of(latent: str) -> str:
-    """The rows' value that holds a chain's :data:`STATS`; of latents that move together the first one's."""
-    return f"{kept_as(latent)}/stats"
-
-
-class _Target:
-    """The restricted log joint of some rows as a function of real numbers, and the way there and back.
-
-    Beside a metric R R^T of a latent z the real numbers are u with z = R u (or m + R u), on which a step without a
-    preconditioner is one in that metric.
-
-    Args:
-        local: the rows.
-        metric: names R; None for 1.
-        centre: names m; None for 0.
-    """
-
-    def __init__(self, local: Local, metric: str | None = None, centre: str | None = None) -> None:
-        self.local, self.values = local, local.values
-        self.root = local.rows[metric].squeeze(1) if metric else None  # (S, e, e)
-        self.centre = local.rows[centre] if centre else None  # (S, 1, e)
-        self._maps: dict[str, Transform] = {}
-
-    def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
-        """Where the chains begin: (C, S, 1, *event)."""
-        last: State = {}
-        if start == "last":
-            last = {k: self.local.rows[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
-        drawn: State = {}
-
-        def from_prior(name: str, fn: object, in_data: bool) -> Tensor:
-            value = draw_with(noise)(f"{name}/prior", fn, in_data)
-            drawn[name] = value.expand(noise.particles, *value.shape[-2 - len(fn.event_shape) :])  # type: ignore[attr-defined]
-            return drawn[name]
-
-        with torch.no_grad(), Restrict(self.values, latents=last, draw=from_prior) as seen:
-            self.local.method.model(self.local.federation.template(len(self.local.clients)))
-        for name in names:
-            site = seen.sites.get(name)
-            if site is None or site.kind != "latent" or not site.per_client or site.per_example:
-                raise UserError(f"Langevin moves latents of the client plate, and {name!r} is none")
-            self._maps[name] = biject_to(site.fn.support)
-        if drawn.keys() - set(names):
-            raise UserError(f"latent {sorted(drawn.keys() - set(names))[0]!r} of the model is moved by no step")
-        begin = drawn if start == "prior" else last
-        real = {k: self._maps[k].inv(begin[k]).detach() for k in names}
-        if self.centre is not None and any(not torch.equal(real[k], begin[k]) for k in names):
-            raise UserError(f"a log joint is not quadratic in a latent with constraints, such as {names[0]!r}")
-        return {k: self._plain(v) for k, v in real.items()}
-
-    def constrained(self, u: Mapping[str, Tensor]) -> State:
-        """Back to where the model lives."""
-        return {k: self._maps[k](self._real(v)) for k, v in u.items()}
-
-    def _real(self, u: Tensor) -> Tensor:
-        if self.root is None:
-            return u
-        z = _turned(self.root, u)
-        return z if self.centre is None else self.centre + z
-
-    def _plain(self, z: Tensor) -> Tensor:
-        if self.root is None:
-            return z
-        gap = z if self.centre is None else z - self.centre
-        rows = gap.flatten(2).transpose(0, 1)  # (S, C, e)
-        found = torch.linalg.solve_triangular(self.root.mT, rows, upper=True, left=False)
-        return found.transpose(0, 1).reshape(z.shape)
-
-    def density(self, batch: Batch, frozen: FrozenFeatures) -> Density:
-        """The log density on the real line and its gradient."""
-
-        def at(u: State) -> tuple[Tensor, State]:
-            leaves = {k: v.detach().requires_grad_() for k, v in u.items()}
-            real = {k: self._real(v) for k, v in leaves.items()}
-            there = {k: self._maps[k](v) for k, v in real.items()}
-            total = log_joint(self.local.method, batch, self.values, there, frozen=frozen)
-            for k, z in real.items():
-                jacobian = self._maps[k].log_abs_det_jacobian(z, there[k])
-                total = total + _over_event(jacobian)
-            slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
-            return total.detach(), dict(zip(leaves, slopes, strict=True))
-
-        return at
-
-    def expansion(self, name: str, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a quadratic log joint at u = 0: height (S,), gradient (S, 1, e), second derivatives (S, e, e)."""
-        assert self.centre is not None
-        u = torch.zeros_like(self.centre)[None].requires_grad_()  # (1, S, 1, e)
-        height = log_joint(self.local.method, batch, self.values, {name: self._real(u)})
-        (slope,) = torch.autograd.grad(height.sum(), u, create_graph=True)
-        lines = [torch.autograd.grad(slope[..., a].sum(), u, retain_graph=True)[0] for a in range(u.shape[-1])]
-        bend = torch.stack(lines, -1)  # (1, S, 1, e, e)
-        return height[0].detach(), slope[0].detach(), bend[0, :, 0].detach()
-
-
-def _turned(matrix: Tensor, v: Tensor) -> Tensor:
-    """A matrix of each row (S, e, e) times vectors (C, S, 1, *event)."""
-    rows = v.flatten(2).transpose(0, 1) @ matrix.mT  # (S, C, e)
-    return rows.transpose(0, 1).reshape(v.shape)
-
-
-#: how much of a preconditioner the newest gradients are, at least
-FORGET = 0.02
-
-
-class _Preconditioner:
-    """P, one for each row and latent: learned from the gradients of the row's chains, or 1.
-
-    Everything takes and gives (C, S, 1, *event).
-    """
-
-    def __init__(self, kind: Preconditioning) -> None:
-        self.kind, self.seen = kind, 0
-        self._mean: State = {}  # F = E g^2 or E g g^T: (1, S, 1, *event), or (S, e, e)
-        self._diagonal: State = {}  # P, (1, S, 1, *event)
-        self._root: dict[str, tuple[Tensor, Tensor]] = {}  # R with P = R R^T, and its inverse, (S, e, e)
-
-    def learn(self, slopes: State) -> None:
-        """Takes one more gradient of every chain."""
-        if self.kind == "none":
-            return
-        self.seen += 1
-        for k, g in slopes.items():
-            if self.kind == "full":
-                flat = g.flatten(2)
-                new = torch.einsum("csi,csj->sij", flat, flat) / len(g)
-            else:
-                new = g.square().mean(0, keepdim=True)
-            old = self._mean.get(k, torch.zeros_like(new))
-            weight = max(FORGET, 1 / self.seen)  # the way to where the mass lies is forgotten
-            mean = self._mean[k] = old + weight * (new - old)
-            if self.kind == "full":
-                # a few gradients do not span the space: until they do, F is held away from the boundary
-                share = 1e-9 + 1 / (self.seen * len(g))
-                level = mean.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] * share
-                one = torch.eye(mean.shape[-1], dtype=mean.dtype, device=mean.device)
-                inverse = torch.linalg.cholesky_ex(mean + (level + 1e-12) * one).L.mT
-                self._root[k] = torch.linalg.solve_triangular(inverse, one, upper=True), inverse
-            else:
-                self._diagonal[k] = 1 / (1e-5 + mean.pow(0.5 if self.kind == "rms" else 1.0))
-
-    def apply(self, name: str, v: Tensor) -> Tensor:
-        """P v."""
-        if name in self._root:
-            root, _ = self._root[name]
-            return (root @ (root.mT @ _columns(v))).view_as(v)
-        return self._diagonal[name] * v if name in self._diagonal else v
-
-    def root(self, name: str, v: Tensor) -> Tensor:
-        """A root of P times v: standard normals become N(0, P)."""
-        if name in self._root:
-            return (self._root[name][0] @ _columns(v)).view_as(v)
-        return self._diagonal[name].sqrt() * v if name in self._diagonal else v
-
-    def square(self, name: str, v: Tensor) -> Tensor:
-        """v^T P^-1 v, (C, S)."""
-        if name in self._root:
-            return _over_event((self._root[name][1] @ _columns(v)).square())
-        return _over_event(v.square() / self._diagonal[name] if name in self._diagonal else v.square())
-
-
-def _event_first(v: Tensor) -> Tensor:
-    """The same, but a few numbers of an event lie far from each other, and those of all rows and chains side by side.
-
-    Sums over the event, and what is broadcast along it, are then several times as fast.
-    """
-    return v.movedim(-1, 0).contiguous().movedim(0, -1)
-
-
-def _columns(v: Tensor) -> Tensor:
-    """(C, S, 1, *event) -> (C, S, e, 1)."""
-    return v.flatten(2).unsqueeze(-1)
-
-
-def _wide(each: Tensor, like: Tensor) -> Tensor:
-    """(C, S) beside (C, S, 1, *event)."""
-    return each.view(*each.shape, *[1] * (like.dim() - 2))
-
-
-def _over_event(terms: Tensor) -> Tensor:
-    """(C, S, 1, ...) -> (C, S)."""
-    return terms.flatten(2).sum(2)

@@ -1,4 +1,4 @@
-"""A progress bar for anything that takes longer than two seconds."""
+"""PLACEHOLDER"""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+
 PATIENCE = 2.0
+
+
 QUIET = 15.0  # seconds between lines where a bar cannot be drawn
 
 

@@ -7,8 +7,7 @@ What a client sends is a string of bytes, all equally long; what the server sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -16,8 +15,7 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 
-from .forms import Form
-from .method import Exchange, Local, Rule, State, form_of
+from .bits import _bytes, _numbers, _pack, _unpack, _width
 
 
 class Compressor(Protocol):
@@ -126,82 +124,3 @@ class Sparsify:
         values = _numbers(code[:, : k * dtype.itemsize], dtype)
         places = _unpack(code[:, k * dtype.itemsize :], _width(d), k)
         return torch.zeros((len(code), d), dtype=dtype, device=code.device).scatter_(1, places, values * (d / k))
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """Another rule whose messages are compressed, weights aside.
-
-    Args:
-        rule: makes the message and the update.
-        compressor: what becomes of the message in between.
-    """
-
-    rule: Rule
-    compressor: Compressor
-
-    @property
-    def differentiates(self) -> bool:
-        """As the rule does."""
-        return self.rule.differentiates
-
-    def form(self, old: Mapping[str, Tensor]) -> Form:
-        """The rule's own: the server checks what the bytes decode to, which fits exact relations no longer."""
-        return {k: replace(field, value=None, agrees=None) for k, field in form_of(self.rule, old).items()}
-
-    def message(self, names: Sequence[str], local: Local) -> State:
-        """What the clients' bytes decode to."""
-        message = self.rule.message(names, local)
-        return {k: self._through(k, v, local) if k in names else v for k, v in message.items()}
-
-    def _through(self, name: str, value: Tensor, local: Local) -> Tensor:
-        flat = value.flatten(1)
-        noise = local.noise("compression", 1).normal(f"compression/{name}", None, flat.shape[1:])
-        sent = self.compressor.encode(flat, torch.special.ndtr(noise[0].squeeze(1)))
-        return self.compressor.decode(sent, flat.shape[1], flat.dtype).view_as(value)
-
-    def update(self, old: State, total: State, exchange: Exchange) -> State:
-        """The rule's own."""
-        return self.rule.update(old, total, exchange)
-
-
-def message_bytes(rule: Rule, names: Sequence[str], message: State) -> int:
-    """What one row of a message costs to send."""
-    total = 0
-    for key, value in message.items():
-        numbers, itemsize = value[0].numel(), value.element_size()
-        if isinstance(rule, Compressed) and key in names:
-            total += rule.compressor.length(numbers, itemsize)
-        else:
-            total += numbers * itemsize
-    return total
-
-
-def _width(d: int) -> int:
-    """Bits that tell d places apart."""
-    return max(1, (d - 1).bit_length())
-
-
-def _bytes(values: Tensor) -> Tensor:
-    """(S, k) numbers as (S, k itemsize) bytes."""
-    return values.contiguous().view(torch.uint8)
-
-
-def _numbers(code: Tensor, dtype: torch.dtype) -> Tensor:
-    """Undoes :func:`_bytes`."""
-    return code.clone(memory_format=torch.contiguous_format).view(dtype)
-
-
-def _pack(codes: Tensor, bits: int) -> Tensor:
-    """Non-negative integers (S, m) below 2^bits, in ``bits`` bits each, as bytes (S, ceil(m bits / 8))."""
-    places = torch.arange(bits, device=codes.device)
-    stream = ((codes[..., None] >> places) & 1).to(torch.uint8).flatten(1)
-    stream = torch.nn.functional.pad(stream, (0, -stream.shape[1] % 8)).unflatten(1, (-1, 8))
-    return (stream << torch.arange(8, device=codes.device, dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
-
-
-def _unpack(code: Tensor, bits: int, m: int) -> Tensor:
-    """Undoes :func:`_pack`: (S, m), int64."""
-    stream = (code[..., None] >> torch.arange(8, device=code.device, dtype=torch.uint8)) & 1
-    each = stream.flatten(1)[:, : m * bits].unflatten(1, (m, bits)).long()
-    return (each << torch.arange(bits, device=code.device)).sum(-1)

@@ -13,8 +13,8 @@ from hierfl.errors import UserError
 from hierfl.federation import buckets
 from hierfl.noise import Noise, SigmaPoints
 
-from .elbo import guide_latents, log_joint
-from .method import Local, State
+from ..elbo import guide_latents, log_joint
+from ..method import Local, State
 
 #: draws x examples of a pass: for each of them second derivatives hold some fifty numbers
 HELD = 1_000_000

@@ -1,4 +1,4 @@
-"""Local stochastic variational inference: steps on the restricted ELBO of :mod:`hierfl.inference.elbo`."""
+"""PLACEHOLDER"""
 
 from __future__ import annotations
 
@@ -13,29 +13,18 @@ import pyro
 import torch
 from torch import Tensor
 
-from hierfl.batch_norm import Norms, is_statistic
+from hierfl.batch_norm import is_statistic
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Batch, buckets
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures, Site
 
-from .directions import Direction
-from .elbo import Terms, elbo, leaves, standing_latent
-from .method import Local, State
-from .minibatches import minibatches, plan, spans, standing_features
-
-MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
-
-
-def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOptimizer:
-    """Stochastic gradient descent."""
-    return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
-
-
-def adam(lr: float, weight_decay: float = 0.0, memory: float = 0.999) -> MakeOptimizer:
-    """Adam; ``weight_decay`` times the value is added to the gradient, ``memory`` is its beta_2."""
-    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, memory))
-
+from ..directions import Direction
+from ..elbo import Terms, standing_latent
+from ..method import Local
+from ..minibatches import minibatches, plan, spans, standing_features
+from .optimizers import MakeOptimizer, sgd
+from .trainer import _joined, _Trainer
 
 #: a number, or one for each round, the same for all clients
 Count = int | Callable[[Local], int]
@@ -197,137 +186,6 @@ def _plans(local: Local, phase: object, size: int, epochs: int, steps: int | Non
     return [plan(local, row, phase, size, enough[row])[:steps] for row in rows]
 
 
-def _joined(trainers: Sequence[_Trainer]) -> State:
-    """All leaves."""
-    return {k: v for trainer in trainers for k, v in trainer.leaves.items()}
-
-
-class _Trainer:
-    """One block of values in training: its leaves, its optimiser.
-
-    Args:
-        svi, block: what is trained, and how.
-        local: the rows that are.
-        before: what trained them so far, with more rows; None at the beginning.
-    """
-
-    def __init__(self, svi: SVI, block: Block, local: Local, before: _Trainer | None = None) -> None:
-        self.svi, self.block, self.method = svi, block, local.method
-        self.leaves = leaves(local, block.names)
-        self.optimizer: torch.optim.Optimizer | None = None
-        if self.leaves:
-            known = before.optimizer if before is not None else None
-            self.optimizer = shrunk(known, block.optimizer, list(self.leaves.values()), len(local.clients))
-
-    def step(
-        self,
-        batches: Sequence[Batch],
-        values: Mapping[str, Tensor],
-        noise: ClientNoise,
-        frozen: FrozenFeatures,
-        latents: Mapping[str, Site] | None,
-    ) -> None:
-        """One step of the optimiser; running statistics follow the batch.
-
-        Args:
-            batches: one, or as many as the direction needs.
-            values: everything that the rows see, the leaves of all blocks among them.
-            noise: at this step.
-            frozen: outputs of networks that do not move.
-            latents: the guide's, where they have been drawn already.
-        """
-        norms = Norms(batches[0].mask, frozen.moving)
-        direction = self.svi.direction
-        if direction is None:
-            # (zero_grad costs more: it calls the profiler)
-            for group in self.optimizer.param_groups if self.optimizer else ():
-                for leaf in group["params"]:
-                    leaf.grad = None
-            loss = self._loss(batches[0], values, noise, frozen, latents, norms)
-            if self.optimizer is not None:
-                loss.backward(inputs=list(self.leaves.values()) if self.svi.then else None)
-        else:
-
-            def gradient(at: Mapping[str, Tensor], number: int) -> State:
-                nonlocal norms
-                batch = batches[number]
-                norms = Norms(batch.mask, frozen.moving)
-                noise.counts = _present(batch)
-                leaves = {k: v.detach().requires_grad_() for k, v in at.items()}
-                loss = self._loss(batch, {**values, **leaves}, noise, frozen, None, norms)
-                slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-                return {
-                    k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), slopes, strict=True)
-                }
-
-            found = direction(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
-            for name, leaf in self.leaves.items():
-                leaf.grad = found[name].detach()
-        if self.optimizer is not None:
-            self.optimizer.step()
-        for name, new in norms.running.items():
-            values[name].copy_(new.unsqueeze(1))
-
-    def _loss(
-        self,
-        batch: Batch,
-        values: Mapping[str, Tensor],
-        noise: ClientNoise,
-        frozen: FrozenFeatures,
-        latents: Mapping[str, Site] | None,
-        norms: Norms,
-    ) -> Tensor:
-        """Minus the sum of the rows' objectives."""
-        objective = elbo(
-            self.method, batch, values, noise,
-            frozen=frozen, moving=True, latents=latents, norms=norms, terms=self.block.terms,
-        )  # fmt: skip
-        if self.optimizer is not None and not objective.requires_grad:
-            raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
-        return -(objective / batch.n if self.svi.per == "example" else objective).sum()
-
-
-def _present(batch: Batch) -> list[int]:
-    """How many examples each row has in a batch."""
-    return [batch.width] * batch.rows if batch.mask is None else batch.mask.sum(1).tolist()
-
-
-@dataclass(frozen=True)
-class Likeliest:
-    """A personal number from a few that makes a client's ELBO largest: hard assignment (the MAP of a label).
-
-    Args:
-        name: the personal value, (1,).
-        choices: how many; the value is one of 0 ... choices - 1, and the first of equals.
-    """
-
-    name: str
-    choices: int
-
-    @property
-    def trains(self) -> Sequence[str]:
-        """The value that is set."""
-        return (self.name,)
-
-    def run(self, local: Local, phase: object) -> Local:
-        """Tries them all on all of a client's training data."""
-        if self.name not in local.rows:
-            raise UserError(f"Likeliest sets {self.name!r}, which personal() does not declare")
-        found = []
-        with pyro.validation_enabled(False):
-            for first, last in buckets(local.sizes):
-                part = local.part(first, last)
-                batch, old = part.batch(), part.rows[self.name]
-                heights = [
-                    elbo(local.method, batch, {**part.values, self.name: torch.full_like(old, label)}, None)
-                    for label in range(self.choices)
-                ]
-                # (one that is not a number is never the likeliest)
-                heights = [h.nan_to_num(nan=-torch.inf) for h in heights]
-                found.append(torch.stack(heights).argmax(0).view_as(old).to(old))
-        return local.put({self.name: torch.cat(found)})
-
-
 def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:
     """Runs model and guide over the data for the sake of batch norm alone: running statistics follow, nothing learns.
 
@@ -339,20 +197,3 @@ def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> 
         batch: examples at a time; None for all of them.
     """
     return SVI(sorted(filter(is_statistic, names)), epochs, sgd(0.0), batch)
-
-
-def shrunk(
-    old: torch.optim.Optimizer | None, make: MakeOptimizer, leaves: list[Tensor], active: int
-) -> torch.optim.Optimizer:
-    """An optimiser for the rows that are left, which remembers what the old one knew of them.
-
-    A momentum moves rows without a gradient, too: rows that have finished must not be among its leaves.
-    """
-    new = make(leaves)
-    if old is not None:
-        for before, after in zip(old.param_groups[0]["params"], leaves, strict=True):
-            new.state[after] = {
-                k: v[:active] if torch.is_tensor(v) and v.shape == before.shape else v
-                for k, v in old.state[before].items()
-            }
-    return new

@@ -1,0 +1,196 @@
+"""Predictions of any method, from its model and guide alone.
+
+A *personal* prediction (PM) runs the model at a client's own values: at the posterior mean of its latents, or
+averaged over draws. The *global* one (GM) knows the shared values only: personal latents stand at their prior mean, or
+are drawn from the prior (:attr:`~hierfl.inference.method.Method.global_draws`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch, Federation
+from hierfl.noise import ClientNoise, SigmaPoints, reparametrise
+from hierfl.plates import FrozenFeatures, Restrict, Site
+
+from ..elbo import guide_latents, model_sites
+from ..method import Method, State, visible
+from .keyed_draws import sample_keyed
+from .response import over_draws, response
+
+#: latents of single examples (draws x examples x features) that a client's prediction holds at a time; part of what its
+#: draws are keyed by, so not an option
+LATENTS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method with the state that a fit has reached; all that predictions need.
+
+    Attributes:
+        method, federation: what was fitted to what.
+        shared: {name: (*shape)}.
+        personal: {name: (J, *shape)}.
+        copies: {name: (J, *shape)}, clients' own copies of shared values.
+        initial: one client's initial row, {name: (*shape)}.
+        seed: keys the draws.
+    """
+
+    method: Method
+    federation: Federation
+    shared: State
+    personal: State
+    copies: State
+    initial: State
+    seed: int
+
+    def values(self, rows: Sequence[int]) -> State:
+        """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
+        own = {**self.copies, **self.personal}
+        if list(rows) != list(range(self.federation.clients)):  # (of everybody's draws there is no second copy)
+            index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
+            own = {k: v[index] for k, v in own.items()}
+        return visible(self.shared, {k: v.unsqueeze(1) for k, v in own.items()})
+
+    def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
+        """Client-keyed noise for these clients' draws."""
+        keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
+
+    def personal_sites(
+        self,
+        rows: Sequence[int],
+        batch: Batch,
+        draws: int,
+        purpose: str = "predict",
+        features: FrozenFeatures | None = None,
+        noise: ClientNoise | None = None,
+    ) -> tuple[dict[str, Site], dict[str, Site]]:
+        """The guide's and the model's sites for these clients.
+
+        Args:
+            rows: which clients.
+            batch: their data.
+            draws: of the guide; 0 stands at the posterior mean.
+            purpose: keys the draws.
+            features: keeps what networks make of the batch for the next call.
+            noise: what the guide draws with, where a batch comes in pieces: the same for all of them.
+        """
+        values = self.values(rows)
+        with pyro.validation_enabled(False), torch.no_grad():
+            if draws and noise is None:
+                noise = self.noise(rows, draws, purpose)
+            if noise is not None:
+                noise.counts = None if batch.mask is None else batch.mask.sum(1).tolist()
+            latents = guide_latents(self.method, batch, values, noise)
+            return latents, model_sites(self.method, batch, values, latents, features)
+
+    def pieces(self, batch: Batch, draws: int) -> Iterator[Batch]:
+        """A batch in pieces of so many examples that latents of single ones, if there are any, fit into memory.
+
+        Where the cuts are depends on the method and the number of draws alone.
+        """
+        template, own = self.federation.template(), {k: v[:1].unsqueeze(1) for k, v in self.personal.items()}
+        with pyro.validation_enabled(False), torch.no_grad():
+            latents = guide_latents(self.method, template, visible(self.shared, own), None)
+        held = sum(math.prod(site.fn.event_shape) for site in latents.values() if site.per_example)
+        size = max(1, LATENTS // (held * max(1, draws))) if held else max(1, batch.width)
+        for first in range(0, batch.width, size):
+            part = slice(first, first + size)
+            mask = None if batch.mask is None else batch.mask[:, part]
+            yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n)
+
+    def population_noise(self, rows: int, draws: int) -> ClientNoise | None:
+        """What latents of single examples are drawn with by the global model, all pieces of a batch by the same."""
+        if not draws:
+            return None
+        keys = [(self.seed, "population", row) for row in range(rows)]
+        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
+
+    def global_sites(self, batch: Batch, draws: int = 0, noise: ClientNoise | None = None) -> dict[str, Site]:
+        """The model's sites where only the shared values are known.
+
+        Latents of the clients come from their prior. Those of single examples come from the guide, which knows the
+        example (an encoder).
+
+        Args:
+            batch: data, any rows.
+            draws: 0 puts latents at their mean; more draws them.
+            noise: :meth:`population_noise`, where a batch comes in pieces.
+
+        Raises:
+            UserError: if the method has no global model, or its prior no mean or draws.
+        """
+        if not self.method.has_global_model:
+            raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
+        values = self._newcomer(batch.rows)
+        noise = noise or self.population_noise(batch.rows, draws)
+        with pyro.validation_enabled(False), torch.no_grad():
+            latents = guide_latents(self.method, batch, values, noise)
+        encoded = {name: site.value for name, site in latents.items() if site.per_example}
+        return self.prior_sites(batch, values, draws, [("population",)], latents=encoded)
+
+    def global_moments(self, batch: Batch) -> Site:
+        """The global model's response where it is Gaussian (:attr:`~hierfl.inference.method.Method.global_moments`).
+
+        Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
+        """
+        points = SigmaPoints(self.federation.dtype)
+
+        def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
+            return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape, batch.x.device), name)
+
+        values = self._newcomer(batch.rows)
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
+            self.method.model(batch)
+        site = response(seen.sites)
+        mean, scale = over_draws(site.fn.mean), over_draws(site.fn.stddev)
+        spread = (scale.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
+        return site._replace(fn=Normal(mean.mean(0), spread, validate_args=False))
+
+    def _newcomer(self, rows: int) -> State:
+        """What clients that were never seen see."""
+        newcomer = self.method.newcomer(self.personal, self.initial)
+        return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **visible(self.shared, {})}
+
+    def prior_sites(
+        self,
+        batch: Batch,
+        values: State,
+        draws: int,
+        purposes: Sequence[tuple[object, ...]] = (),
+        latents: State | None = None,
+    ) -> dict[str, Site]:
+        """The model's sites with latents from their prior, one after the other as the model has them, or as given.
+
+        Args:
+            batch: data, any rows.
+            values: what they see.
+            draws: of each latent; 0 for its mean.
+            purposes: key the draws of each row, or all rows' in one.
+            latents: those that are given.
+
+        Raises:
+            UserError: for a prior that has no mean (``draws`` 0), or cannot be drawn from.
+        """
+
+        def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
+            try:
+                keys = [(self.seed, *purpose, name) for purpose in purposes]
+                return sample_keyed(fn, draws, batch.x.device, keys) if draws else fn.mean
+            except NotImplementedError as error:
+                wanted = "be drawn from" if draws else "be put at its mean"
+                raise UserError(f"the prior of {name!r}, {type(fn).__name__}, cannot {wanted}") from error
+
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, latents, draw=from_prior) as seen:
+            self.method.model(batch)
+        return seen.sites

@@ -1,0 +1,162 @@
+"""What a method file declares: state, model, guide, local steps, exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from hierfl.errors import unknown
+from hierfl.federation import Batch
+from hierfl.networks import Architecture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..predict import Fitted
+from ..local.base import LocalStep
+from ..server.rules.base import Rule
+from ..state import State
+from .initial import Start
+from .settings import make_settings
+
+
+class Method:
+    """One joint model of three levels, and how it is fitted where the data may not be pooled.
+
+    A subclass declares, in this order: its settings, its state, model, guide, local steps, exchange. A *shared* value
+    is the server's, and is broadcast; a *personal* one is a row that never leaves its client. A latent of the model
+    that ``shared()`` names is conditioned on; a latent in the client plate is what the guide is for.
+
+    Args:
+        network: base network, head and likelihood.
+        settings: values for the fields of ``Settings``.
+
+    Raises:
+        UserError: for a setting that the method does not have, or a value that it cannot take.
+    """
+
+    #: the name on the command line; a file of your own is called by its class
+    name: ClassVar[str] = ""
+    #: shared values of which a client uses its own locally trained copy when it predicts
+    copies: ClassVar[tuple[str, ...]] = ()
+    #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
+    #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
+    global_draws: ClassVar[int] = 0
+    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.networks.architecture`
+    latent: ClassVar[bool] = False
+    #: made from a table's design (a formula), not from a network
+    tabular: ClassVar[bool] = False
+    #: what becomes of personal values between rounds, and so who must train: they are "kept", everybody trains on
+    #: (unless told to rest); "fresh", begun anew from what is broadcast, and trained only where they are heard or
+    #: looked at; "heard", moved only by those who report
+    state: ClassVar[Literal["kept", "fresh", "heard"]] = "kept"
+    #: the posterior steps come before every evaluation, not only after the last round
+    adapts: ClassVar[bool] = False
+
+    @dataclass(frozen=True)
+    class Settings:
+        """No settings."""
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        self.network = network
+        self.settings: Any = make_settings(type(self), settings)
+
+    def shared(self, start: Start) -> State:
+        """Initial values of what the server owns, {name: (*shape)}."""
+        return {}
+
+    def personal(self, start: Start) -> State:
+        """Initial values of a client's own state, {name: (*shape)}: everybody starts with the same."""
+        return {}
+
+    def model(self, batch: Batch) -> None:
+        """The joint model of the clients in ``batch``."""
+        raise TypeError(f"{type(self).__name__} declares no model")
+
+    def guide(self, batch: Batch) -> None:
+        """The clients' approximate posterior; empty where no latent is personal."""
+
+    def local(self) -> Sequence[LocalStep]:
+        """What a client does in a round, in order."""
+        return []
+
+    def posterior(self) -> Sequence[LocalStep]:
+        """What every client does once after the last round, the shared values held: chains, for its posterior.
+
+        Nothing is sent, and personal values may change their shape.
+        """
+        return []
+
+    def adaptation(self) -> Sequence[LocalStep]:
+        """What a client that was never seen does with a few examples of its own; it sends nothing.
+
+        By default what all do after the last round, or else those of a round's steps that train personal values alone.
+        """
+        personal = self.personal(Start.of(self.network, 0))
+        return [*self.posterior()] or [s for s in self.local() if set(s.trains) <= set(personal)]
+
+    def exchange(self) -> Mapping[str, Rule]:
+        """How the server updates each shared value (or group of values) from the sum of the messages."""
+        return {}
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the shared state alone predicts (personal latents from their prior alone)."""
+        return True
+
+    @property
+    def global_moments(self) -> bool:
+        """Whether the response is Gaussian and its mean linear in the one personal latent, whose prior is Gaussian.
+
+        Then so are the global model's predictions, and mean and variance say all of them: no draws are needed.
+        """
+        return False
+
+    def settled(self, shared: State) -> State:
+        """The shared values that predictions are made with; by default as they are."""
+        return shared
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        """Personal values of a client that was never seen, {name: (*shape)}; by default what everybody started from.
+
+        Args:
+            personal: the clients' rows, {name: (J, *shape)}.
+            initial: what each of them started from, {name: (*shape)}.
+        """
+        return initial
+
+    def per_client(self, values: State) -> State:
+        """Numbers worth a column in clients.csv, {name: (S,)}, from {name: (*shape) or (S, 1, *shape)}."""
+        return {}
+
+    def report(self, fitted: Fitted) -> tuple[pd.DataFrame | None, dict[str, float]]:
+        """What there is to say of the shared values after the last round: a table of effects, and numbers by name."""
+        return None, {}
+
+    @property
+    def coordinates(self) -> Mapping[str, Sequence[str]]:
+        """Names of what stands along a latent's dimensions in ArviZ, {"LATENT_dim_K": names}; numbers where none."""
+        return {}
+
+    def estimates(self, fitted: Fitted) -> pd.DataFrame | None:
+        """What each client alone, all data as one, and the hierarchical model say of a client's numbers.
+
+        Columns client, n, effect, local (NaN where a client's own data do not say), population (what the hierarchical
+        ones are shrunk to), pooled, hierarchical; None where there is no such estimate.
+        """
+        return None
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def expand(self, name: str, known: Iterable[str]) -> tuple[str, ...]:
+        """All values called ``name`` or ``name.something``; a base network without weights has none.
+
+        Raises:
+            UserError: if there is no such value.
+        """
+        known = list(known)
+        found = tuple(k for k in known if k == name or k.startswith(name + "."))
+        if not found and all(name != net.name for net in self.network.networks):
+            raise unknown("value", name, known)
+        return found

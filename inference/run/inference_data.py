@@ -1,0 +1,113 @@
+"""A fitted method for ArviZ: every client's posterior and prior, and what they say of the training data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from pyro.distributions import ImproperUniform
+
+from hierfl.posterior import to_inference_data
+
+from ..evaluation.trace import chains_of, draws_of, global_latents, guide_sites, has_random_guide
+from ..langevin import STATS
+from ..predict import BUDGET, Fitted, has_rows, pieces, response
+from .client_draws import Groups, client_draws
+
+#: draws by default; where latents belong to single examples each draw is a pass through the data
+MOST, ENCODED = 200, 20
+
+
+CONDITIONAL = "training data at draws of the guide; globals and their hyperparameters are held where the fit left them"
+
+
+POINT = "; the guide is a point, so this is training likelihood, and leave-one-out says nothing about new data"
+
+
+def inference_data(
+    fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float, observed: bool = True
+) -> Any:
+    """See :meth:`hierfl.inference.run.Run.posterior`; ``rows`` are the clients' places."""
+    federation = fitted.federation
+    chains, kept = chains_of(fitted)
+    dtype = torch.float32 if float32 else federation.dtype
+    if draws is None:
+        most = ENCODED if any(site.per_example for site in guide_sites(fitted).values()) else kept or MOST
+        draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
+    draws = -(-draws // chains) * chains
+    found = _gathered(fitted, rows, draws, dtype)
+    names = [federation.ids[j] for j in rows]
+    sizes = [len(federation.train[j]) for j in rows]
+    constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
+    for name, value in fitted.method.per_client(fitted.values(rows)).items():
+        constants[name] = (("client",), value.cpu().numpy())
+    for name in global_latents(fitted):
+        point = fitted.shared[name].cpu().numpy()
+        constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
+    return to_inference_data(
+        clients=names,
+        posterior=found["posterior"],
+        prior=found["prior"],
+        log_likelihood=found["log_likelihood"],
+        posterior_predictive=found["posterior_predictive"],
+        sample_stats=found["sample_stats"],
+        observed={"y": np.concatenate([federation.y[federation.train[j]].cpu().numpy() for j in rows])}
+        if observed
+        else {},
+        obs_client=np.repeat(np.array(names), sizes).tolist(),
+        constants=constants,
+        about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),
+        draws_of=draws_of(fitted),
+        coordinates=fitted.method.coordinates,
+    )
+
+
+#: numbers (draws x examples x classes) that clients drawn together hold in one tensor
+TOGETHER = 2_000_000
+
+
+#: groups whose arrays are of the data, (chains, draws, N); the others' are of the clients, (chains, draws, J, *event)
+FLAT = ("log_likelihood", "posterior_predictive")
+
+
+def _gathered(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
+    """The arrays of all these clients, in their order."""
+    federation = fitted.federation
+    sizes = np.array([len(federation.train[j]) for j in rows])
+    firsts = np.cumsum(sizes) - sizes
+    found: Groups = {group: {} for group in (*FLAT, "posterior", "prior", "sample_stats")}
+    together = 1000 if _separable(fitted) else 1
+    cost = max(1, BUDGET // TOGETHER) * draws * max(1, federation.classes)
+    for places in pieces(sizes.tolist(), together, cost):
+        part = client_draws(fitted, [rows[place] for place in places], draws, dtype)
+        for group, arrays in part.items():
+            for name, value in arrays.items():
+                if name not in found[group]:
+                    shape = (int(sizes.sum()),) if group in FLAT else (len(rows), *value.shape[3:])
+                    found[group][name] = np.empty((*value.shape[:2], *shape), value.dtype)
+                if group not in FLAT:
+                    found[group][name][:, :, places] = value
+                    continue
+                for row, place in enumerate(places):
+                    first, n = firsts[place], sizes[place]
+                    found[group][name][:, :, first : first + n] = value[:, :, row, :n]
+    return found
+
+
+def _separable(fitted: Fitted) -> bool:
+    """Whether the rows of a plate can be drawn each by itself: responses, and latents from their prior."""
+    one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
+    latents, sites = one.personal_sites([0], fitted.federation.template(), 0)
+    personal = [sites[name].fn for name, site in latents.items() if not site.per_example]
+    return all(has_rows(fn) or isinstance(fn, ImproperUniform) for fn in [response(sites).fn, *personal])
+
+
+def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> float:
+    """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
+    numbers = sum(math.prod(s.fn.event_shape) for s in guide_sites(fitted).values() if not s.per_example)
+    each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(len(fitted.federation.train[j]) for j in rows)
+    return float(dtype.itemsize * each)

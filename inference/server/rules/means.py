@@ -1,0 +1,103 @@
+"""Means and sums of what clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ...forms import Form, beside, values_form
+from ...method import Exchange, Local, State
+from .weights import _kept, _per_row
+
+
+@dataclass(frozen=True)
+class SampleWeighted:
+    """The mean of the clients' copies weighted by how many examples they have: theta = sum n_j theta_j / sum n_j.
+
+    FedAvg's rule. It is no M-step of a network's weights, and claims nothing.
+
+    Args:
+        keep: beta, how much of the old value stays: theta = beta theta_old + (1 - beta) mean. Where few clients
+            report, this averages over the rounds as well.
+    """
+
+    keep: float = 0.0
+    differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The values times a weight above zero."""
+        return {**values_form(old, scaled=True, weight="weight"), "weight": beside(old)}
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """(n_j theta_j, n_j)."""
+        sent = {name: _per_row(local.n, local.rows[name].squeeze(1)) for name in names}
+        return {**sent, "weight": local.n}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide."""
+        return {name: _kept(self.keep, old[name], total[name] / total["weight"]) for name in old}
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The plain mean over the clients that report, of their copies or of a personal value of the same shape.
+
+    Args:
+        of: the personal value; None for the copies.
+        keep: how much of the old value stays: 1 - keep is the server's step towards the mean.
+    """
+
+    of: str | None = None
+    keep: float = 0.0
+    differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The values."""
+        return values_form(old, scaled=True)
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """What each row has; the server counts whom it has heard."""
+        if self.of is not None:
+            (name,) = names
+            return {name: local.rows[self.of].squeeze(1)}
+        return {name: local.rows[name].squeeze(1) for name in names}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide."""
+        return {name: _kept(self.keep, old[name], total[name] / exchange.reported) for name in old}
+
+
+@dataclass(frozen=True)
+class ConfidenceWeighted:
+    """The mean of the clients' posterior means weighted by confidence: w = sum tau_j mu_j / sum tau_j.
+
+    pFedVEM, Eq. 9: the maximiser of the participants' ELBO in w under a flat p(w), given their rho_j.
+
+    Args:
+        mean: the personal value mu_j, (d,).
+        rho: the personal value rho_j = tau_j^(-1/2), (1,).
+        keep: beta, how much of the old w stays; above 0 it is a step towards the maximiser.
+    """
+
+    mean: str
+    rho: str
+    keep: float = 0.0
+    differentiates: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The value times a confidence above zero."""
+        return {**values_form(old, scaled=True, weight="tau"), "tau": beside(old)}
+
+    def message(self, names: Sequence[str], local: Local) -> State:
+        """(tau_j mu_j, tau_j)."""
+        (name,) = names
+        tau = local.rows[self.rho].flatten(1).squeeze(1).pow(-2)
+        return {name: _per_row(tau, local.rows[self.mean].squeeze(1)), "tau": tau}
+
+    def update(self, old: State, total: State, exchange: Exchange) -> State:
+        """Divide."""
+        (name,) = old
+        return {name: _kept(self.keep, old[name], total[name] / total["tau"])}
