@@ -6,48 +6,40 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .compression import Compressed, Quantise, Sparsify
-    from .exchange import ConfidenceWeighted, Gradient, SampleWeighted
-    from .langevin import Langevin
-    from .method import ClosedForm, Method, setting
-    from .result import Run
-    from .run import fit
-    from .svi import SVI
+    from .local.closed_form import ClosedForm as ClosedForm
+    from .local.langevin.step import Langevin as Langevin
+    from .local.svi import SVI as SVI
+    from .messages.codec import Quantise as Quantise
+    from .messages.codec import Sparsify as Sparsify
+    from .messages.pipeline import Compressed as Compressed
+    from .method.base import Method as Method
+    from .method.settings import setting as setting
+    from .run.fit import fit as fit
+    from .run.result import Run as Run
+    from .server.rules.gradient import Gradient as Gradient
+    from .server.rules.means import PrecisionWeightedMean as PrecisionWeightedMean
+    from .server.rules.means import SampleWeighted as SampleWeighted
 
-__all__ = [
-    "SVI",
-    "ClosedForm",
-    "Compressed",
-    "ConfidenceWeighted",
-    "Gradient",
-    "Langevin",
-    "Method",
-    "Quantise",
-    "Run",
-    "SampleWeighted",
-    "Sparsify",
-    "fit",
-    "setting",
-]
-
-_HOME = {
-    "SVI": "svi",
-    "ClosedForm": "method",
-    "Compressed": "compression",
-    "ConfidenceWeighted": "exchange",
-    "Gradient": "exchange",
-    "Langevin": "langevin",
-    "Method": "method",
-    "Quantise": "compression",
-    "Run": "result",
-    "SampleWeighted": "exchange",
-    "Sparsify": "compression",
-    "fit": "run",
-    "setting": "method",
+#: what is lent from the rooms, and which of them has it: nothing is imported before it is asked for
+_ROOMS = {
+    "Compressed": "messages.pipeline",
+    "ClosedForm": "local.closed_form",
+    "Gradient": "server.rules.gradient",
+    "Langevin": "local.langevin.step",
+    "Method": "method.base",
+    "PrecisionWeightedMean": "server.rules.means",
+    "Quantise": "messages.codec",
+    "Run": "run.result",
+    "SVI": "local.svi",
+    "SampleWeighted": "server.rules.means",
+    "Sparsify": "messages.codec",
+    "fit": "run.fit",
+    "setting": "method.settings",
 }
+__all__ = list(_ROOMS)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"hierfl.inference.{_HOME[name]}"), name)
+    if name in _ROOMS:
+        return getattr(import_module(f"hierfl.inference.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'hierfl.inference' has no attribute {name!r}")

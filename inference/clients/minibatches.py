@@ -13,26 +13,28 @@ from hierfl.networks import Network
 from hierfl.noise import ClientNoise, permutation
 from hierfl.plates import FrozenFeatures
 
-from ..method import Local
+from .chunk import ClientChunk
 
 
-def plan(local: Local, row: int, phase: object, size: int, epochs: int) -> Tensor:
+def plan(chunk: ClientChunk, row: int, phase: object, size: int, epochs: int) -> Tensor:
     """A row's minibatches in order, epoch after epoch: (steps, size), places in its own data, -1 for padding."""
-    n = local.sizes[row]
-    orders = [permutation(n, *local.key(phase, row), "epoch", epoch) for epoch in range(epochs)]
+    n = chunk.sizes[row]
+    orders = [permutation(n, *chunk.key(phase, row), "epoch", epoch) for epoch in range(epochs)]
     return torch.cat([torch.nn.functional.pad(order, (0, -n % size), value=-1).view(-1, size) for order in orders])
 
 
-def minibatches(local: Local, plans: Sequence[Tensor], frozen: FrozenFeatures, noise: ClientNoise) -> Iterator[Batch]:
+def minibatches(
+    chunk: ClientChunk, plans: Sequence[Tensor], frozen: FrozenFeatures, noise: ClientNoise
+) -> Iterator[Batch]:
     """The minibatches of all rows, step by step; rows that have finished are left out.
 
     Args:
-        local: the rows.
+        chunk: the rows.
         plans: each row's steps, see :func:`plan`; no row has more than the one before it.
         frozen: is told what is shown.
         noise: is moved to the step.
     """
-    federation = local.federation
+    federation = chunk.federation
     position = pad_sequence(list(plans), padding_value=-1)  # (steps, S, B)
     present = position >= 0
     counts = present.sum(-1)
@@ -41,15 +43,15 @@ def minibatches(local: Local, plans: Sequence[Tensor], frozen: FrozenFeatures, n
     widths = counts.max(1).values
     complete = ((counts == widths[:, None]) | (counts == 0)).all(1).tolist()
     position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
-    networks = local.method.network.networks
+    networks = chunk.method.network.networks
     defer = any(frozen.moving.isdisjoint(network.names) for network in networks)
-    n = local.n
+    n = chunk.n
     weight = (n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
-    places = local.examples.first(local.clients) + position
-    for first, last, active in spans([len(steps) for steps in plans]):
+    places = chunk.examples.first(chunk.clients) + position
+    for first, last, active in active_spans([len(steps) for steps in plans]):
         sizes = n[:active]
         for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
-            x, y = local.examples.at(places[step, :active, :width], defer)
+            x, y = chunk.examples.at(places[step, :active, :width], defer)
             here = None if complete[step] else mask[step, :active, :width]
             frozen.show(x, places[step, :active, :width])
             noise.counts = counts[step]
@@ -57,27 +59,27 @@ def minibatches(local: Local, plans: Sequence[Tensor], frozen: FrozenFeatures, n
             yield Batch(x, y, here, sizes, weight[step, :active])
 
 
-def standing_features(local: Local, network: Network) -> Tensor:
+def constant_features(chunk: ClientChunk, network: Network) -> Tensor:
     """A network's output on the rows' examples, where these lie among the plate's: (N, features).
 
     Args:
-        local: the rows; the network's weights stand still.
+        chunk: the rows; the network's weights stand still.
         network: which.
     """
-    sizes, firsts = local.sizes, local.examples.first(local.clients).flatten().tolist()
+    sizes, firsts = chunk.sizes, chunk.examples.first(chunk.clients).flatten().tolist()
     kept: Tensor | None = None
     for first, last in buckets(sizes):
-        part = local.part(first, last)
-        found = network.apply(network.parameters_from(part.values), part.batch().x)
+        part = chunk.part(first, last)
+        found = network.apply(network.parameters_from(part.view), part.batch().x)
         if kept is None:
-            kept = found.new_zeros((local.examples.size, *found.shape[2:]))
+            kept = found.new_zeros((chunk.examples.size, *found.shape[2:]))
         for row, place, n in zip(found, firsts[first:last], sizes[first:last], strict=True):
             kept[place : place + n] = row[:n]
     assert kept is not None
     return kept
 
 
-def spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def active_spans(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Stretches of steps during which the same rows take part: first step, last + 1, how many rows (the first ones)."""
     first = 0
     for last in sorted(set(steps)):

@@ -13,8 +13,10 @@ from hierfl.errors import UserError
 from hierfl.federation import buckets
 from hierfl.noise import Noise, SigmaPoints
 
-from ..elbo import guide_latents, log_joint
-from ..method import Local, State
+from .chunk import ClientChunk
+from ..objective.log_joint import log_joint
+from ..objective.sites import guide_latents
+from ..state import State
 
 #: draws x examples of a pass: for each of them second derivatives hold some fifty numbers
 HELD = 1_000_000
@@ -41,13 +43,13 @@ class Curvature:
     observed: Tensor
 
 
-def controlled_scores(local: Local, names: Sequence[str], latent: str, particles: int) -> State:
+def controlled_scores(chunk: ClientChunk, names: Sequence[str], latent: str, particles: int) -> State:
     """The scores of :func:`curvature` alone, {name: (S, *shape)}."""
-    return curvature(local, names, latent, particles, information=False).scores
+    return curvature(chunk, names, latent, particles, information=False).scores
 
 
 def curvature(
-    local: Local,
+    chunk: ClientChunk,
     names: Sequence[str],
     latent: str,
     particles: int,
@@ -64,7 +66,7 @@ def curvature(
     Computing 2013).
 
     Args:
-        local: the rows.
+        chunk: the rows.
         names: the shared values.
         latent: a latent of the client plate, on the real line.
         particles: K, draws of the guide.
@@ -79,11 +81,11 @@ def curvature(
     found = []
     with pyro.validation_enabled(False), torch.enable_grad():
         if sigma_points:
-            outline = guide_latents(local.method, local.federation.template(), local.part(0, 1).values, None)
-            points = SigmaPoints(local.federation.dtype, degree=5)
+            outline = guide_latents(chunk.method, chunk.federation.template(), chunk.part(0, 1).values, None)
+            points = SigmaPoints(chunk.federation.dtype, degree=5)
             particles = len(points.weights(outline[latent].fn.event_shape.numel()))
-        for first, last in buckets(local.sizes, HELD // particles):
-            part = local.part(first, last)
+        for first, last in buckets(chunk.sizes, HELD // particles):
+            part = chunk.part(first, last)
             noise = points if sigma_points else part.noise(("curvature", *names), particles, part.sizes)
             found.append(_curvature(part, names, latent, degree, information, noise))
     return Curvature(
@@ -93,17 +95,19 @@ def curvature(
     )
 
 
-def _curvature(local: Local, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: Noise) -> Curvature:
-    batch, rows = local.batch(), len(local.clients)
-    drawn = {k: site.value.detach() for k, site in guide_latents(local.method, batch, local.values, noise).items()}
+def _curvature(
+    chunk: ClientChunk, names: Sequence[str], latent: str, degree: int, wanted: bool, noise: Noise
+) -> Curvature:
+    batch, rows = chunk.batch(), len(chunk.clients)
+    drawn = {k: site.value.detach() for k, site in guide_latents(chunk.method, batch, chunk.view, noise).items()}
     z = drawn[latent].clone().requires_grad_()
     particles = len(z)
     weights = noise.weights(z[0, 0].numel(), z.device) if isinstance(noise, SigmaPoints) else None
     leaves = {
-        k: local.shared[k].expand(particles, rows, 1, *local.shared[k].shape).clone().requires_grad_() for k in names
+        k: chunk.shared[k].expand(particles, rows, 1, *chunk.shared[k].shape).clone().requires_grad_() for k in names
     }
     inputs = [*leaves.values(), z]
-    height = log_joint(local.method, batch, {**local.values, **leaves}, {**drawn, latent: z})
+    height = log_joint(chunk.method, batch, {**chunk.view, **leaves}, {**drawn, latent: z})
     slopes = _along(height.sum(), inputs, again=wanted)  # (K, S, k + e)
     k = slopes.shape[-1] - z.flatten(2).shape[-1]
     s, u = slopes.detach()[..., :k], slopes.detach()[..., k:]
@@ -111,8 +115,8 @@ def _curvature(local: Local, names: Sequence[str], latent: str, degree: int, wan
         at_zero = _intercept(_controls(z.detach().flatten(2), u, degree), s.transpose(0, 1))
     else:
         at_zero = _mean(weights, s)
-    parts = at_zero.split([local.shared[name].numel() for name in names], 1)
-    scores = {name: part.view(rows, *local.shared[name].shape) for name, part in zip(names, parts, strict=True)}
+    parts = at_zero.split([chunk.shared[name].numel() for name in names], 1)
+    scores = {name: part.view(rows, *chunk.shared[name].shape) for name, part in zip(names, parts, strict=True)}
     if not wanted:
         return Curvature(scores, s.new_empty((rows, 0, 0)), s.new_empty((rows, 0, 0)))
     lines = [_mean(weights, _along(slopes[..., a].sum(), inputs, again=False)) for a in range(slopes.shape[-1])]

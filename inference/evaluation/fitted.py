@@ -2,7 +2,7 @@
 
 A *personal* prediction (PM) runs the model at a client's own values: at the posterior mean of its latents, or
 averaged over draws. The *global* one (GM) knows the shared values only: personal latents stand at their prior mean, or
-are drawn from the prior (:attr:`~hierfl.inference.method.Method.global_draws`).
+are drawn from the prior (:attr:`~hierfl.inference.method.base.Method.global_draws`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from hierfl.federation import Batch, Federation
 from hierfl.noise import ClientNoise, SigmaPoints, reparametrise
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
-from ..elbo import guide_latents, model_sites
-from ..method import Method, State, visible
+from ..method.base import Method
+from ..state import client_view
+from ..objective.sites import guide_latents, model_sites
+from ..state import State
 from .keyed_draws import sample_keyed
 from .response import over_draws, response
 
@@ -59,7 +61,7 @@ class Fitted:
         if list(rows) != list(range(self.federation.clients)):  # (of everybody's draws there is no second copy)
             index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
             own = {k: v[index] for k, v in own.items()}
-        return visible(self.shared, {k: v.unsqueeze(1) for k, v in own.items()})
+        return client_view(self.shared, {k: v.unsqueeze(1) for k, v in own.items()})
 
     def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
@@ -101,7 +103,7 @@ class Fitted:
         """
         template, own = self.federation.template(), {k: v[:1].unsqueeze(1) for k, v in self.personal.items()}
         with pyro.validation_enabled(False), torch.no_grad():
-            latents = guide_latents(self.method, template, visible(self.shared, own), None)
+            latents = guide_latents(self.method, template, client_view(self.shared, own), None)
         held = sum(math.prod(site.fn.event_shape) for site in latents.values() if site.per_example)
         size = max(1, LATENTS // (held * max(1, draws))) if held else max(1, batch.width)
         for first in range(0, batch.width, size):
@@ -140,7 +142,7 @@ class Fitted:
         return self.prior_sites(batch, values, draws, [("population",)], latents=encoded)
 
     def global_moments(self, batch: Batch) -> Site:
-        """The global model's response where it is Gaussian (:attr:`~hierfl.inference.method.Method.global_moments`).
+        """The global model's response where it is Gaussian (:attr:`~hierfl.inference.method.base.Method.global_moments`).
 
         Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
         """
@@ -160,7 +162,7 @@ class Fitted:
     def _newcomer(self, rows: int) -> State:
         """What clients that were never seen see."""
         newcomer = self.method.newcomer(self.personal, self.initial)
-        return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **visible(self.shared, {})}
+        return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **client_view(self.shared, {})}
 
     def prior_sites(
         self,

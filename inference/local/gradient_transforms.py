@@ -9,13 +9,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..method import State
+from ..state import State
 
 #: values by name -> gradient of the rows' losses there, {name: (S, 1, *shape)}, on one of an iteration's minibatches
 GradientAt = Callable[[Mapping[str, Tensor], int], State]
 
 
-class Direction(Protocol):
+class GradientTransform(Protocol):
     """Where a step goes instead of down the gradient of the rows' losses."""
 
     @property
@@ -35,7 +35,7 @@ class Direction(Protocol):
 
 
 @dataclass(frozen=True)
-class Corrected:
+class ControlVariate:
     """The gradient and a difference of other values: g + plus - minus (a control variate; SCAFFOLD).
 
     Args:
@@ -55,7 +55,7 @@ class Corrected:
 
 
 @dataclass(frozen=True)
-class AfterOneStep:
+class MetaGradient:
     """The gradient of the loss that is left after one step of gradient descent: (I - a H(w)) g(w - a g(w)).
 
     The Hessian's product with a vector v is the difference (g(w + d v) - g(w - d v)) / 2 d. The three gradients are of

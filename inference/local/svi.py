@@ -1,4 +1,4 @@
-"""PLACEHOLDER"""
+"""Local stochastic variational inference: steps on the restricted ELBO of :mod:`hierfl.inference.objective.elbo`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from hierfl.federation import Batch, buckets
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures, Site
 
-from ..directions import Direction
-from ..elbo import Terms, standing_latent
-from ..method import Local
-from ..minibatches import minibatches, plan, spans, standing_features
+from ..clients.minibatches import active_spans, constant_features, minibatches, plan
+from ..clients.chunk import ClientChunk
+from ..objective.elbo import Terms
+from ..objective.constant_latent import constant_latent
+from .gradient_transforms import GradientTransform
 from .optimizers import MakeOptimizer, sgd
-from .trainer import _joined, _Trainer
+from .trainer import Trainer, all_leaves
 
 #: a number, or one for each round, the same for all clients
-Count = int | Callable[[Local], int]
+Count = int | Callable[[ClientChunk], int]
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class SVI:
     repeats: int = 1
     terms: Terms = "all"
     then: Sequence[Block] = ()
-    direction: Direction | None = None
+    direction: GradientTransform | None = None
 
     def __post_init__(self) -> None:
         if self.per not in ("sum", "example"):
@@ -104,63 +105,63 @@ class SVI:
         """What is trained."""
         return tuple(name for block in self._blocks for name in block.names)
 
-    def run(self, local: Local, phase: object) -> Local:
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Trains the rows; see the class."""
         blocks = []
         for block in self._blocks:
-            names = [k for name in block.names for k in local.method.expand(name, local.values)]
+            names = [k for name in block.names for k in chunk.method.expand(name, chunk.view)]
             blocks += [dataclasses.replace(block, names=names)] if names else []
         trained = [k for block in blocks for k in block.names]
-        local = local.own(trained)  # without epochs, too: what is trained is what is sent
-        steps = self.steps(local) if callable(self.steps) else self.steps
+        chunk = chunk.own(trained)  # without epochs, too: what is trained is what is sent
+        steps = self.steps(chunk) if callable(self.steps) else self.steps
         if not blocks or not (self.epochs if steps is None else steps):
-            return local
+            return chunk
         # validation costs in a hot loop; gradients are wanted whatever the caller has switched off
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is None:
-                for first, last in buckets(local.sizes):
-                    self._whole(local.part(first, last), blocks, phase, self.epochs if steps is None else steps)
+                for first, last in buckets(chunk.sizes):
+                    self._whole(chunk.part(first, last), blocks, phase, self.epochs if steps is None else steps)
             else:
-                self._minibatches(local, blocks, phase, steps)
-        return local
+                self._minibatches(chunk, blocks, phase, steps)
+        return chunk
 
-    def _whole(self, local: Local, blocks: Sequence[Block], phase: object, steps: int) -> None:
+    def _whole(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int) -> None:
         names = frozenset(k for block in blocks for k in block.names)
-        batch = local.batch()
-        trainers = [_Trainer(self, block, local) for block in blocks]
-        noise = local.noise(phase, self.particles, local.sizes)
-        values = {**local.values, **_joined(trainers)}
+        batch = chunk.batch()
+        trainers = [Trainer(self, block, chunk) for block in blocks]
+        noise = chunk.noise(phase, self.particles, chunk.sizes)
+        values = {**chunk.view, **all_leaves(trainers)}
         frozen = FrozenFeatures.of(batch.x, names, values)
         for step in range(steps):
             noise.at(step)
             self._round([batch], trainers, values, noise, frozen, step)
 
-    def _minibatches(self, local: Local, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
+    def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
         each = self.direction.batches if self.direction is not None else 1
-        plans = _plans(local, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
-        frozen = FrozenFeatures(names, partial(standing_features, local))
-        noise = local.noise(phase, self.particles)
-        batches = minibatches(local, plans, frozen, noise)
-        before: list[_Trainer | None] = [None] * len(blocks)
+        plans = _plans(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
+        frozen = FrozenFeatures(names, partial(constant_features, chunk))
+        noise = chunk.noise(phase, self.particles)
+        batches = minibatches(chunk, plans, frozen, noise)
+        before: list[Trainer | None] = [None] * len(blocks)
         alone = len(blocks) == 1 and blocks[0].repeats == 1 and self.direction is None
         # rows come largest first, so their plans longest first
-        for first, last, active in spans([len(steps) for steps in plans]):
-            part = local.part(0, active)
-            trainers = [_Trainer(self, block, part, old) for block, old in zip(blocks, before, strict=True)]
+        for first, last, active in active_spans([len(steps) for steps in plans]):
+            part = chunk.part(0, active)
+            trainers = [Trainer(self, block, part, old) for block, old in zip(blocks, before, strict=True)]
             before = [*trainers]
-            values, standing = {**part.values, **_joined(trainers)}, None
+            values, standing = {**part.view, **all_leaves(trainers)}, None
             for step in range(first, last, each):
                 group = [*itertools.islice(batches, each)]
                 if alone and step == first:
-                    standing = standing_latent(local.method, group[0], values, noise, names)
+                    standing = constant_latent(chunk.method, group[0], values, noise, names)
                 drawn = None if standing is None else standing.redrawn(noise)
                 self._round(group, trainers, values, noise, frozen, step // each, drawn)
 
     def _round(
         self,
         batches: Sequence[Batch],
-        trainers: Sequence[_Trainer],
+        trainers: Sequence[Trainer],
         values: Mapping[str, Tensor],
         noise: ClientNoise,
         frozen: FrozenFeatures,
@@ -177,13 +178,13 @@ class SVI:
                 turn += 1
 
 
-def _plans(local: Local, phase: object, size: int, epochs: int, steps: int | None) -> list[Tensor]:
+def _plans(chunk: ClientChunk, phase: object, size: int, epochs: int, steps: int | None) -> list[Tensor]:
     """Every row's minibatches: of whole epochs, or as many as there are steps."""
-    rows = range(len(local.clients))
+    rows = range(len(chunk.clients))
     if steps is None:
-        return [plan(local, row, phase, size, epochs) for row in rows]
-    enough = [-(-steps // -(-n // size)) for n in local.sizes]
-    return [plan(local, row, phase, size, enough[row])[:steps] for row in rows]
+        return [plan(chunk, row, phase, size, epochs) for row in rows]
+    enough = [-(-steps // -(-n // size)) for n in chunk.sizes]
+    return [plan(chunk, row, phase, size, enough[row])[:steps] for row in rows]
 
 
 def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:

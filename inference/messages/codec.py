@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 
-from .bits import _bytes, _numbers, _pack, _unpack, _width
+from .bits import from_bytes, index_bits, pack_bits, to_bytes, unpack_bits
 
 
 class Compressor(Protocol):
@@ -75,12 +75,12 @@ class Quantise:
         share = torch.where(usable, v.abs() / norm, 0.0)
         level = (share * self.levels + u).floor().clamp(max=self.levels)
         code = (level * v.sign().nan_to_num(0.0)).long() + self.levels
-        return torch.cat([_bytes(norm), _pack(code, self.bits)], 1)
+        return torch.cat([to_bytes(norm), pack_bits(code, self.bits)], 1)
 
     def decode(self, code: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         """See :class:`Compressor`; where the norm was not finite, neither is the vector."""
-        norm = _numbers(code[:, : dtype.itemsize], dtype)
-        level = _unpack(code[:, dtype.itemsize :], self.bits, d) - self.levels
+        norm = from_bytes(code[:, : dtype.itemsize], dtype)
+        level = unpack_bits(code[:, dtype.itemsize :], self.bits, d) - self.levels
         return norm * level / self.levels
 
 
@@ -107,7 +107,7 @@ class Sparsify:
     def length(self, d: int, itemsize: int) -> int:
         """k numbers, and where they stand."""
         k = self.kept(d)
-        return k * itemsize + -(-k * _width(d) // 8)
+        return k * itemsize + -(-k * index_bits(d) // 8)
 
     def omega(self, d: int) -> float:
         """d / k - 1."""
@@ -116,11 +116,12 @@ class Sparsify:
     def encode(self, v: Tensor, u: Tensor) -> Tensor:
         """See :class:`Compressor`."""
         places = u.topk(self.kept(v.shape[1]), dim=1).indices
-        return torch.cat([_bytes(v.gather(1, places)), _pack(places, _width(v.shape[1]))], 1)
+        return torch.cat([to_bytes(v.gather(1, places)), pack_bits(places, index_bits(v.shape[1]))], 1)
 
     def decode(self, code: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         """See :class:`Compressor`."""
         k = self.kept(d)
-        values = _numbers(code[:, : k * dtype.itemsize], dtype)
-        places = _unpack(code[:, k * dtype.itemsize :], _width(d), k)
+        values = from_bytes(code[:, : k * dtype.itemsize], dtype)
+        # (bytes that no encoder wrote may name places beyond the last)
+        places = unpack_bits(code[:, k * dtype.itemsize :], index_bits(d), k).clamp_max(d - 1)
         return torch.zeros((len(code), d), dtype=dtype, device=code.device).scatter_(1, places, values * (d / k))

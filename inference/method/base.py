@@ -13,11 +13,11 @@ from hierfl.networks import Architecture
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..predict import Fitted
+    from ..evaluation.fitted import Fitted
 from ..local.base import LocalStep
-from ..server.rules.base import Rule
+from ..server.rules.base import AggregationRule
 from ..state import State
-from .initial import Start
+from .initial import InitialWeights
 from .settings import make_settings
 
 
@@ -62,11 +62,11 @@ class Method:
         self.network = network
         self.settings: Any = make_settings(type(self), settings)
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         """Initial values of what the server owns, {name: (*shape)}."""
         return {}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         """Initial values of a client's own state, {name: (*shape)}: everybody starts with the same."""
         return {}
 
@@ -93,10 +93,10 @@ class Method:
 
         By default what all do after the last round, or else those of a round's steps that train personal values alone.
         """
-        personal = self.personal(Start.of(self.network, 0))
+        personal = self.personal(InitialWeights.of(self.network, 0))
         return [*self.posterior()] or [s for s in self.local() if set(s.trains) <= set(personal)]
 
-    def exchange(self) -> Mapping[str, Rule]:
+    def exchange(self) -> Mapping[str, AggregationRule]:
         """How the server updates each shared value (or group of values) from the sum of the messages."""
         return {}
 

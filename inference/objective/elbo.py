@@ -25,8 +25,8 @@ from hierfl.federation import Batch
 from hierfl.noise import ClientNoise, Noise
 from hierfl.plates import FrozenFeatures, Site
 
-from ..method import Method
-from .log_joint import _log_density, _rows
+from .joint_model import JointModel
+from .log_joint import log_density, sum_rows
 from .sites import guide_latents, model_sites
 
 #: of an ELBO: all, those of the data plate alone, or the others
@@ -34,7 +34,7 @@ Terms = Literal["all", "data", "prior"]
 
 
 def elbo(
-    method: Method,
+    method: JointModel,
     batch: Batch,
     values: Mapping[str, Tensor],
     noise: Noise | None,
@@ -75,7 +75,7 @@ def elbo(
         if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):
             continue
         if site.kind != "latent":
-            total = total + _rows(_log_density(site.fn, site), batch.rows)
+            total = total + sum_rows(log_density(site.fn, site), batch.rows)
             continue
         q = latents[name]
         if analytic and _exact(q.fn) and _exact(site.fn):
@@ -84,12 +84,12 @@ def elbo(
             except NotImplementedError:
                 pass
             else:
-                total = total - _rows(scale_and_mask(kl, q.scale, q.mask), batch.rows)
+                total = total - sum_rows(scale_and_mask(kl, q.scale, q.mask), batch.rows)
                 # what the model's site counts more than the guide's (TraceMeanField_ELBO leaves it out)
                 if isinstance(more := site.scale - q.scale, Tensor) or more:
-                    total = total + _rows(scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.rows)
+                    total = total + sum_rows(scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.rows)
                 continue
-        total = total + _rows(_log_density(site.fn, site), batch.rows) - _rows(_log_density(q.fn, q), batch.rows)
+        total = total + sum_rows(log_density(site.fn, site), batch.rows) - sum_rows(log_density(q.fn, q), batch.rows)
     return total
 
 

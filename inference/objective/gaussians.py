@@ -1,4 +1,8 @@
-"""PLACEHOLDER"""
+"""Gaussian factors in natural parameters, in which products of densities are sums.
+
+A factor of z in R^D is exp(h^T z - z^T Lambda z / 2), h = Lambda mu. Nothing is normalised, so that a factor may say
+nothing (Lambda = 0) of some directions or of all, and a quotient is a cavity: what all others say.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""PLACEHOLDER"""
+"""Checkpoints: safetensors for tensors, json for the rest, nothing unpickled, nothing half written.
+
+A checkpoint is two files: ``state-ROUND.safetensors`` and ``checkpoint.json``, which names it with its digest. Both
+are written under a temporary name and renamed, the json last: at every moment the json on disk describes a state
+that is complete. The json holds a checksum of itself, so that damage that still parses is noticed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from hierfl.errors import UserError
 from hierfl.files import replacing, sync_folder, write_whole
 from hierfl.schema import Number, Schema, check, read_json
 
-from ..method import State
+from ..state import State
 
 FORMAT = 1
 

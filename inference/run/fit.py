@@ -18,17 +18,25 @@ from hierfl.federation import Federation
 from hierfl.metrics import over_clients
 from hierfl.schema import AnyOf, Number, Schema, check
 
-from .. import checkpoint as checkpoints
-from ..draws import has_random_guide
-from ..elbo import check_rows, check_shapes
-from ..engine import PlateEngine
-from ..method import Method, Start, State
-from ..options import MAX_MESSAGE_RATIO, Options, suitable_chunk
-from ..predict import Fitted, evaluate_global, evaluate_personal, response
-from ..progress import Bar
-from ..result import REPORTS, Row, Run
-from ..server import Server, check_participation, participants
-from .keeper import _Keeper
+from ..clients.checks import check_rows, check_shapes
+from ..engines.plate import PlateEngine
+from ..evaluation.fitted import Fitted
+from ..evaluation.global_model import evaluate_global
+from ..evaluation.personal import evaluate_personal
+from ..evaluation.response import response
+from ..evaluation.trace import has_random_guide
+from ..messages.limits import MAX_MESSAGE_RATIO
+from ..method.initial import InitialWeights
+from ..method.base import Method
+from ..server.participation import check_participation
+from ..server.server import Server
+from ..server.participation import draw_participants
+from ..state import State
+from .fit import checkpoint as checkpoints
+from .keeper import CheckpointKeeper
+from .options import Options, suitable_chunk
+from .progress import Bar
+from .result import REPORTS, Row, Run
 
 log = logging.getLogger("hierfl")
 
@@ -113,7 +121,7 @@ class Fit:
         self.federation = federation.to(options.device, options.dtype)
         chunk = options.chunk or suitable_chunk(federation.clients, self.federation.device)
         self.engine = PlateEngine(method, self.federation, chunk, options.seed)
-        start = Start.of(method.network, options.seed)
+        start = InitialWeights.of(method.network, options.seed)
         shared = {k: self._place(v) for k, v in method.shared(start).items()}
         self.initial = {k: self._place(v) for k, v in method.personal(start).items()}
         both = shared.keys() & self.initial.keys()
@@ -194,7 +202,7 @@ class Fit:
             return self._run(resume, progress)
 
     def _run(self, resume: bool, progress: bool) -> Run:
-        options, keeper = self.options, _Keeper(self.folder)
+        options, keeper = self.options, CheckpointKeeper(self.folder)
         if resume:
             self._restore()
         elif self.folder is not None:
@@ -221,7 +229,7 @@ class Fit:
         """One round: all clients' local steps, messages, the server's update."""
         options, start = self.options, time.perf_counter()
         self.round += 1
-        reporting = participants(self.federation, self.round, options.seed, options.participation, options.quorum)
+        reporting = draw_participants(self.federation, self.round, options.seed, options.participation, options.quorum)
         self.server.open()
         dropped = self.server.dropped.clone()
         seen = options.evaluates(self.round)

@@ -13,9 +13,12 @@ from pyro.distributions import ImproperUniform
 
 from hierfl.posterior import to_inference_data
 
+from ..evaluation.fitted import Fitted
+from ..evaluation.keyed_draws import has_rows
+from ..evaluation.personal import BUDGET, pieces
+from ..evaluation.response import response
 from ..evaluation.trace import chains_of, draws_of, global_latents, guide_sites, has_random_guide
-from ..langevin import STATS
-from ..predict import BUDGET, Fitted, has_rows, pieces, response
+from ..local.langevin.names import STATS
 from .client_draws import Groups, client_draws
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
@@ -31,7 +34,7 @@ POINT = "; the guide is a point, so this is training likelihood, and leave-one-o
 def inference_data(
     fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float, observed: bool = True
 ) -> Any:
-    """See :meth:`hierfl.inference.run.Run.posterior`; ``rows`` are the clients' places."""
+    """See :meth:`hierfl.inference.run.fit.Run.posterior`; ``rows`` are the clients' places."""
     federation = fitted.federation
     chains, kept = chains_of(fitted)
     dtype = torch.float32 if float32 else federation.dtype
@@ -39,7 +42,7 @@ def inference_data(
         most = ENCODED if any(site.per_example for site in guide_sites(fitted).values()) else kept or MOST
         draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
     draws = -(-draws // chains) * chains
-    found = _gathered(fitted, rows, draws, dtype)
+    found = _all_draws(fitted, rows, draws, dtype)
     names = [federation.ids[j] for j in rows]
     sizes = [len(federation.train[j]) for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
@@ -74,7 +77,7 @@ TOGETHER = 2_000_000
 FLAT = ("log_likelihood", "posterior_predictive")
 
 
-def _gathered(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
+def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
     """The arrays of all these clients, in their order."""
     federation = fitted.federation
     sizes = np.array([len(federation.train[j]) for j in rows])

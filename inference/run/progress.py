@@ -1,4 +1,4 @@
-"""PLACEHOLDER"""
+"""A progress bar for anything that takes longer than two seconds."""
 
 from __future__ import annotations
 

@@ -14,10 +14,15 @@ from torch import Tensor
 from hierfl.errors import UserError
 from hierfl.federation import Batch
 
-from ..draws import inference_data
-from ..method import State
-from ..options import Options, check_whole
-from ..predict import Fitted, adapted, entropies, evaluate_personal, log_probs, over_draws, response
+from ..checks import check_whole
+from ..evaluation.entropy import entropies
+from ..evaluation.fitted import Fitted
+from ..evaluation.new_client import fit_new_client
+from ..evaluation.personal import evaluate_personal
+from ..evaluation.response import log_probs, over_draws, response
+from ..state import State
+from .inference_data import inference_data
+from .options import Options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -230,7 +235,7 @@ class Run:
         if given is not None:
             if not isinstance(given, tuple) or len(given) != 2:
                 raise UserError("given is a pair of a new client's examples: (inputs, targets)")
-            return self._predicted(adapted(self.fitted, *self._examples(*given), rounds), 0, x, draws)
+            return self._predicted(fit_new_client(self.fitted, *self._examples(*given), rounds), 0, x, draws)
         fitted, noise = self.fitted, self.fitted.population_noise(1, draws)
         pieces = fitted.pieces(self._unlabelled(x), draws)
         return torch.cat([self._said(response(fitted.global_sites(piece, draws, noise)).fn) for piece in pieces])

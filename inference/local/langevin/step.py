@@ -1,4 +1,21 @@
-"""PLACEHOLDER"""
+"""Local Langevin dynamics on a restricted model: draws of a client's latents given the globals.
+
+The target of client j is its restricted log joint, up to a constant its log posterior,
+
+    U_j(z) = log p(z | w) + sum_i log p(y_ij | x_ij, z, theta),
+
+and a step of size gamma with preconditioner P (1 without) is
+
+    z' = z + gamma P grad U_j(z) + sqrt(2 gamma P) xi,    xi ~ N(0, I).
+
+Unadjusted, its stationary law is off by O(gamma): for a Gaussian of variance s^2 it has variance s^2 / (1 - gamma /
+(2 s^2)). With minibatches the likelihood is weighted by n_j / b_j, which keeps the gradient unbiased (Welling and Teh,
+ICML 2011). Metropolis-adjusted (MALA; Roberts and Tweedie, Bernoulli 1996), z' is accepted with probability
+min(1, p(z') q(z | z') / (p(z) q(z' | z))), and the stationary law is the posterior.
+
+All rows of the plate and all chains move at once, each with its own step size and its own decision. Latents with
+constraints move on the real line, with the Jacobian of the map.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +33,16 @@ from hierfl.federation import buckets
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures
 
-from ...method import Local, State
-from ...minibatches import minibatches, plan, standing_features
-from .kernel import WILD
-from .layout import _event_first, _over_event, _wide
+from ...clients.minibatches import constant_features, minibatches, plan
+from ...clients.chunk import ClientChunk
+from ...state import State
+from .layout import event_first, like_event, sum_over_event
 from .names import STATS, kept_as, stats_of
-from .preconditioner import Preconditioning, _Preconditioner
-from .target import Density, _Target
+from .preconditioner import Preconditioner, Preconditioning
+from .target import Density, Target
 
+#: a proposal that is so much less likely than where the chain is, in nats: the step is far too long
+DIVERGENT_NATS = 1000.0
 #: chains x examples of a pass, whose derivatives hold some twenty numbers for each
 HELD = 1_000_000
 
@@ -115,81 +134,81 @@ class Langevin:
         """What is changed."""
         return [*map(kept_as, self.names), *([self.sizes] if self.sizes else [])]
 
-    def run(self, local: Local, phase: object) -> Local:
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Moves the chains of all rows."""
         for name in self.trains:
-            if name not in local.rows:
+            if name not in chunk.values:
                 raise UserError(f"Langevin moves {name!r}, which personal() does not declare")
         if not self.steps:
-            return local
+            return chunk
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is not None:
-                found = [self._minibatches(local, phase)]
+                found = [self._minibatches(chunk, phase)]
             elif self.around:
-                found = [self._quadratic(local, phase)]
+                found = [self._quadratic(chunk, phase)]
             else:
-                cut = buckets(local.sizes, HELD // self._chains(local))
-                found = [self._whole(local.part(*rows), phase) for rows in cut]
-        return local.put({name: torch.cat([rows[name] for rows in found]) for name in found[0]})
+                cut = buckets(chunk.sizes, HELD // self._chains(chunk))
+                found = [self._whole(chunk.part(*rows), phase) for rows in cut]
+        return chunk.put({name: torch.cat([rows[name] for rows in found]) for name in found[0]})
 
     # -- one set of rows ------------------------------------------------------------------------------------------
 
-    def _whole(self, local: Local, phase: object) -> State:
-        batch = local.batch()
-        frozen = FrozenFeatures.of(batch.x, frozenset(self.names), local.values)
-        noise, target = self._noise(local, phase), _Target(local, self.metric)
-        return self._chain(local, target, noise, lambda: target.density(batch, frozen))
+    def _whole(self, chunk: ClientChunk, phase: object) -> State:
+        batch = chunk.batch()
+        frozen = FrozenFeatures.of(batch.x, frozenset(self.names), chunk.view)
+        noise, target = self._noise(chunk, phase), Target(chunk, self.metric)
+        return self._chain(chunk, target, noise, lambda: target.density(batch, frozen))
 
-    def _quadratic(self, local: Local, phase: object) -> State:
+    def _quadratic(self, chunk: ClientChunk, phase: object) -> State:
         """All rows at once, whatever their sizes."""
         (name,), parts = self.names, []
-        for first, last in buckets(local.sizes, HELD):
-            part = local.part(first, last)
-            parts.append(_Target(part, self.metric, self.around).expansion(name, part.batch()))
+        for first, last in buckets(chunk.sizes, HELD):
+            part = chunk.part(first, last)
+            parts.append(Target(part, self.metric, self.around).expansion(name, part.batch()))
         height, slope, bend = (torch.cat(found) for found in zip(*parts, strict=True))
-        slope, *columns = (_event_first(v) for v in (slope, *bend.unsqueeze(1).unbind(-1)))  # (S, 1, e) each
+        slope, *columns = (event_first(v) for v in (slope, *bend.unsqueeze(1).unbind(-1)))  # (S, 1, e) each
 
         def density(u: State) -> tuple[Tensor, State]:
             turned = sum(column * u[name][..., k, None] for k, column in enumerate(columns))
-            return height + _over_event(u[name] * (slope + 0.5 * turned)), {name: slope + turned}
+            return height + sum_over_event(u[name] * (slope + 0.5 * turned)), {name: slope + turned}
 
-        target = _Target(local, self.metric, self.around)
-        return self._chain(local, target, self._noise(local, phase), lambda: density)
+        target = Target(chunk, self.metric, self.around)
+        return self._chain(chunk, target, self._noise(chunk, phase), lambda: density)
 
-    def _noise(self, local: Local, phase: object) -> ClientNoise:
-        return local.noise(phase, self._chains(local)).reading(self.steps)
+    def _noise(self, chunk: ClientChunk, phase: object) -> ClientNoise:
+        return chunk.noise(phase, self._chains(chunk)).reading(self.steps)
 
-    def _minibatches(self, local: Local, phase: object) -> State:
-        size = min(self.batch or 1, max(local.sizes))
+    def _minibatches(self, chunk: ClientChunk, phase: object) -> State:
+        size = min(self.batch or 1, max(chunk.sizes))
         plans = []
-        for row, n in enumerate(local.sizes):
+        for row, n in enumerate(chunk.sizes):
             epochs = -(-self.steps // -(-n // size))
-            plans.append(plan(local, row, phase, size, epochs)[: self.steps])
-        frozen = FrozenFeatures(frozenset(self.names), partial(standing_features, local))
-        noise, target = self._noise(local, phase), _Target(local)
-        batches = minibatches(local, plans, frozen, noise)
-        return self._chain(local, target, noise, lambda: target.density(next(batches), frozen))
+            plans.append(plan(chunk, row, phase, size, epochs)[: self.steps])
+        frozen = FrozenFeatures(frozenset(self.names), partial(constant_features, chunk))
+        noise, target = self._noise(chunk, phase), Target(chunk)
+        batches = minibatches(chunk, plans, frozen, noise)
+        return self._chain(chunk, target, noise, lambda: target.density(next(batches), frozen))
 
-    def _chains(self, local: Local) -> int:
+    def _chains(self, chunk: ClientChunk) -> int:
         """C, from the shape of what is kept: (S, 1, C, kept, *event)."""
-        return local.rows[kept_as(self.names[0])].shape[2]
+        return chunk.values[kept_as(self.names[0])].shape[2]
 
-    def _chain(self, local: Local, target: _Target, noise: ClientNoise, fresh: Callable[[], Density]) -> State:
+    def _chain(self, chunk: ClientChunk, target: Target, noise: ClientNoise, fresh: Callable[[], Density]) -> State:
         """Runs the chains.
 
         Args:
-            local: the rows.
+            chunk: the rows.
             target: maps latents to the real line and back.
             noise: of the rows.
             fresh: the density for the next step.
         """
         z = target.begin(self.names, self.start, noise.reading(1))
         density = fresh()
-        chains, rows = noise.particles, len(local.clients)
-        laid = _event_first if self.around else Tensor.contiguous
+        chains, rows = noise.particles, len(chunk.clients)
+        laid = event_first if self.around else Tensor.contiguous
         z = {k: laid(v) for k, v in z.items()}
-        gamma = self._first_sizes(local, chains)
-        scale = _Preconditioner(self.precondition)
+        gamma = self._first_sizes(chunk, chains)
+        scale = Preconditioner(self.precondition)
         height, slope = density(z)
         chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)  # since the last kept draw
         recent, count = gamma.log(), 0
@@ -203,7 +222,7 @@ class Langevin:
             xi = {k: laid(noise.normal(k, None, v.shape[3:])) for k, v in z.items()}
             proposal, drift = {}, {}
             for k in z:
-                g = _wide(gamma, z[k])
+                g = like_event(gamma, z[k])
                 drift[k] = z[k] + g * scale.apply(k, slope[k])
                 proposal[k] = drift[k] + (2 * g).sqrt() * scale.root(k, xi[k])
             if not self.metropolis:
@@ -216,12 +235,12 @@ class Langevin:
                 there, slope_there = density(proposal)
                 log_ratio = there - height
                 for k in z:
-                    back = z[k] - proposal[k] - _wide(gamma, z[k]) * scale.apply(k, slope_there[k])
-                    log_ratio = log_ratio + _over_event(0.5 * xi[k].square()) - scale.square(k, back) / (4 * gamma)
+                    back = z[k] - proposal[k] - like_event(gamma, z[k]) * scale.apply(k, slope_there[k])
+                    log_ratio = log_ratio + sum_over_event(0.5 * xi[k].square()) - scale.square(k, back) / (4 * gamma)
                 coin = torch.special.ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1)).log()
                 taken = coin < log_ratio  # (not where the ratio is not a number)
-                z = {k: torch.where(_wide(taken, v), proposal[k], v) for k, v in z.items()}
-                slope = {k: torch.where(_wide(taken, v), slope_there[k], v) for k, v in slope.items()}
+                z = {k: torch.where(like_event(taken, v), proposal[k], v) for k, v in z.items()}
+                slope = {k: torch.where(like_event(taken, v), slope_there[k], v) for k, v in slope.items()}
                 height = torch.where(taken, there, height)
                 chance = log_ratio.exp().clamp(max=1).nan_to_num(0.0)
                 if burning and self.target is not None:
@@ -233,7 +252,7 @@ class Langevin:
                     if step + 1 == self.burn:
                         gamma = recent.exp()
                 elif not burning:
-                    chances, wild = chances + chance, wild + ~(log_ratio > -WILD)
+                    chances, wild = chances + chance, wild + ~(log_ratio > -DIVERGENT_NATS)
             if not burning and (step + 1 - self.burn) % self.thin == 0:
                 for k, v in target.constrained(z).items():
                     kept[k][:, 0, :, count] = v.detach()[:, :, 0].transpose(0, 1)
@@ -247,11 +266,11 @@ class Langevin:
         result[stats_of(self.names[0])] = stats
         return result
 
-    def _first_sizes(self, local: Local, chains: int) -> Tensor:
+    def _first_sizes(self, chunk: ClientChunk, chains: int) -> Tensor:
         """(C, S)."""
-        size = torch.full((chains, len(local.clients)), self.step_size, dtype=local.federation.dtype)
-        size = size.to(local.federation.device)
+        size = torch.full((chains, len(chunk.clients)), self.step_size, dtype=chunk.federation.dtype)
+        size = size.to(chunk.federation.device)
         if self.sizes is None:
             return size
-        known = local.rows[self.sizes].squeeze(1).mT
+        known = chunk.values[self.sizes].squeeze(1).mT
         return torch.where(known > 0, known, size)

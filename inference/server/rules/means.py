@@ -8,9 +8,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ...forms import Form, beside, values_form
-from ...method import Exchange, Local, State
-from .weights import _kept, _per_row
+from ...messages.form import Form, beside, values_form
+from .base import AggregationContext
+from ...clients.chunk import ClientChunk
+from ...state import State
+from .weights import server_step, times_rows
 
 
 @dataclass(frozen=True)
@@ -25,24 +27,24 @@ class SampleWeighted:
     """
 
     keep: float = 0.0
-    differentiates: ClassVar[bool] = False
+    sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The values times a weight above zero."""
         return {**values_form(old, scaled=True, weight="weight"), "weight": beside(old)}
 
-    def message(self, names: Sequence[str], local: Local) -> State:
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(n_j theta_j, n_j)."""
-        sent = {name: _per_row(local.n, local.rows[name].squeeze(1)) for name in names}
-        return {**sent, "weight": local.n}
+        sent = {name: times_rows(chunk.n, chunk.values[name].squeeze(1)) for name in names}
+        return {**sent, "weight": chunk.n}
 
-    def update(self, old: State, total: State, exchange: Exchange) -> State:
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        return {name: _kept(self.keep, old[name], total[name] / total["weight"]) for name in old}
+        return {name: server_step(self.keep, old[name], total[name] / total["weight"]) for name in old}
 
 
 @dataclass(frozen=True)
-class Mean:
+class UniformMean:
     """The plain mean over the clients that report, of their copies or of a personal value of the same shape.
 
     Args:
@@ -52,26 +54,26 @@ class Mean:
 
     of: str | None = None
     keep: float = 0.0
-    differentiates: ClassVar[bool] = False
+    sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The values."""
         return values_form(old, scaled=True)
 
-    def message(self, names: Sequence[str], local: Local) -> State:
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """What each row has; the server counts whom it has heard."""
         if self.of is not None:
             (name,) = names
-            return {name: local.rows[self.of].squeeze(1)}
-        return {name: local.rows[name].squeeze(1) for name in names}
+            return {name: chunk.values[self.of].squeeze(1)}
+        return {name: chunk.values[name].squeeze(1) for name in names}
 
-    def update(self, old: State, total: State, exchange: Exchange) -> State:
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        return {name: _kept(self.keep, old[name], total[name] / exchange.reported) for name in old}
+        return {name: server_step(self.keep, old[name], total[name] / context.reported) for name in old}
 
 
 @dataclass(frozen=True)
-class ConfidenceWeighted:
+class PrecisionWeightedMean:
     """The mean of the clients' posterior means weighted by confidence: w = sum tau_j mu_j / sum tau_j.
 
     pFedVEM, Eq. 9: the maximiser of the participants' ELBO in w under a flat p(w), given their rho_j.
@@ -85,19 +87,19 @@ class ConfidenceWeighted:
     mean: str
     rho: str
     keep: float = 0.0
-    differentiates: ClassVar[bool] = False
+    sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The value times a confidence above zero."""
         return {**values_form(old, scaled=True, weight="tau"), "tau": beside(old)}
 
-    def message(self, names: Sequence[str], local: Local) -> State:
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(tau_j mu_j, tau_j)."""
         (name,) = names
-        tau = local.rows[self.rho].flatten(1).squeeze(1).pow(-2)
-        return {name: _per_row(tau, local.rows[self.mean].squeeze(1)), "tau": tau}
+        tau = chunk.values[self.rho].flatten(1).squeeze(1).pow(-2)
+        return {name: times_rows(tau, chunk.values[self.mean].squeeze(1)), "tau": tau}
 
-    def update(self, old: State, total: State, exchange: Exchange) -> State:
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
         (name,) = old
-        return {name: _kept(self.keep, old[name], total[name] / total["tau"])}
+        return {name: server_step(self.keep, old[name], total[name] / total["tau"])}

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from hierfl.errors import UserError, unknown
 
-from ..checks import check_device, check_number, check_whole
-from ..messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
-
-
-def suitable_chunk(clients: int, device: torch.device) -> int:
-    """Rows in one plate where nothing is said.
-
-    On a CPU a plate's memory is bounded, and its steps should be few. Measured for 100 clients of Fashion-MNIST:
-    pFedVEM takes half as long with 10 rows as with one, and as long with 50 or 100; FedRep, with more and smaller
-    steps, is a fifth faster with 50 than with 10, and no slower with 100. Elsewhere all that there are.
-    """
-    return min(100, clients) if device.type == "cpu" else clients
+from .checks import check_device, check_number, check_whole
+from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
+from .method.schedule import ABSENT, Absent
 
 
 @dataclass(frozen=True)
@@ -33,9 +23,10 @@ class Options:
         participation: the probability with which each client reports in a round.
         quorum: a round with fewer valid messages changes nothing.
         evaluate_every: evaluation after rounds 1, 1 + k, 1 + 2k, ... and the last.
-        idle: what clients do in a round in which they do not report: "train", so that their own state is always fresh;
-            "rest" until the next evaluation (of which the last round always is one); "never" train then, so that they
-            are looked at as they last reported.
+        absent_clients: what clients do at most in a round in which they do not report: "train", so that their own
+            values are always fresh; "catch-up", train only in rounds that are evaluated (of which the last always is
+            one); "freeze", so that they are evaluated as they last reported. A method's schedule may forbid more; see
+            :class:`~hierfl.inference.method.schedule.Schedule`.
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
@@ -51,7 +42,7 @@ class Options:
     participation: float = 1.0
     quorum: int = 1
     evaluate_every: int = 1
-    idle: Literal["train", "rest", "never"] = "train"
+    absent_clients: Absent = "train"
     draws: int = 20
     chunk: int = 0
     device: str = "cpu"
@@ -72,10 +63,19 @@ class Options:
             raise UserError(f"max_message_ratio must be 0 (none) or from 1 to {most}, not {self.max_message_ratio}")
         if self.dtype not in (torch.float32, torch.float64):
             raise UserError(f"a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
-        if self.idle not in (ways := ("train", "rest", "never")):
-            raise unknown("way to be idle", self.idle, ways)
+        if self.absent_clients not in ABSENT:
+            raise unknown("value of absent_clients", self.absent_clients, ABSENT)
         check_device(self.device)
 
     def evaluates(self, number: int) -> bool:
         """Whether round ``number`` is one of those after which everything is evaluated."""
         return number == self.rounds or (number - 1) % self.evaluate_every == 0
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What must be the same for a resumed fit to be the one that was begun."""
+        return {name: getattr(self, name) for name in IDENTITY}
+
+
+#: options that a resumed fit must keep
+IDENTITY = ("seed", "participation", "quorum", "evaluate_every", "absent_clients", "draws", "max_message_ratio")

@@ -1,0 +1,39 @@
+"""Checks of numbers and devices that a user has given."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from hierfl.errors import UserError
+
+#: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
+MOST = 2**31 - 1
+
+
+def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
+    """Raises a UserError for what is no whole number from ``least`` to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    if value < least:
+        raise UserError(f"{name} must be at least {least}, not {value}")
+    if value > most:
+        raise UserError(f"{name} must be at most {most}, not {value}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raises a UserError for what is no number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise UserError(f"{name} must be a number, not {value!r}")
+
+
+def check_device(name: str) -> None:
+    """Raises a UserError for a device that does not exist here."""
+    try:
+        with warnings.catch_warnings():  # (of devices that torch is about to forget)
+            warnings.simplefilter("ignore")
+            torch.zeros((), device=name).item()
+    except (RuntimeError, AssertionError, ImportError, TypeError) as error:
+        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        raise UserError(f"device {name!r} is not there; available: {', '.join(there)}") from error

@@ -1,0 +1,1 @@
+"""Some clients in the middle of a round: their values, minibatches, gradients."""

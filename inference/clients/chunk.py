@@ -1,0 +1,106 @@
+"""Some clients in the middle of a round: the rows of one plate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hierfl.federation import Batch, Examples, Federation
+from hierfl.noise import ClientNoise
+
+
+from ..objective.joint_model import JointModel
+from ..state import State, client_view
+
+
+@dataclass(frozen=True)
+class ClientChunk:
+    """Some clients in the middle of a round: the rows of one plate.
+
+    Attributes:
+        method, federation: whose model, whose data.
+        clients: which clients of the federation the rows are, largest first.
+        round, seed: what noise is keyed by, beside the client.
+        shared: as broadcast, {name: (*shape)}.
+        values: personal state and the rows' own copies of shared values, {name: (S, 1, *shape)}; a copy hides the
+            broadcast value.
+        examples: training data of (at least) these clients, gathered once.
+    """
+
+    method: JointModel
+    federation: Federation
+    clients: list[int]
+    round: int
+    seed: int
+    shared: State
+    values: State
+    examples: Examples = field(default=None, repr=False)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.examples is None:
+            object.__setattr__(self, "examples", Examples(self.federation, self.clients))
+
+    @property
+    def view(self) -> State:
+        """What the rows see: {name: (*shape) or (S, 1, *shape)}."""
+        return client_view(self.shared, self.values)
+
+    @property
+    def sizes(self) -> list[int]:
+        """n_j of the rows."""
+        return [len(self.federation.train[j]) for j in self.clients]
+
+    @property
+    def n(self) -> Tensor:
+        """n_j of the rows, (S,)."""
+        return torch.tensor(self.sizes, dtype=self.federation.dtype, device=self.federation.device)
+
+    def key(self, phase: object, row: int) -> tuple[object, ...]:
+        """What identifies this row's randomness in this phase of this round."""
+        return (self.seed, self.round, self.federation.ids[self.clients[row]], phase)
+
+    def batch(self) -> Batch:
+        """All examples of the rows, padded to the longest."""
+        return self.examples.batch(self.clients)
+
+    def noise(self, phase: object, particles: int, counts: Sequence[int] | None = None) -> ClientNoise:
+        """Client-keyed noise for the rows."""
+        return ClientNoise(
+            [self.key(phase, row) for row in range(len(self.clients))],
+            particles,
+            counts=counts,
+            device=self.federation.device,
+            dtype=self.federation.dtype,
+        )
+
+    def take(self, rows: Sequence[int]) -> ClientChunk:
+        """Only these rows."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
+        return dataclasses.replace(
+            self, clients=[self.clients[r] for r in rows], values={k: v[index] for k, v in self.values.items()}
+        )
+
+    def part(self, first: int, last: int) -> ClientChunk:
+        """Rows first..last-1, as views: what is changed in place there is changed here."""
+        return dataclasses.replace(
+            self, clients=self.clients[first:last], values={k: v[first:last] for k, v in self.values.items()}
+        )
+
+    def put(self, values: Mapping[str, Tensor]) -> ClientChunk:
+        """With some rows' values replaced."""
+        return dataclasses.replace(self, values={**self.values, **values})
+
+    def own(self, names: Iterable[str]) -> ClientChunk:
+        """With a copy of its own of each of these values for every row, so that it can be trained in place."""
+        copies = {}
+        for name in names:
+            if name in self.values:
+                copies[name] = self.values[name].clone()
+            else:
+                value = self.shared[name]
+                copies[name] = value.expand(len(self.clients), 1, *value.shape).clone()
+        return self.put(copies)

@@ -1,0 +1,1 @@
+"""Where the clients are."""

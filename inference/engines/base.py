@@ -1,0 +1,147 @@
+"""Where the clients are: one interface for all engines.
+
+An engine is asked for sums: of what a round's reporters send, of how the clients' models predict. What is a client's own
+stays behind it. Everything that it is asked comes with a broadcast, which also says what of the last round counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hierfl.federation import Batch
+
+from ..evaluation.fitted import Fitted
+from ..messages.exchange import Exchange
+from ..messages.sums import Sums
+from ..method.schedule import Plan
+from ..state import State
+
+
+class ClientStatus(IntEnum):
+    """What a client did in a round."""
+
+    #: nothing was wanted of it
+    ABSENT = 0
+    #: its message was used
+    REPORTED = 1
+    #: its message was not: not finite, or of the wrong form
+    REJECTED = 2
+    #: it trained for itself alone, and that diverged: it keeps its previous values
+    DIVERGED = 3
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """What the server says to all clients.
+
+    Attributes:
+        round: the round that begins; of other requests, the one that has ended.
+        shared: {name: (*shape)}.
+        used: (J,), True where the message of the round before was used; None where nothing is left to say of it.
+        final: whether clients are asked for what the final steps make of their values.
+    """
+
+    round: int
+    shared: State
+    used: Tensor | None = None
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class Reports:
+    """What a round has brought.
+
+    Attributes:
+        sums: of the messages.
+        status: (J,), uint8, :class:`ClientStatus`.
+        diverged: (J,), True where a client's own computation failed, whether it was to report or not.
+    """
+
+    sums: Sums
+    status: Tensor
+    diverged: Tensor
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How the models predict on one split.
+
+    Attributes:
+        personal: for each kind of prediction (at the posterior mean; averaged over draws), one number per metric over
+            the clients.
+        everyone: the global model's; empty without one.
+        clients: for each kind each client's own, {metric: (J, ...)}; None where these stay where they are.
+    """
+
+    personal: list[dict[str, float]]
+    everyone: dict[str, float]
+    clients: list[dict[str, np.ndarray]] | None = None
+
+
+class Engine(Protocol):
+    """The clients of a fit, wherever they are.
+
+    Attributes:
+        ids: their names, J of them.
+        task: "classification" or "regression".
+        device, dtype: of what they send.
+    """
+
+    ids: Sequence[str]
+    task: str
+    device: torch.device
+    dtype: torch.dtype
+
+    def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
+        """Gives every client its initial values, and checks that the method's parts fit together.
+
+        Args:
+            shared: what the server begins with.
+            initial: one client's initial values, {name: (*shape)}.
+            exchange: what messages look like.
+
+        Raises:
+            UserError: for a method whose parts do not.
+        """
+
+    def template(self) -> Batch:
+        """One row without data: enough for a model to be run."""
+        ...
+
+    def sizes(self, split: str) -> Sequence[int]:
+        """How many examples each client has in a split."""
+        ...
+
+    def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
+        """The local steps of those who train, and the sum of what those who report send."""
+        ...
+
+    def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
+        """How the clients' models predict, for each number of draws (0: at the posterior mean), and the global one."""
+        ...
+
+    def client_summary(self, broadcast: Broadcast) -> State:
+        """What the method has of each client, (J,) each; empty where that stays there."""
+        ...
+
+    def fitted(self, broadcast: Broadcast) -> Fitted:
+        """What the clients that are here predict with."""
+        ...
+
+    def state(self, broadcast: Broadcast) -> State:
+        """Its part of a checkpoint."""
+        ...
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what :meth:`state` gave."""
+
+    def digest(self) -> str:
+        """A fingerprint of the clients' data and split."""
+        ...

@@ -1,0 +1,1 @@
+"""Predictions and metrics of a fitted method, from its model and guide alone."""

@@ -1,0 +1,43 @@
+"""A client that was never seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError
+
+from ..clients.chunk import ClientChunk
+from .fitted import Fitted
+
+
+def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
+    """A client that was never seen, with its own posterior from a few examples; nothing shared moves, nothing is sent.
+
+    Args:
+        fitted: what the federation has learned.
+        x, y: its examples: raw inputs (n, *event) and targets (n,).
+        rounds: how often it does so.
+
+    Raises:
+        UserError: for a method with nothing personal to learn.
+    """
+    method, old = fitted.method, fitted.federation
+    steps = method.adaptation()
+    if not (fitted.initial and steps):
+        raise UserError(f"{method.name or type(method).__name__} has nothing that a new client could learn for itself")
+    nothing = torch.empty(0, dtype=torch.long, device=old.device)
+    federation = replace(
+        old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
+        everyone=nothing, ids=["newcomer"],
+    )  # fmt: skip
+    rows = {k: v[None, None].clone() for k, v in method.newcomer(fitted.personal, fitted.initial).items()}
+    local = ClientChunk(method, federation, [0], 0, fitted.seed, fitted.shared, rows)
+    with torch.no_grad():
+        for again in range(rounds):
+            for phase, step in enumerate(steps):
+                local = step.run(local, ("newcomer", again, phase))
+    personal = {k: local.rows[k].squeeze(1) for k in rows}
+    return replace(fitted, federation=federation, personal=personal, copies={})

@@ -1,0 +1,62 @@
+"""Every client's metrics on its own data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hierfl.plates import FrozenFeatures
+
+from .fitted import Fitted
+from .response import predictive_terms, response, site_rows
+
+#: numbers (draws x examples x classes) that a prediction holds at a time
+BUDGET = 20_000_000
+
+
+def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
+    """Clients with data, largest first, in groups whose padded size times ``cost`` stays within the budget."""
+    order = sorted((j for j, n in enumerate(sizes) if n), key=lambda j: -sizes[j])
+    groups: list[list[int]] = []
+    for j in order:
+        if groups and len(groups[-1]) < chunk and sizes[groups[-1][0]] * cost * (len(groups[-1]) + 1) <= BUDGET:
+            groups[-1].append(j)
+        else:
+            groups.append([j])
+    return groups
+
+
+def evaluate_personal(
+    fitted: Fitted, split: str, chunk: int, draws: Sequence[int] = (0,)
+) -> list[dict[str, np.ndarray]]:
+    """Every client's metrics on its own data of ``split``, {metric: (J, ...)}, NaN where it has none.
+
+    Args:
+        fitted: the state.
+        split: "train", "validation" or "test".
+        chunk: clients at a time.
+        draws: for each of the results wanted: 0 predicts at the posterior mean, else averaged over so many draws.
+    """
+    federation = fitted.federation
+    cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
+    results: list[dict[str, Tensor]] = [{} for _ in draws]
+    for rows in pieces(federation.sizes(split), chunk, cost):
+        batch, values = federation.batch(rows, split), fitted.values(rows)
+        index = torch.tensor(rows, device=federation.device)
+        noises = [fitted.noise(rows, k, "predict") if k else None for k in draws]
+        parts: list[list[list[Tensor]]] = [[] for _ in draws]
+        for piece in fitted.pieces(batch, max(draws)):
+            features = FrozenFeatures.of(piece.x, frozenset(), values)
+            for k, noise, found in zip(draws, noises, parts, strict=True):
+                _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
+                found.append(predictive_terms(response(sites), piece.y, federation.task))
+        for result, found in zip(results, parts, strict=True):
+            for name, value in site_rows(found, batch, federation.task).items():
+                if name not in result:
+                    empty = 0.0 if name in ("n", "bins") else float("nan")
+                    result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
+                result[name][index] = value
+    return [{name: value.cpu().double().numpy() for name, value in result.items()} for result in results]

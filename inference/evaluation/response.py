@@ -1,0 +1,61 @@
+"""The site that is predicted, and what it says of targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Normal
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch
+from hierfl.metrics import classification_rows, regression_rows
+from hierfl.plates import Site
+
+
+def response(sites: Mapping[str, Site]) -> Site:
+    """The site that is predicted: the one called y, or else the only one observed in the data plate.
+
+    Raises:
+        UserError: if there are none or several.
+    """
+    observed = {name: site for name, site in sites.items() if site.kind == "observed" and site.per_example}
+    if "y" in observed:
+        return observed["y"]
+    if len(observed) != 1:
+        names = ", ".join(observed) or "none"
+        raise UserError(f"which site is predicted? Call it y; observed in the data plate: {names}")
+    return next(iter(observed.values()))
+
+
+def log_probs(fn: Any) -> Tensor:
+    """log p(class) of a categorical site, averaged over draws: (S, n, C)."""
+    values = fn.log_probs if hasattr(fn, "log_probs") else fn.logits.log_softmax(-1)
+    values = values.flatten(0, -4) if values.dim() > 3 else values.unsqueeze(0)
+    return values.logsumexp(0) - math.log(values.shape[0])
+
+
+def over_draws(values: Tensor) -> Tensor:
+    """(..., S, n) -> (K, S, n)."""
+    return values.flatten(0, -3) if values.dim() > 2 else values.unsqueeze(0)
+
+
+def predictive_terms(site: Site, y: Tensor, task: str) -> list[Tensor]:
+    """What a response site says of targets (S, n), examples in the last dimension but those of a class."""
+    if task == "classification":
+        return [log_probs(site.fn).mT]  # (S, C, n)
+    fn = site.fn
+    spread = [over_draws(fn.stddev)] if isinstance(fn, Normal) else []
+    return [over_draws(fn.mean), over_draws(fn.log_prob(y)), *spread]  # (K, S, n)
+
+
+def site_rows(parts: Sequence[Sequence[Tensor]], batch: Batch, task: str) -> dict[str, Tensor]:
+    """Metrics per row of what was said of the pieces of a batch, one after the other."""
+    whole = [torch.cat(same, -1) if len(same) > 1 else same[0] for same in zip(*parts, strict=True)]
+    if task == "classification":
+        return classification_rows(whole[0].mT, batch.y, batch.mask)
+    mean, log_density, *spread = whole
+    return regression_rows(mean, spread[0] if spread else None, log_density, batch.y, batch.mask)

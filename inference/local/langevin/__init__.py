@@ -1,0 +1,1 @@
+"""Langevin dynamics on a client's latents."""

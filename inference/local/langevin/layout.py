@@ -1,0 +1,28 @@
+"""How values of chains lie in memory."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def event_first(v: Tensor) -> Tensor:
+    """The same, but a few numbers of an event lie far from each other, and those of all rows and chains side by side.
+
+    Sums over the event, and what is broadcast along it, are then several times as fast.
+    """
+    return v.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
+def columns_of(v: Tensor) -> Tensor:
+    """(C, S, 1, *event) -> (C, S, e, 1)."""
+    return v.flatten(2).unsqueeze(-1)
+
+
+def like_event(each: Tensor, like: Tensor) -> Tensor:
+    """(C, S) beside (C, S, 1, *event)."""
+    return each.view(*each.shape, *[1] * (like.dim() - 2))
+
+
+def sum_over_event(terms: Tensor) -> Tensor:
+    """(C, S, 1, ...) -> (C, S)."""
+    return terms.flatten(2).sum(2)

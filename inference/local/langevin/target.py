@@ -1,0 +1,120 @@
+"""The density that chains move in, on the real line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.distributions import biject_to
+from torch.distributions.transforms import Transform
+
+from hierfl.errors import UserError
+from hierfl.federation import Batch
+from hierfl.noise import ClientNoise
+from hierfl.plates import FrozenFeatures, Restrict, draw_with
+
+from ...clients.chunk import ClientChunk
+from ...objective.log_joint import log_joint
+from ...state import State
+from .layout import sum_over_event
+from .names import kept_as
+
+#: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
+Density = Callable[[State], tuple[Tensor, State]]
+
+
+class Target:
+    """The restricted log joint of some rows as a function of real numbers, and the way there and back.
+
+    Beside a metric R R^T of a latent z the real numbers are u with z = R u (or m + R u), on which a step without a
+    preconditioner is one in that metric.
+
+    Args:
+        chunk: the rows.
+        metric: names R; None for 1.
+        centre: names m; None for 0.
+    """
+
+    def __init__(self, chunk: ClientChunk, metric: str | None = None, centre: str | None = None) -> None:
+        self.chunk, self.values = chunk, chunk.view
+        self.root = chunk.values[metric].squeeze(1) if metric else None  # (S, e, e)
+        self.centre = chunk.values[centre] if centre else None  # (S, 1, e)
+        self._maps: dict[str, Transform] = {}
+
+    def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
+        """Where the chains begin: (C, S, 1, *event)."""
+        last: State = {}
+        if start == "last":
+            last = {k: self.chunk.values[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
+        drawn: State = {}
+
+        def from_prior(name: str, fn: object, in_data: bool) -> Tensor:
+            value = draw_with(noise)(f"{name}/prior", fn, in_data)
+            drawn[name] = value.expand(noise.particles, *value.shape[-2 - len(fn.event_shape) :])  # type: ignore[attr-defined]
+            return drawn[name]
+
+        with torch.no_grad(), Restrict(self.values, latents=last, draw=from_prior) as seen:
+            self.chunk.method.model(self.chunk.federation.template(len(self.chunk.clients)))
+        for name in names:
+            site = seen.sites.get(name)
+            if site is None or site.kind != "latent" or not site.per_client or site.per_example:
+                raise UserError(f"Langevin moves latents of the client plate, and {name!r} is none")
+            self._maps[name] = biject_to(site.fn.support)
+        if drawn.keys() - set(names):
+            raise UserError(f"latent {sorted(drawn.keys() - set(names))[0]!r} of the model is moved by no step")
+        begin = drawn if start == "prior" else last
+        real = {k: self._maps[k].inv(begin[k]).detach() for k in names}
+        if self.centre is not None and any(not torch.equal(real[k], begin[k]) for k in names):
+            raise UserError(f"a log joint is not quadratic in a latent with constraints, such as {names[0]!r}")
+        return {k: self._plain(v) for k, v in real.items()}
+
+    def constrained(self, u: Mapping[str, Tensor]) -> State:
+        """Back to where the model lives."""
+        return {k: self._maps[k](self._real(v)) for k, v in u.items()}
+
+    def _real(self, u: Tensor) -> Tensor:
+        if self.root is None:
+            return u
+        z = turned(self.root, u)
+        return z if self.centre is None else self.centre + z
+
+    def _plain(self, z: Tensor) -> Tensor:
+        if self.root is None:
+            return z
+        gap = z if self.centre is None else z - self.centre
+        rows = gap.flatten(2).transpose(0, 1)  # (S, C, e)
+        found = torch.linalg.solve_triangular(self.root.mT, rows, upper=True, left=False)
+        return found.transpose(0, 1).reshape(z.shape)
+
+    def density(self, batch: Batch, frozen: FrozenFeatures) -> Density:
+        """The log density on the real line and its gradient."""
+
+        def at(u: State) -> tuple[Tensor, State]:
+            leaves = {k: v.detach().requires_grad_() for k, v in u.items()}
+            real = {k: self._real(v) for k, v in leaves.items()}
+            there = {k: self._maps[k](v) for k, v in real.items()}
+            total = log_joint(self.chunk.method, batch, self.values, there, frozen=frozen)
+            for k, z in real.items():
+                jacobian = self._maps[k].log_abs_det_jacobian(z, there[k])
+                total = total + sum_over_event(jacobian)
+            slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
+            return total.detach(), dict(zip(leaves, slopes, strict=True))
+
+        return at
+
+    def expansion(self, name: str, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a quadratic log joint at u = 0: height (S,), gradient (S, 1, e), second derivatives (S, e, e)."""
+        assert self.centre is not None
+        u = torch.zeros_like(self.centre)[None].requires_grad_()  # (1, S, 1, e)
+        height = log_joint(self.chunk.method, batch, self.values, {name: self._real(u)})
+        (slope,) = torch.autograd.grad(height.sum(), u, create_graph=True)
+        lines = [torch.autograd.grad(slope[..., a].sum(), u, retain_graph=True)[0] for a in range(u.shape[-1])]
+        bend = torch.stack(lines, -1)  # (1, S, 1, e, e)
+        return height[0].detach(), slope[0].detach(), bend[0, :, 0].detach()
+
+
+def turned(matrix: Tensor, v: Tensor) -> Tensor:
+    """A matrix of each row (S, e, e) times vectors (C, S, 1, *event)."""
+    rows = v.flatten(2).transpose(0, 1) @ matrix.mT  # (S, C, e)
+    return rows.transpose(0, 1).reshape(v.shape)

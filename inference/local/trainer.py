@@ -1,0 +1,116 @@
+"""One block of values in training: its leaves, its optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hierfl.batch_norm import Norms
+from hierfl.errors import UserError
+from hierfl.federation import Batch
+from hierfl.noise import ClientNoise
+from hierfl.plates import FrozenFeatures, Site
+
+from ..clients.gradients import leaves
+from ..clients.chunk import ClientChunk
+from ..objective.elbo import elbo
+from ..state import State
+from .optimizers import slice_optimizer
+from .svi import SVI, Block
+
+
+def all_leaves(trainers: Sequence[Trainer]) -> State:
+    """All leaves."""
+    return {k: v for trainer in trainers for k, v in trainer.leaves.items()}
+
+
+class Trainer:
+    """One block of values in training: its leaves, its optimiser.
+
+    Args:
+        svi, block: what is trained, and how.
+        chunk: the rows that are.
+        before: what trained them so far, with more rows; None at the beginning.
+    """
+
+    def __init__(self, svi: SVI, block: Block, chunk: ClientChunk, before: Trainer | None = None) -> None:
+        self.svi, self.block, self.method = svi, block, chunk.method
+        self.leaves = leaves(chunk, block.names)
+        self.optimizer: torch.optim.Optimizer | None = None
+        if self.leaves:
+            known = before.optimizer if before is not None else None
+            self.optimizer = slice_optimizer(known, block.optimizer, list(self.leaves.values()), len(chunk.clients))
+
+    def step(
+        self,
+        batches: Sequence[Batch],
+        values: Mapping[str, Tensor],
+        noise: ClientNoise,
+        frozen: FrozenFeatures,
+        latents: Mapping[str, Site] | None,
+    ) -> None:
+        """One step of the optimiser; running statistics follow the batch.
+
+        Args:
+            batches: one, or as many as the direction needs.
+            values: everything that the rows see, the leaves of all blocks among them.
+            noise: at this step.
+            frozen: outputs of networks that do not move.
+            latents: the guide's, where they have been drawn already.
+        """
+        norms = Norms(batches[0].mask, frozen.moving)
+        direction = self.svi.direction
+        if direction is None:
+            # (zero_grad costs more: it calls the profiler)
+            for group in self.optimizer.param_groups if self.optimizer else ():
+                for leaf in group["params"]:
+                    leaf.grad = None
+            loss = self._loss(batches[0], values, noise, frozen, latents, norms)
+            if self.optimizer is not None:
+                loss.backward(inputs=list(self.leaves.values()) if self.svi.then else None)
+        else:
+
+            def gradient(at: Mapping[str, Tensor], number: int) -> State:
+                nonlocal norms
+                batch = batches[number]
+                norms = Norms(batch.mask, frozen.moving)
+                noise.counts = examples_present(batch)
+                leaves = {k: v.detach().requires_grad_() for k, v in at.items()}
+                loss = self._loss(batch, {**values, **leaves}, noise, frozen, None, norms)
+                slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                return {
+                    k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), slopes, strict=True)
+                }
+
+            found = direction(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
+            for name, leaf in self.leaves.items():
+                leaf.grad = found[name].detach()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        for name, new in norms.running.items():
+            values[name].copy_(new.unsqueeze(1))
+
+    def _loss(
+        self,
+        batch: Batch,
+        values: Mapping[str, Tensor],
+        noise: ClientNoise,
+        frozen: FrozenFeatures,
+        latents: Mapping[str, Site] | None,
+        norms: Norms,
+    ) -> Tensor:
+        """Minus the sum of the rows' objectives."""
+        objective = elbo(
+            self.method, batch, values, noise,
+            frozen=frozen, moving=True, latents=latents, norms=norms, terms=self.block.terms,
+        )  # fmt: skip
+        if self.optimizer is not None and not objective.requires_grad:
+            raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
+        return -(objective / batch.n if self.svi.per == "example" else objective).sum()
+
+
+def examples_present(batch: Batch) -> list[int]:
+    """How many examples each row has in a batch."""
+    return [batch.width] * batch.rows if batch.mask is None else batch.mask.sum(1).tolist()

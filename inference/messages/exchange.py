@@ -1,0 +1,114 @@
+"""What a method's clients and its server both know of their messages: groups, rules, forms, pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hierfl.batch_norm import is_statistic
+from hierfl.errors import UserError
+
+from ..clients.chunk import ClientChunk
+from ..server.rules.base import AggregationRule, form_of
+from ..state import State
+from .form import Form, malformed
+from .pipeline import Pipeline, Stage
+
+
+@dataclass(frozen=True)
+class Group:
+    """Some shared values that one rule updates.
+
+    Attributes:
+        rule: makes the message and the update.
+        names: the values.
+        pipeline: what the message passes.
+    """
+
+    rule: AggregationRule
+    names: tuple[str, ...]
+    pipeline: Pipeline
+
+    @property
+    def sends(self) -> bool:
+        """Whether clients send anything for it; or else its values follow from others that the server has."""
+        return getattr(self.rule, "sends", True)
+
+    @cached_property
+    def form(self) -> Form:
+        """What must hold of a message's numbers once it is received."""
+        return self.pipeline.received
+
+
+class Exchange:
+    """A method's aggregation rules, and the shared values that each of them claims.
+
+    Args:
+        rules: {group: rule}, as a method declares them.
+        pipeline: {group: stages}, likewise.
+        expand: from a group to the names of its values, see :meth:`~hierfl.inference.method.base.Method.expand`.
+        shared: the shared values, for their names, shapes and dtypes.
+
+    Raises:
+        UserError: if two rules claim one value, or a rule a value that does not exist.
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, AggregationRule],
+        pipeline: Mapping[str, Sequence[Stage]],
+        expand: Callable[[str, Iterable[str]], tuple[str, ...]],
+        shared: Mapping[str, Tensor],
+    ) -> None:
+        self.groups: dict[str, Group] = {}
+        for name, rule in rules.items():
+            names = expand(name, shared)
+            if rule.sends_gradients and any(map(is_statistic, names)):
+                raise UserError(
+                    f"what is sent of {name!r} are gradients, and batch norm's running statistics have none: "
+                    "another network, or a method that sends weights"
+                )
+            if names:
+                form = form_of(rule, {k: shared[k] for k in names})
+                self.groups[name] = Group(rule, names, Pipeline(pipeline.get(name, ()), names, form))
+        unknown = pipeline.keys() - rules.keys()
+        if unknown:
+            raise UserError(f"pipeline() speaks of {sorted(unknown)[0]!r}, which exchange() does not")
+        claimed = [name for group in self.groups.values() for name in group.names]
+        twice = {name for name in claimed if claimed.count(name) > 1}
+        if twice:
+            raise UserError(f"two aggregation rules claim {sorted(twice)[0]!r}")
+
+    @cached_property
+    def sending(self) -> dict[str, Group]:
+        """The groups for which clients send something."""
+        return {name: group for name, group in self.groups.items() if group.sends}
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of one client's message."""
+        return sum(field.nbytes for group in self.sending.values() for field in group.pipeline.sent.values())
+
+    @torch.no_grad()
+    def messages(self, chunk: ClientChunk) -> dict[str, State]:
+        """What these clients send, {group: {key: (S, ...)}}.
+
+        Raises:
+            UserError: if a rule's message has not the form that the rule declares.
+        """
+        found = {}
+        for name, group in self.sending.items():
+            message = group.rule.message(group.names, chunk)
+            problem = malformed(group.pipeline.form, message, len(chunk.clients), chunk.federation.device)
+            if problem:
+                rule = type(group.rule).__name__
+                raise UserError(
+                    f"{rule}, the aggregation rule of {name!r}, sends what it does not declare: {problem}; "
+                    f"{rule}.form(old) must say what a message holds"
+                )
+            found[name] = group.pipeline.send(message, chunk)
+        return found

@@ -1,0 +1,38 @@
+"""Where every method starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hierfl.networks import Architecture
+from hierfl.noise import generator
+
+from ..state import State
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Where every method starts from with this network and seed, so that comparisons are of the methods alone.
+
+    A network that is cut into encoder and base starts from other weights than the same in one piece.
+
+    Attributes:
+        base: fresh weights of the base network (and of the encoder, where there is one), {name: (*shape)}.
+        head: standard normals, one for each of the head's parameters, (d,); float64.
+        rng: for anything else that a method starts with.
+    """
+
+    base: State
+    head: Tensor
+    rng: torch.Generator
+
+    @classmethod
+    def of(cls, network: Architecture, seed: int) -> InitialWeights:
+        """The start that belongs to a seed."""
+        head = torch.randn(network.head.d, generator=generator(seed, "initial head"), dtype=torch.float64)
+        base = {k: v for net in network.networks for k, v in net.init(generator(seed, f"initial {net.name}")).items()}
+        return cls(base, head, generator(seed, "initial values"))

@@ -1,0 +1,132 @@
+"""A method's settings: fields that say what they mean and in which range they lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hierfl.errors import UserError, unknown
+
+from ..checks import MOST
+
+from .base import Method
+
+#: numbers of settings become single precision in most fits
+SINGLE = torch.finfo(torch.float32)
+
+
+def setting(
+    default: Any,
+    about: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    unless: Mapping[str, Collection[Any]] | None = None,
+    scale_of: Collection[str] = (),
+) -> Any:
+    """A field of a method's settings.
+
+    Args:
+        default: its value where nothing is said.
+        about: what it means.
+        above, at_least, below: the range it must lie in.
+        unless: values of other settings under which it changes nothing; a range for all from a number on.
+        scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen anew for each.
+    """
+    limits = {"above": above, "at_least": at_least, "below": below}
+    return field(default=default, metadata={"about": about, **limits, "unless": unless or {}, "scale_of": scale_of})
+
+
+def make_settings(method: type[Method], given: Mapping[str, Any]) -> Any:
+    """The method's settings from values that may be strings (the command line) or already typed (Python, TOML).
+
+    Raises:
+        UserError: for unknown names, values of the wrong type or out of range, or that change nothing beside others.
+    """
+    values = _all_typed(method, given)
+    for f in dataclasses.fields(method.Settings):
+        silent = _silenced(f, values)
+        if silent and values[f.name] != f.default:
+            raise UserError(f"{f.name}={values[f.name]} changes nothing with {silent}")
+    return method.Settings(**{name: values[name] for name in given})
+
+
+def scale_setting(method: type[Method], prior: str) -> str | None:
+    """The setting that says how strongly a prior pulls, if there is one."""
+    found = (f.name for f in dataclasses.fields(method.Settings) if prior in f.metadata.get("scale_of", ()))
+    return next(found, None)
+
+
+def applicable(method: type[Method], given: Mapping[str, Any], rest: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Those of some settings that change something beside the others.
+
+    Args:
+        method: whose.
+        given: the settings.
+        rest: settings that stand beside them, and before them where both name one.
+
+    Raises:
+        UserError: as :func:`make_settings`.
+    """
+    values = _all_typed(method, {**given, **(rest or {})})
+    silent = {f.name for f in dataclasses.fields(method.Settings) if _silenced(f, values)}
+    return {name: value for name, value in given.items() if name not in silent}
+
+
+def _all_typed(method: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings by name, defaults included."""
+    fields = {f.name: f for f in dataclasses.fields(method.Settings)}
+    types = typing.get_type_hints(method.Settings)
+    values = {name: f.default for name, f in fields.items()}
+    for name, value in given.items():
+        if name not in fields:
+            raise unknown(f"setting of {method.name or method.__name__}", name, fields or ["none"])
+        values[name] = _typed(name, value, types[name], fields[name].metadata)
+    return values
+
+
+def _silenced(f: dataclasses.Field[Any], values: Mapping[str, Any]) -> str:
+    """What makes a setting say nothing, as in "prior=flat"; empty if nothing does."""
+    unless = f.metadata.get("unless", {})
+    return next((f"{k}={values[k]}" for k, silent in unless.items() if values[k] in silent), "")
+
+
+def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise unknown(name, value, map(str, choices))
+        return value
+    if kind is bool:
+        words = {"true": True, "false": False}
+        if str(value).lower() not in words:
+            raise UserError(f"{name} must be true or false, not {value!r}")
+        return words[str(value).lower()]
+    if kind is str:
+        return str(value)
+    try:
+        number = float(value)
+        if kind is int and number != int(number):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name} must be a {'whole ' * (kind is int)}number, not {value!r}") from error
+    if not math.isfinite(number):
+        raise UserError(f"{name} must be finite, not {value!r}")
+    if kind is int and abs(number) > MOST:
+        raise UserError(f"{name} must be at most {MOST} in size, not {value}")
+    if abs(number) > SINGLE.max:
+        raise UserError(f"{name} must be at most {SINGLE.max:.2g} in size, not {value}")
+    if limits.get("above") is not None and number <= limits["above"]:
+        raise UserError(f"{name} must be above {limits['above']}, not {value}")
+    if limits.get("at_least") is not None and number < limits["at_least"]:
+        raise UserError(f"{name} must be at least {limits['at_least']}, not {value}")
+    if limits.get("below") is not None and number >= limits["below"]:
+        raise UserError(f"{name} must be below {limits['below']}, not {value}")
+    return kind(number)

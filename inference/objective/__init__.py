@@ -1,0 +1,1 @@
+"""The restricted model: its sites, ELBO and log joint."""

@@ -1,0 +1,47 @@
+"""Guides whose distribution is the same at every step: they are asked once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from hierfl.federation import Batch
+from hierfl.noise import ClientNoise
+from hierfl.plates import Restrict, Site, draw_with
+
+from .joint_model import JointModel
+
+
+class DataAccessed(Exception):
+    """A guide has looked at data."""
+
+
+class DatalessBatch:
+    """A batch without its data: what a guide of the client plate alone needs to know."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.rows, self.row_numbers, self.n = batch.rows, batch.row_numbers, batch.n
+
+    def __getattr__(self, name: str) -> Any:
+        raise DataAccessed(name)
+
+
+def constant_latent(
+    method: JointModel, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise, moving: Collection[str]
+) -> Site | None:
+    """The guide's only latent, if its distribution is the same at every step: it need not be asked again for it.
+
+    It is where the guide asks for no value that moves, looks at no data, and has no other latent on which this one
+    might depend. None otherwise.
+    """
+    with Restrict(values, draw=draw_with(noise)) as seen:
+        try:
+            method.guide(DatalessBatch(batch))  # type: ignore[arg-type]
+        except DataAccessed:
+            return None
+    if len(seen.sites) != 1 or not seen.asked.isdisjoint(moving):
+        return None
+    (site,) = seen.sites.values()
+    return site if site.kind == "latent" and site.per_client else None

@@ -1,0 +1,1 @@
+"""Fitting: rounds, checkpoints, and what is left of them."""

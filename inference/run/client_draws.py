@@ -1,0 +1,97 @@
+"""Draws of some clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from pyro.distributions import ImproperUniform
+from torch import Tensor
+
+from hierfl.chains import Draws
+from hierfl.errors import NotFinite
+
+from ..evaluation.fitted import Fitted
+from ..evaluation.keyed_draws import sample_keyed
+from ..evaluation.response import over_draws, response
+from ..evaluation.trace import chains_of, guide_sites, is_point
+from ..local.langevin.names import STATS, stats_of
+from ..local.langevin.step import Langevin
+
+Groups = dict[str, dict[str, np.ndarray]]
+
+
+def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
+    """Some clients' arrays: posterior and prior (chains, draws, S, *event), the data's (chains, draws, S, n), padded.
+
+    sample_stats, (chains, draws, S), has lp, the log density of the client's latents and data, where the guide is of
+    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.posterior.loo`
+    needs both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
+    (:data:`hierfl.inference.local.langevin.names.STATS`).
+
+    Labels are int16. One chain where the guide is no chain's, and for the prior.
+
+    Raises:
+        NotFinite: for a model that has diverged.
+    """
+    federation, clients = fitted.federation, [fitted.federation.ids[j] for j in rows]
+    batch, noise, parts = federation.batch(rows), fitted.noise(rows, draws, "posterior"), []
+    for number, piece in enumerate(fitted.pieces(batch, draws)):
+        latents, sites = fitted.personal_sites(rows, piece, draws, noise=noise)
+        y, place = response(sites), (number,) if number else ()
+        density = y.fn.log_prob(y.value)
+        density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)
+        fine = over_draws(density).isfinite().all(0).all(-1)
+        if not bool(fine.all()):  # (nor can anything be drawn from it)
+            client = clients[int((~fine).nonzero()[0])]
+            raise NotFinite(f"the model of client {client} says nothing finite of its training data")
+        keys = [(fitted.seed, "posterior_predictive", client, *place) for client in clients]
+        counts = [piece.width] * len(rows) if piece.mask is None else piece.mask.sum(1).tolist()
+        parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, counts)))
+    density, said = (torch.cat(same, -1) for same in zip(*parts, strict=True))
+
+    chains, _ = chains_of(fitted)
+
+    def drawn(value: Tensor, event: int, chains: int = chains) -> np.ndarray:
+        """([K,] S, 1 or n, *event) -> (chains, K / chains, S, 1 or n, *event)."""
+        value = value if value.dim() == 3 + event else value.expand(draws, *value.shape)
+        return value.to(dtype).cpu().numpy().reshape(chains, -1, *value.shape[1:])
+
+    groups: Groups = {"posterior": {}, "prior": {}}
+    personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
+    for name, site in personal.items():
+        groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(3)
+    if personal and not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # (a flat prior cannot)
+        template, purposes = federation.template(len(rows)), [("prior", client) for client in clients]
+        prior = fitted.prior_sites(template, fitted.values(rows), draws, purposes)
+        for name in personal:
+            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(3)
+    stats: dict[str, Tensor] = {}
+    if personal.keys() == latents.keys() and personal and not any(is_point(site.fn) for site in personal.values()):
+        p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())
+        stats["lp"] = p.squeeze(-1) + density.sum(-1)
+        if not any(isinstance(site.fn, Draws) for site in personal.values()):
+            stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
+    groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(3) for k, v in stats.items()}
+    groups["sample_stats"] |= chain_stats(fitted, rows, draws, dtype)
+    predicted = drawn(drawn_y, 0)
+    groups["log_likelihood"] = {"y": drawn(density, 0)}
+    groups["posterior_predictive"] = {
+        "y": predicted.astype(np.int16) if federation.task == "classification" else predicted
+    }
+    return groups
+
+
+def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
+    """What the chains of the method's posterior steps tell of their draws: (chains, draws, S) each; empty without."""
+    held = [fitted.personal[kept] for name in guide_sites(fitted) if (kept := stats_of(name)) in fitted.personal]
+    if not held:
+        return {}
+    chains, _ = chains_of(fitted)
+    some = Draws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
+    told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
+    told["diverging"] = told["diverging"] > 0
+    if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.posterior()):
+        return {"step_size": told["step_size"]}  # (where every step is taken)
+    return told

@@ -1,0 +1,1 @@
+"""Aggregation rules: one file per kind of message."""

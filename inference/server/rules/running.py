@@ -1,0 +1,100 @@
+"""Values that follow others over the rounds: sums of changes, counts, running means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...messages.form import Form, not_negative, values_form
+from .base import AggregationContext
+from ...clients.chunk import ClientChunk
+from ...state import State
+
+
+@dataclass(frozen=True)
+class DeltaSum:
+    """What everybody has is summed up in a shared value, and those who report tell by how much theirs has changed.
+
+    Increments are divided by J: the value stays the mean over all clients of what each has last reported (SCAFFOLD's
+    control variate; Karimireddy et al., ICML 2020, Alg. 1).
+
+    Args:
+        change: of each row, (S, *shape).
+    """
+
+    change: Callable[[ClientChunk], Tensor]
+    sends_gradients: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """A change, which is on the scale of the value or of one."""
+        return values_form(old, scaled=True)
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """The change."""
+        (name,) = names
+        return {name: self.change(chunk)}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Add."""
+        ((name, value),) = old.items()
+        return {name: value + total[name] / context.num_clients}
+
+
+@dataclass(frozen=True)
+class RunningMean:
+    """The mean of another shared value over the rounds so far, from some round on; nobody sends anything.
+
+    Args:
+        of: the other value, as it was before the round's update.
+        burn: so many are left out, the first, as soon as there are others.
+    """
+
+    of: str
+    burn: int = 0
+    sends_gradients: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Nothing."""
+        return {}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """Nothing."""
+        return {}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """A step towards the value."""
+        ((name, value),) = old.items()
+        seen = context.rule_state.get("seen", value.new_zeros(())) + 1  # (rounds that were not void)
+        context.rule_state["seen"] = seen
+        return {name: value + (context.shared[self.of] - value) / (seen - self.burn).clamp_min(1)}
+
+
+@dataclass(frozen=True)
+class CountSum:
+    """The sum of what the clients that report count of their data; a number that nobody speaks of stays.
+
+    Args:
+        counts: what each row tells, (S, *shape), nothing below zero.
+    """
+
+    counts: Callable[[ClientChunk], Tensor]
+    sends_gradients: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Counts, none below zero."""
+        return {name: replace(field, holds=not_negative) for name, field in values_form(old).items()}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """The counts."""
+        (name,) = names
+        return {name: self.counts(chunk)}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Their sum."""
+        ((name, value),) = old.items()
+        return {name: torch.where(total[name] > 0, total[name].to(value), value)}

@@ -1,0 +1,19 @@
+"""Weights of rows and sums."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def times_rows(weight: Tensor, value: Tensor) -> Tensor:
+    """(S,) times (S, *shape)."""
+    return weight.view(-1, *[1] * (value.dim() - 1)) * value
+
+
+def append_dims(weight: Tensor, value: Tensor) -> Tensor:
+    """(*first,) beside (*first, *shape)."""
+    return weight.view(*weight.shape, *[1] * (value.dim() - weight.dim()))
+
+
+def server_step(keep: float, old: Tensor, new: Tensor) -> Tensor:
+    return keep * old + (1 - keep) * new if keep else new
