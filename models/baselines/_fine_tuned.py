@@ -32,7 +32,7 @@ from hierfl.inference.svi import SVI, Likeliest, sgd
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, param, sample
 
-from .whole import Whole, penalty
+from ..whole import Whole, penalty
 
 
 class Pooled(Whole):
