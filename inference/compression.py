@@ -7,7 +7,7 @@ What a client sends is a string of bytes, all equally long; what the server sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -205,3 +205,26 @@ def _unpack(code: Tensor, bits: int, m: int) -> Tensor:
     stream = (code[..., None] >> torch.arange(8, device=code.device, dtype=torch.uint8)) & 1
     each = stream.flatten(1)[:, : m * bits].unflatten(1, (m, bits)).long()
     return (each << torch.arange(bits, device=code.device)).sum(-1)
+
+
+def parse_compressor(spec: str) -> Compressor | None:
+    """What ``quantise:LEVELS`` or ``sparsify:SHARE`` names; None for "none".
+
+    Raises:
+        UserError: for anything else.
+    """
+    if spec == "none":
+        return None
+    kind, _, number = spec.partition(":")
+    makers: dict[str, Callable[[str], Compressor]] = {
+        "quantise": lambda text: Quantise(int(text)),
+        "sparsify": lambda text: Sparsify(float(text)),
+    }
+    if kind in makers:
+        try:
+            return makers[kind](number)
+        except UserError:
+            raise
+        except ValueError:
+            pass  # no number: said below
+    raise UserError(f"compress is none, quantise:LEVELS or sparsify:SHARE, as in quantise:16; not {spec!r}")

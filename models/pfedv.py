@@ -13,7 +13,8 @@ A round: every client trains copies of the encoder g and h_theta (and w), and it
 averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. (Eq. 4 has a sign slip.)
 
 By option a client keeps its batch norm for itself, as FedBN does: the prior's is then its own, as the round begins. Its
-running statistics are those of its own copies, and what is evaluated is the average: bn_refresh_epochs takes them again.
+running statistics are those of its own copies, and what is evaluated is the average: bn_refresh_epochs takes them
+again.
 """
 
 from dataclasses import dataclass

@@ -44,8 +44,8 @@ class PFedVEM(Method):
 
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
             "hierarchical",
-            "prior of the clients' heads: centre w and spread rho_j learned | held at 0 and sigma_0 | none, and a point "
-            "instead of a Gaussian guide",
+            "prior of the clients' heads: centre w and spread rho_j learned | held at 0 and sigma_0 | none, and a "
+            "point instead of a Gaussian guide",
         )
         tau: Literal["both", "uncertainty", "deviation"] = setting(
             "both",

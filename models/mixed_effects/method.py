@@ -43,6 +43,12 @@ class MixedEffects(MixedModel):
     """Random intercepts and slopes, by maximum likelihood, with every client's posterior."""
 
     name = "mixed-effects"
+    about = "mixed models of tables, from a formula"
+    family = "hierarchical"
+    stays = "random effects"
+    sent = "gradients, curvature"
+    message_size = None
+    order = 30
     #: a new client differs from the others: the spread between them belongs to what is said of it (not gaussian: those)
     global_draws = 200
 
@@ -84,7 +90,7 @@ class MixedEffects(MixedModel):
             how["least"] = {"effects.log_sd": (SD_FLOOR * self.first_sd()).log()}
 
         def rate(t: int) -> float:  # Newton steps; then their average, in effect
-            return 1.0 if t <= s.settle else 1 / (t - s.settle + 1)
+            return 1.0 if t <= s.newton_rounds else 1 / (t - s.newton_rounds + 1)
 
         if self.exact:
             return {"effects": Scoring("b", 0, sigma_points=True, rate=rate, **how)}

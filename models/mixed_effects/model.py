@@ -43,21 +43,29 @@ class MixedModel(Method):
         """Where to begin, in units of the response's spread."""
 
         prior: Literal["hierarchical", "fixed"] = setting(
-            "hierarchical", "random effects' spread learned | held at sd_0"
+            "hierarchical", "standard deviations and correlations of random effects: learned | held at sd_0"
         )
-        covariance: Literal["full", "diagonal"] = setting("full", "of a place's random effects")
+        covariance: Literal["full", "diagonal"] = setting(
+            "full", "of a client's random effects: with correlations | without"
+        )
         sd_0: float = setting(
             1.0,
-            "initial sd of random effects: times a gaussian response's, over the column's root mean square",
+            "initial standard deviation of random effects: times a gaussian response's, over the column's root mean "
+            "square",
             above=0,
             scale_of=("fixed",),  # (where it begins, otherwise)
         )
-        noise_0: float = setting(1.0, "initial sd of the residual, times the response's", above=0)
-        chains: int = setting(10, "Metropolis-adjusted Langevin chains per place", at_least=1)
-        steps: int = setting(20, "binomial, poisson: steps of each a round, half of them not used", at_least=2)
-        settle: int = setting(40, "rounds after which the server's steps shrink as 1/t, to average", at_least=1)
-        draws: int = setting(400, "draws of each chain to keep after the last round; 0 for none", at_least=0)
-        thin: int = setting(4, "of so many steps", at_least=1)
+        noise_0: float = setting(1.0, "initial standard deviation of the residual, times the response's", above=0)
+        chains: int = setting(10, "Metropolis-adjusted Langevin chains of each client", at_least=1)
+        steps: int = setting(
+            20, "binomial, poisson: steps of each chain in a round, the first half of them not used", at_least=2
+        )
+        newton_rounds: int = setting(
+            40, "rounds in which the server takes whole Newton steps; later ones shrink as 1/t, which averages",
+            at_least=1,
+        )  # fmt: skip
+        draws: int = setting(400, "draws to keep of each chain after the last round; 0 for none", at_least=0)
+        thin: int = setting(4, "steps of a chain from one of these draws to the next", at_least=1)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if not isinstance(network, Design):
