@@ -476,9 +476,9 @@ def list_methods(
         wide = console.width >= WIDE
         table = _plain("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
         for key, entry in METHODS.items():
-            size = "" if entry.size is None else f"{entry.size:g}"
+            size = "" if entry.message_size is None else f"{entry.message_size:g}"
             about = [entry.about] if wide else []
-            table.add_row(key, entry.family, entry.local, entry.sent, size, *about)
+            table.add_row(key, entry.family, entry.stays, entry.sent, size, *about)
         console.print(table)
         console.print(
             "size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True
@@ -492,7 +492,7 @@ def list_methods(
     if name in METHODS:
         entry = METHODS[name]
         console.print(f"{name}: {entry.about}; {entry.family}", soft_wrap=True)
-        console.print(f"stays with a client: {entry.local}; is sent: {entry.sent}", soft_wrap=True)
+        console.print(f"stays with a client: {entry.stays}; is sent: {entry.sent}", soft_wrap=True)
     for row in describe(loaded.cls):
         table.add_row(*row)
     console.print(table)

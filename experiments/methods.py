@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
 import tomllib
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.resources import files
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, resolve_name, spec_from_file_location
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from hierfl.inference import Method
 
 
+#: the package of the methods that ship
+MODELS = "hierfl.models"
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A method's class and where it comes from.
@@ -35,7 +40,7 @@ class Loaded:
         name: what runs and summaries call it.
         source: its file.
         reference: a registered name, or the absolute path of the file: what finds it again.
-        digest: a fingerprint of the file as it was read.
+        digest: a fingerprint of the file as it was read, and of the files of ours that it builds on.
     """
 
     cls: type[Method]
@@ -53,9 +58,9 @@ def load(reference: str) -> Loaded:
     """
     if reference in METHODS:
         entry = METHODS[reference]
-        module = import_module(f"hierfl.models.{entry.module}")
-        path = Path(str(module.__file__))
-        return Loaded(getattr(module, entry.cls), reference, path, reference, _short(path.read_bytes()))
+        cls: type[Method] = getattr(import_module(entry.module), entry.cls)
+        path = Path(inspect.getfile(cls))
+        return Loaded(cls, reference, path, reference, fingerprint(cls, path.read_bytes()))
     if reference.endswith(".py"):
         path = user_path(reference)
         source = _read(path)
@@ -84,6 +89,7 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
     if reference in METHODS:
         loaded = load(reference)
         _unchanged(loaded.source, loaded.digest, folder, run)
+        _foundation_unchanged(loaded, folder, run)
         return loaded
     if not reference.endswith(".py"):
         return load(reference)  # (an unknown one: says so)
@@ -100,7 +106,9 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
             "--trust-code"
         )
     trust.remember(source)
-    return _from_file(path.resolve(), source)
+    loaded = _from_file(path.resolve(), source)
+    _foundation_unchanged(loaded, folder, run)
+    return loaded
 
 
 def known_class(run: Mapping[str, Any]) -> type[Method] | None:
@@ -112,13 +120,67 @@ def known_class(run: Mapping[str, Any]) -> type[Method] | None:
     if not reference.endswith(".py") or not path.is_file():
         return None
     source = _read(path)
-    same = _short(source) == run["method_digest"]
+    same = _short(source) == own_part(run["method_digest"])
     return _from_file(path.resolve(), source).cls if same and trust.trusted(source) else None
 
 
 def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) -> None:
-    if digest != run["method_digest"]:
+    if own_part(digest) != own_part(run["method_digest"]):
         raise UserError(f"{path} has changed since {folder} was begun; start a new run (or move that one away)")
+
+
+def _foundation_unchanged(loaded: Loaded, folder: Path, run: Mapping[str, Any]) -> None:
+    if loaded.digest != run["method_digest"]:
+        names = ", ".join(path.name for path in foundation(loaded.cls)) or "none now"
+        raise UserError(
+            f"a file of hierfl that {loaded.source} builds on ({names}) has changed since {folder} was begun; start a "
+            "new run (or move that one away)"
+        )
+
+
+def fingerprint(cls: type[Method], source: bytes) -> str:
+    """What tells two versions of a method apart: "OWN", or "OWN-FOUNDATION" where files of ours belong to it.
+
+    OWN is of the file that defines the class, so that it can be checked before that file is run.
+
+    Args:
+        cls: the class.
+        source: the bytes of its file.
+    """
+    files = foundation(cls)
+    if not files:
+        return _short(source)
+    return f"{_short(source)}-{_short(b''.join(trust.digest(path.read_bytes()).encode() for path in files))}"
+
+
+def own_part(digest: str) -> str:
+    """Of a fingerprint, that of the method's own file."""
+    return digest.partition("-")[0]
+
+
+def foundation(cls: type[Method]) -> list[Path]:
+    """The files of ``hierfl.models`` that a method is made of, beside its own.
+
+    Those that its class inherits from, in the order in which Python looks them up, and what these import of
+    ``hierfl.models``, in the order of the imports.
+    """
+    found: dict[str, Path] = {}
+
+    def add(name: str) -> None:
+        if not name.startswith(f"{MODELS}.") or name in found:
+            return
+        module = import_module(name)
+        if hasattr(module, "__path__"):  # (a package says nothing of a method)
+            return
+        found[name] = path = Path(str(module.__file__))
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom):
+                add(resolve_name("." * node.level + (node.module or ""), name.rpartition(".")[0]))
+
+    for base in cls.__mro__:
+        add(base.__module__)
+    found.pop(cls.__module__, None)
+    return list(found.values())
 
 
 def _short(source: bytes) -> str:
@@ -166,7 +228,8 @@ def _from_file(path: Path, source: bytes) -> Loaded:
     if len(leaves) != 1:
         names = ", ".join(cls.__name__ for cls in leaves) or "none"
         raise UserError(f"{path} must define exactly one Method; it defines {names}")
-    return Loaded(leaves[0], leaves[0].name or path.stem, path, str(path), _short(source))
+    cls = leaves[0]
+    return Loaded(cls, cls.name or path.stem, path, str(path), fingerprint(cls, source))
 
 
 def blame(path: Path, error: BaseException) -> str:
@@ -179,7 +242,7 @@ def blame(path: Path, error: BaseException) -> str:
 
 def all_shipped(name: str) -> dict[str, dict[str, Any]]:
     """The settings that ship with a method, by data set."""
-    resource = files("hierfl.models") / "settings" / f"{name}.toml"
+    resource = files(MODELS) / "settings" / f"{name}.toml"
     if not resource.is_file():
         return {}
     return {
@@ -193,7 +256,7 @@ def shipped_settings(name: str, data: str) -> tuple[dict[str, Any], str]:
 
     A file ``hierfl/models/settings/NAME.toml`` has a table for each data set, with a string ``chosen``.
     """
-    resource = files("hierfl.models") / "settings" / f"{name}.toml"
+    resource = files(MODELS) / "settings" / f"{name}.toml"
     if not resource.is_file():
         return {}, ""
     table = dict(tomllib.loads(resource.read_text()).get(data, {}))

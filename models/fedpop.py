@@ -18,25 +18,25 @@ A round, at every client (Alg. 1): M Langevin steps from where the chain last st
 at length, the shared values held.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import torch
 from pyro.distributions import Delta, Normal
-from torch import Tensor
 from torch.optim.lr_scheduler import ExponentialLR
 
-from hierfl.chains import Draws, Energy
+from hierfl.chains import Draws
 from hierfl.errors import UserError
 from hierfl.federation import Batch
-from hierfl.inference.compression import Compressed, Compressor, Quantise, Sparsify
+from hierfl.inference.compression import Compressed, parse_compressor
 from hierfl.inference.exchange import Gradient, SampleWeighted
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, adam, sgd
 from hierfl.plates import clients, data, flat, param, sample
+
+from ._energy_population import energy_names, first_network, populations
 
 #: log sigma is projected above this: a population without any spread is one pooled model
 LEAST_LOG_SIGMA = -7.0
@@ -50,51 +50,83 @@ class FedPop(Method):
     """Gaussian population of heads, Langevin chains at the clients, ascent of the marginal likelihood."""
 
     name = "fedpop"
+    about = "Langevin mixed effects (Kotelevskii et al., NeurIPS 2022)"
+    family = "hierarchical"
+    stays = "draws of the head"
+    sent = "gradients of base and population"
+    message_size = 1.0
+    order = 20
 
     @dataclass(frozen=True)
     class Settings:
         """The paper: M of 1 to 10 stateful, 50 stateless; it leaves the rest open."""
 
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
-            "hierarchical", "mu and sigma learned | held at 0 and sigma_0 | a point guide and no prior"
+            "hierarchical",
+            "population of the clients' heads: mu and sigma learned | held at 0 and sigma_0 | none, and a point "
+            "instead of draws",
         )
         population: Literal["isotropic", "diagonal", "energy"] = setting(
-            "isotropic", "one sigma | one for each number of z | exp(-E(z)), with a second chain", unless=FLAT
+            "isotropic",
+            "sigma is one number | one for each of a head's | the population is exp(-E(z)), with a second chain",
+            unless=FLAT,
         )
         energy_hidden: int = setting(
-            0, "width of the network in E; 0 for none", at_least=0, unless={"population": ("isotropic", "diagonal")}
-        )
-        sigma_0: float = setting(0.3, "initial sigma", above=0, unless=FLAT, scale_of=("hierarchical", "fixed"))
-        w_0: float = setting(0.1, "standard deviation of the initial mu", at_least=0)
-        mu_scale: float = setting(
-            0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,
-            unless=HELD,
+            0, "width of a network in E beside the Gaussian; 0 for none", at_least=0,
+            unless={"population": ("isotropic", "diagonal")},
         )  # fmt: skip
-        base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
-        kernel: Literal["unadjusted", "metropolis"] = setting("unadjusted", "Langevin steps kept | accepted or not")
-        start: Literal["stateful", "stateless"] = setting("stateful", "chains go on | begin in the population")
-        steps: int = setting(10, "M, Langevin steps a round", at_least=1)
-        burn: int = setting(5, "of which so many, the first, are not used", at_least=0)
-        step_size: float = setting(1e-3, "gamma", above=0)
-        precondition: Literal["none", "rms", "fisher", "full"] = setting(
-            "none", "of the steps, learned in burn-in; full is for few numbers"
+        sigma_0: float = setting(
+            0.3, "initial standard deviation of the population", above=0, unless=FLAT,
+            scale_of=("hierarchical", "fixed"),
+        )  # fmt: skip
+        init_scale: float = setting(0.1, "standard deviation of the initial mu, the population's mean", at_least=0)
+        mu_scale: float = setting(
+            0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0, unless=HELD
         )
-        step_batch: int = setting(0, "examples per Langevin step (SGLD); 0 for all", at_least=0)
-        chains: int = setting(1, "chains per client", at_least=1)
-        controls: bool = setting(False, "control variates: gradients with less noise, where z has few numbers")
+        base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
+        kernel: Literal["unadjusted", "metropolis"] = setting(
+            "unadjusted", "Langevin steps are always kept | accepted or rejected"
+        )
+        start: Literal["stateful", "stateless"] = setting(
+            "stateful", "a round's chains go on where they were | begin with a draw from the population"
+        )
+        steps: int = setting(10, "M, Langevin steps of a chain in a round", at_least=1)
+        burn: int = setting(5, "how many of these, the first, are not used", at_least=0)
+        step_size: float = setting(1e-3, "gamma, of the Langevin steps", above=0)
+        precondition: Literal["none", "rms", "fisher", "full"] = setting(
+            "none",
+            "metric of the Langevin steps, learned in burn-in: none | gradients' root mean squares | the Fisher "
+            "information's diagonal | a full matrix, for few numbers",
+        )
+        step_batch: int = setting(0, "examples in a Langevin step (SGLD); 0 for all", at_least=0)
+        chains: int = setting(1, "chains of each client", at_least=1)
+        control_variates: bool = setting(
+            False, "take Monte-Carlo noise out of the gradients that are sent; for heads of few numbers"
+        )
         lr: float = setting(1e-2, "the server's step size for mu and log sigma (Adam)", above=0)
         base_lr: float = setting(3e-3, "the server's step size for the base (Adam)", above=0)
-        memory: float = setting(0.999, "Adam's beta_2: how long it remembers gradients", at_least=0, below=1)
-        lr_decay: float = setting(1.0, "what both are multiplied by after a round, up to 1", above=0)
+        beta2: float = setting(
+            0.999, "beta_2 of the server's Adam: how much of its mean squared gradients stays in a round", at_least=0,
+            below=1,
+        )  # fmt: skip
+        lr_decay: float = setting(1.0, "what both step sizes are multiplied by after every round, up to 1", above=0)
         inner_phi_steps: int = setting(
-            0, "0: send the base's gradients | passes on a copy of the base, to be averaged", at_least=0
+            0, "0: clients send gradients of the base | passes that train a copy of it, to be averaged", at_least=0
         )
-        inner_lr: float = setting(1e-2, "step size of those, on the mean log likelihood", above=0, unless=NO_INNER)
-        inner_batch: int = setting(0, "examples per step of those; 0 for all", at_least=0, unless=NO_INNER)
-        inner_momentum: float = setting(0.0, "of those, forgotten each round", at_least=0, unless=NO_INNER)
-        compress: str = setting("none", "the base's messages: none | quantise:LEVELS | sparsify:SHARE")
-        final_steps: int = setting(1000, "Langevin steps after the last round; 0 for none", at_least=0)
-        final_keep: int = setting(50, "draws of each chain to keep of their later half", at_least=1)
+        inner_lr: float = setting(
+            1e-2, "step size of those passes, on the mean log likelihood", above=0, unless=NO_INNER
+        )
+        inner_batch: int = setting(0, "examples in a minibatch of those; 0 for all", at_least=0, unless=NO_INNER)
+        inner_momentum: float = setting(
+            0.0, "momentum of those passes; every round begins without any", at_least=0, unless=NO_INNER
+        )
+        compress: str = setting(
+            "none", "how messages of the base are compressed: none | quantise:LEVELS | sparsify:SHARE"
+        )
+        final_steps: int = setting(
+            1000, "Langevin steps of each chain after the last round, for clients' posteriors; 0 for none", at_least=0
+        )
+        final_keep: int = setting(50, "draws of each chain to keep of the later half of those", at_least=1)
 
         def __post_init__(self) -> None:
             if self.steps <= self.burn:
@@ -107,13 +139,13 @@ class FedPop(Method):
                 raise UserError("base_decay is a prior that gradients know, and inner_phi_steps sends none of the base")
             if self.precondition != "none" and not self.burn:
                 raise UserError(f"a preconditioner is learned in burn-in: precondition={self.precondition} needs burn")
-            if self.controls and (self.prior == "flat" or self.inner_phi_steps):
-                raise UserError("controls need a chain's draws and messages that are gradients")
-            if self.population == "energy" and (self.prior != "hierarchical" or self.controls):
+            if self.control_variates and (self.prior == "flat" or self.inner_phi_steps):
+                raise UserError("control_variates need a chain's draws and messages that are gradients")
+            if self.population == "energy" and (self.prior != "hierarchical" or self.control_variates):
                 raise UserError("population=energy is learned, and has no control variates: prior=hierarchical")
             if self.lr_decay > 1:
                 raise UserError(f"lr_decay must be at most 1, not {self.lr_decay}")
-            compressor(self.compress)
+            parse_compressor(self.compress)
 
     @property
     def sampled(self) -> bool:
@@ -129,21 +161,12 @@ class FedPop(Method):
         s, d = self.settings, len(start.head)
         if not self.sampled:
             return start.base
-        mu = s.w_0 * start.head if s.prior == "hierarchical" else torch.zeros_like(start.head)
+        mu = s.init_scale * start.head if s.prior == "hierarchical" else torch.zeros_like(start.head)
         sigma = torch.full((d if s.population == "diagonal" else 1,), s.sigma_0, dtype=torch.float64)
-        return {"mu": mu, "log_sigma": sigma.log(), **self.first_energy(start), **start.base}
-
-    def first_energy(self, start: Start) -> State:
-        """The network in E: small weights, so that the population begins as the gaussian one."""
-        s, d = self.settings, len(start.head)
-        if not s.energy_hidden:
-            return {}
-        inside = torch.randn((s.energy_hidden, d), generator=start.rng, dtype=torch.float64) / d**0.5
-        zeros = torch.zeros(s.energy_hidden, dtype=torch.float64)
-        return {"energy.inside": inside, "energy.shift": zeros, "energy.outside": zeros}
+        return {"mu": mu, "log_sigma": sigma.log(), **first_network(s.energy_hidden, start), **start.base}
 
     def personal(self, start: Start) -> State:
-        s, mu = self.settings, self.settings.w_0 * start.head
+        s, mu = self.settings, self.settings.init_scale * start.head
         if not self.sampled:
             return {"z_point": mu}
         names = ("z_draws", "z_new_draws") if self.second_chain else ("z_draws",)
@@ -156,13 +179,11 @@ class FedPop(Method):
             mu = sample("mu", Normal(torch.zeros(net.head.d), scale).to_event(1) if scale else flat(net.head.d))
             population = Normal(mu, param("log_sigma").exp()).to_event(1)
         if self.second_chain:
-            draws, values = param("z_new_draws"), {k: param(k) for k in self.energy_names}
-            held = {k: v.detach() for k, v in values.items()}
-            population = Energy(partial(energy, mu, values), draws)
-            nobody = Energy(partial(energy, mu.detach(), held), draws, learns=False)
+            values = {k: param(k) for k in energy_names(self.settings.energy_hidden)}
+            population, no_client = populations(mu, values, param("z_new_draws"))
         with clients(batch):
             if self.second_chain:
-                sample("z_new", nobody)  # a client that does not exist; it learns nothing of the shared values
+                sample("z_new", no_client)  # a client that does not exist; it learns nothing of the shared values
             z = sample("z", population)  # (K, S, 1, d)
             with data(batch):
                 sample("y", net.likelihood(net.head(z, net.base(batch.x))), obs=batch.y)
@@ -173,12 +194,6 @@ class FedPop(Method):
             sample("z", q)
             if self.second_chain:
                 sample("z_new", Draws(param("z_new_draws"), 1))
-
-    @property
-    def energy_names(self) -> tuple[str, ...]:
-        """What E is made of, beside mu."""
-        network = ("energy.inside", "energy.shift", "energy.outside") if self.settings.energy_hidden else ()
-        return ("log_sigma", *network)
 
     def moved(self) -> list[str]:
         """What the chains move."""
@@ -205,18 +220,18 @@ class FedPop(Method):
     def exchange(self) -> dict[str, Rule]:
         s, kept = self.settings, (self.settings.steps - self.settings.burn) * self.settings.chains
         schedule = partial(ExponentialLR, gamma=s.lr_decay) if s.lr_decay < 1 else None
-        latent = "z" if s.controls else None
+        latent = "z" if s.control_variates else None
         base: Rule = SampleWeighted()
         if not s.inner_phi_steps:
             # Adam adds the decay times the weights to the gradient: the gradient of that prior
-            base = Gradient(adam(s.base_lr, s.base_decay, s.memory), kept, schedule, None, latent)
-        squeeze = compressor(s.compress)
+            base = Gradient(adam(s.base_lr, s.base_decay, s.beta2), kept, schedule, None, latent)
+        squeeze = parse_compressor(s.compress)
         rules: dict[str, Rule] = {"base": Compressed(base, squeeze) if squeeze else base}
         if s.prior == "hierarchical":
-            rules["mu"] = Gradient(adam(s.lr, memory=s.memory), kept, schedule, None, latent)
-            rules["log_sigma"] = Gradient(adam(s.lr, memory=s.memory), kept, schedule, _spread, latent)
+            rules["mu"] = Gradient(adam(s.lr, memory=s.beta2), kept, schedule, None, latent)
+            rules["log_sigma"] = Gradient(adam(s.lr, memory=s.beta2), kept, schedule, _spread, latent)
         if s.energy_hidden:
-            rules["energy"] = Gradient(adam(s.lr, memory=s.memory), kept, schedule)
+            rules["energy"] = Gradient(adam(s.lr, memory=s.beta2), kept, schedule)
         return rules
 
     def posterior(self) -> list[LocalStep]:
@@ -246,43 +261,5 @@ class FedPop(Method):
         return self.settings.prior == "hierarchical"
 
 
-def energy(mu: Tensor, values: State, z: Tensor) -> Tensor:
-    """E(z), (*shape, d) to (*shape).
-
-    Args:
-        mu: (d,) or rows (S, 1, d).
-        values: log_sigma, and where E has a network its weights, shared (*shape) or rows (S, 1, *shape).
-        z: (*shape, d).
-    """
-    height = 0.5 * ((z - mu) / values["log_sigma"].exp()).square().sum(-1)
-    if "energy.inside" not in values:
-        return height
-    seen = torch.tanh((values["energy.inside"] @ z.unsqueeze(-1)).squeeze(-1) + values["energy.shift"])
-    return height + (seen * values["energy.outside"]).sum(-1)
-
-
 def _spread(values: State) -> State:
     return {k: v.clamp_min(LEAST_LOG_SIGMA) for k, v in values.items()}
-
-
-def compressor(spec: str) -> Compressor | None:
-    """What ``quantise:LEVELS`` or ``sparsify:SHARE`` names; None for "none".
-
-    Raises:
-        UserError: for anything else.
-    """
-    if spec == "none":
-        return None
-    kind, _, number = spec.partition(":")
-    makers: dict[str, Callable[[str], Compressor]] = {
-        "quantise": lambda text: Quantise(int(text)),
-        "sparsify": lambda text: Sparsify(float(text)),
-    }
-    if kind in makers:
-        try:
-            return makers[kind](number)
-        except UserError:
-            raise
-        except ValueError:
-            pass  # no number: said below
-    raise UserError(f"compress is none, quantise:LEVELS or sparsify:SHARE, as in quantise:16; not {spec!r}")

@@ -13,7 +13,8 @@ A round: every client trains copies of the encoder g and h_theta (and w), and it
 averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. (Eq. 4 has a sign slip.)
 
 By option a client keeps its batch norm for itself, as FedBN does: the prior's is then its own, as the round begins. Its
-running statistics are those of its own copies, and what is evaluated is the average: refresh takes them anew.
+running statistics are those of its own copies, and what is evaluated is the average: bn_refresh_epochs takes them
+again.
 """
 
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ class PFedV(Method):
     """Latent features; everything shared but the last layer."""
 
     name = "pfedv"
+    about = "latent features, encoders as guides (Mou et al., ICANN 2023)"
+    family = "hierarchical"
+    stays = "last layer"
+    sent = "encoder, base"
+    message_size = 1.97
+    order = 40
     latent = True
 
     @dataclass(frozen=True)
@@ -45,33 +52,35 @@ class PFedV(Method):
         """The paper: alpha 0.5, one epoch of SGD 0.01 with batches of 32; it leaves the rest open."""
 
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
-            "hierarchical", "of z: the encoder as broadcast | N(0, I) | none, and z a point"
+            "hierarchical",
+            "prior of the latent features z: the encoder as broadcast | N(0, I) | none, and z is a point",
         )
         alpha: float = setting(
-            0.5, "weight of the KL divergence", above=0, unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed")
-        )
+            0.5, "weight of the KL divergence of z from its prior", above=0, unless={"prior": ("flat",)},
+            scale_of=("hierarchical", "fixed"),
+        )  # fmt: skip
         kl: Literal["sum", "mean"] = setting(
-            "mean", "of the KL over z's numbers (the paper does not say)", unless={"prior": ("flat",)}
-        )
+            "mean", "the KL is summed | averaged over the numbers of z (the paper does not say)",
+            unless={"prior": ("flat",)},
+        )  # fmt: skip
         prior_norm: Literal["batch", "running"] = setting(
-            "batch",
-            "of the prior: batch norm goes by the client's batches | the broadcast statistics",
+            "batch", "batch norm inside the prior's encoder: by the client's batches | by the broadcast statistics",
             unless={"prior": ("fixed", "flat")},
+        )  # fmt: skip
+        epochs: int = setting(1, "passes through a client's data in a round", at_least=0)
+        lr: float = setting(1e-2, "step size of the clients, on the mean over examples", above=0)
+        batch: int = setting(32, "examples in a minibatch", at_least=1)
+        momentum: float = setting(0.0, "momentum of the clients' steps; every round begins without any", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the last layer's initial weights", at_least=0)
+        local_norm: Literal["nothing", "statistics", "all"] = setting(
+            "nothing", "what of batch norm each client has for itself: nothing | running statistics | its weights, too"
         )
-        epochs: int = setting(1, "epochs a round", at_least=0)
-        lr: float = setting(1e-2, "step size, on the mean over examples", above=0)
-        batch: int = setting(32, "examples per step", at_least=1)
-        momentum: float = setting(0.0, "forgotten each round", at_least=0)
-        w_0: float = setting(0.1, "standard deviation of the initial last layer", at_least=0)
-        keeps: Literal["nothing", "statistics", "all"] = setting(
-            "nothing", "of batch norm that stays with the client: nothing | running statistics | its weights, too"
-        )
-        refresh: int = setting(
-            0, "epochs after the last round that move kept statistics on, under the averaged weights",
-            at_least=0, unless={"keeps": ("nothing",)},
+        bn_refresh_epochs: int = setting(
+            0, "after the last round: passes through a client's data that update its own running statistics under the "
+            "averaged weights", at_least=0, unless={"local_norm": ("nothing",)},
         )  # fmt: skip
         sd_min: float = setting(
-            0.0, "least standard deviation of z, of prior and guide (the paper: none)", at_least=0,
+            0.0, "least standard deviation of z, in prior and guide (the paper: none)", at_least=0,
             unless={"prior": ("flat",)},
         )  # fmt: skip
 
@@ -80,13 +89,13 @@ class PFedV(Method):
             raise UserError(f"{self.name} needs latent features: architecture(spec, federation, latent=True)")
         super().__init__(network, **settings)
         self.encoder, self.sent = network.encoder, network.encoder.broadcast(self.settings.prior_norm)
-        self.kept = sorted(network.norms(self.settings.keeps))
+        self.kept = sorted(network.norms(self.settings.local_norm))
 
     def shared(self, start: Start) -> State:
         return {k: v for k, v in start.base.items() if k not in self.kept}  # encoder and base
 
     def personal(self, start: Start) -> State:
-        return {"w_j_point": self.settings.w_0 * start.head, **self.norms(start)}
+        return {"w_j_point": self.settings.init_scale * start.head, **self.norms(start)}
 
     def norms(self, start: Start) -> State:
         """A client's own batch norm, and the encoder's once more, for the prior."""
@@ -155,7 +164,7 @@ class PFedV(Method):
 
     def posterior(self) -> list[LocalStep]:
         s = self.settings
-        return [running_statistics(self.kept, s.refresh, s.batch)] if s.refresh else []
+        return [running_statistics(self.kept, s.bn_refresh_epochs, s.batch)] if s.bn_refresh_epochs else []
 
     def adaptation(self) -> list[LocalStep]:
         return [self.sgd("w_j_point", *self.kept), *self.hold()]
@@ -191,9 +200,15 @@ class FedV(PFedV):
     """The last layer is shared, too."""
 
     name = "fedv"
+    about = "pFedV with a shared last layer"
+    family = "hierarchical"
+    stays = "nothing"
+    sent = "encoder, base, last layer"
+    message_size = 1.99
+    order = 50
 
     def shared(self, start: Start) -> State:
-        return {"w": self.settings.w_0 * start.head, **super().shared(start)}
+        return {"w": self.settings.init_scale * start.head, **super().shared(start)}
 
     def personal(self, start: Start) -> State:
         return self.norms(start)

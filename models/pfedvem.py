@@ -30,6 +30,12 @@ class PFedVEM(Method):
     """Hierarchical Gaussian prior on the heads, mean-field Gaussian guide, averaged base."""
 
     name = "pfedvem"
+    about = "confidence-aware variational EM (Zhu et al., CVPR 2023)"
+    family = "hierarchical"
+    stays = "q(head), rho"
+    sent = "head, confidence, base"
+    message_size = 1.0
+    order = 10
     copies = ("base",)  # a client predicts with the base it has just trained
 
     @dataclass(frozen=True)
@@ -37,30 +43,40 @@ class PFedVEM(Method):
         """Published grid: step sizes {1e-2, 1e-3, 1e-4}, sigma_0^2 {1, 0.1, 0.01}, head epochs {5, 10, 20}."""
 
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
-            "hierarchical", "w and rho_j learned | held at 0 and sigma_0 | a point guide and no prior"
+            "hierarchical",
+            "prior of the clients' heads: centre w and spread rho_j learned | held at 0 and sigma_0 | none, and a "
+            "point instead of a Gaussian guide",
         )
         tau: Literal["both", "uncertainty", "deviation"] = setting(
-            "both", "what confidence is made of (Tables 2, 3)", unless={"prior": ("fixed", "flat")}
+            "both",
+            "what a client's confidence is made of: its posterior's variance and its distance from w | the variance "
+            "alone | the distance alone (Tables 2, 3)",
+            unless={"prior": ("fixed", "flat")},
         )
         sigma_0: float = setting(
-            0.1, "initial sigma_j and rho_j", above=0, unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed")
+            0.1, "initial standard deviation of each head weight, in guide (sigma_j) and prior (rho_j)", above=0,
+            unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed"),
+        )  # fmt: skip
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+        head_epochs: int = setting(10, "R, full-batch gradient steps on the head in a round", at_least=0)
+        head_lr: float = setting(1e-4, "step size of the head, on the objective summed over examples", above=0)
+        base_epochs: int = setting(5, "E, passes through a client's data that train the base in a round", at_least=0)
+        base_lr: float = setting(1e-3, "step size of the base, on the mean over examples", above=0)
+        base_batch: int = setting(10, "B, examples in a minibatch of the base's training", at_least=1)
+        momentum: float = setting(0.9, "momentum of head and base steps; every round begins without any", at_least=0)
+        particles: int = setting(5, "K, draws of a head over which a step's gradient is averaged", at_least=1)
+        server_lr: float = setting(
+            1.0,
+            "how far the server moves w and the base to the clients' means: 1 replaces them, 0.5 goes half way",
+            above=0,
         )
-        w_0: float = setting(0.1, "standard deviation of the initial w", at_least=0)
-        head_epochs: int = setting(10, "R, full-batch gradient steps on the head", at_least=0)
-        head_lr: float = setting(1e-4, "step size of the head, on the summed objective", above=0)
-        base_epochs: int = setting(5, "E, epochs of the base", at_least=0)
-        base_lr: float = setting(1e-3, "step size of the base, on the mean objective", above=0)
-        base_batch: int = setting(10, "B, examples per step of the base", at_least=1)
-        momentum: float = setting(0.9, "of both phases, forgotten each round", at_least=0)
-        particles: int = setting(5, "K, draws of w_j per step", at_least=1)
-        beta: float = setting(0.0, "how much of w and the base the server keeps", at_least=0, below=1)
 
     def shared(self, start: Start) -> State:
-        w = {"hierarchical": self.settings.w_0 * start.head, "fixed": torch.zeros_like(start.head)}
+        w = {"hierarchical": self.settings.init_scale * start.head, "fixed": torch.zeros_like(start.head)}
         return {**({} if self.settings.prior == "flat" else {"w": w[self.settings.prior]}), **start.base}
 
     def personal(self, start: Start) -> State:
-        mu = self.settings.w_0 * start.head
+        mu = self.settings.init_scale * start.head
         if self.settings.prior == "flat":
             return {"mu": mu}
         sigma_0 = torch.tensor([self.settings.sigma_0], dtype=torch.float64)
@@ -84,16 +100,15 @@ class PFedVEM(Method):
         with clients(batch):
             sample("w_j", q.to_event(1))
 
-    def confidence(self, v: State) -> torch.Tensor:
+    def update_rho(self, v: State) -> torch.Tensor:
+        """rho_j = tau_j^(-1/2) by Eq. 8, (S, 1, 1)."""
         # gradient steps cannot follow a prior that is tighter than they are long: tau is at most 1 / head_lr
         floor = max(RHO_FLOOR, self.settings.head_lr**0.5)
-        return closed_form_rho(
-            v["mu"], softplus(v["pi"]), v["w"], v["rho"], terms=self.settings.tau, floor=floor
-        )  # Eq. 8
+        return closed_form_rho(v["mu"], softplus(v["pi"]), v["w"], v["rho"], terms=self.settings.tau, floor=floor)
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        rho = [ClosedForm("rho", self.confidence)] if s.prior == "hierarchical" else []
+        rho = [ClosedForm("rho", self.update_rho)] if s.prior == "hierarchical" else []
         heads = ["mu"] if s.prior == "flat" else ["mu", "pi"]
         head = SVI(heads, s.head_epochs, sgd(s.head_lr, s.momentum), particles=s.particles)
         base = SVI(
@@ -108,8 +123,8 @@ class PFedVEM(Method):
 
     def exchange(self) -> dict[str, Rule]:
         s = self.settings
-        w = {"w": ConfidenceWeighted("mu", "rho", keep=s.beta)} if s.prior == "hierarchical" else {}
-        return {**w, "base": SampleWeighted(keep=s.beta)}
+        w = {"w": ConfidenceWeighted("mu", "rho", keep=1 - s.server_lr)} if s.prior == "hierarchical" else {}
+        return {**w, "base": SampleWeighted(keep=1 - s.server_lr)}
 
     def newcomer(self, personal: State, initial: State) -> State:
         return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population

@@ -38,7 +38,7 @@ from hierfl.plates import clients, data, flat, mask, param, sample
 
 #: torch's own for a matrix of 512 x 512 numbers in single precision
 CUTOFF = 6e-5
-#: where there are no centroids, where nobody sends them, where nobody looks at a covariance
+#: where there are no centroids, where they are not sent, where no covariance is taken
 FREE: dict[str, tuple[str, ...]] = {"prior": ("flat",)}
 UNSENT = {"prior": ("fixed", "flat")}
 UNSEEN = {**UNSENT, "precision": ("count", "equal")}
@@ -48,37 +48,47 @@ class PFedVMP(Method):
     """Shared base, personal heads, and centroids of features as messages."""
 
     name = "pfedvmp"
+    about = "feature centroids by message passing (anonymous)"
+    family = "hierarchical"
+    stays = "head"
+    sent = "base, centroids' factors"
+    message_size = 2.28
+    order = 60
 
     @dataclass(frozen=True)
     class Settings:
         """The paper: one epoch of SGD 0.01 with batches of 10, alpha 1; xi 50, of a scale that it does not state."""
 
         prior: Literal["hierarchical", "fixed", "flat"] = setting(
-            "hierarchical", "of features: centroids that clients agree on | centroids at zero | none (FedPer)"
+            "hierarchical",
+            "of features: around centroids of classes that clients agree on | around zero | none (FedPer)",
         )
         precision: Literal["full", "diagonal", "count", "equal"] = setting(
-            "full", "of a client's centroid: Eq. 11 | its variances alone | n_jk I (pFedVMP-avg) | I", unless=UNSENT
+            "full",
+            "how a client's centroid is weighed: by its features' covariance, Eq. 11 | their variances alone | its "
+            "number of examples (pFedVMP-avg) | all alike",
+            unless=UNSENT,
         )
         xi: float = setting(
-            50.0,
-            "weight of the squared distance to the centroid",
-            above=0,
-            unless=FREE,
-            scale_of=("hierarchical", "fixed"),
+            50.0, "how strongly features are pulled to their class's centroid: weight of the squared distance", above=0,
+            unless=FREE, scale_of=("hierarchical", "fixed"),
+        )  # fmt: skip
+        distance: Literal["mean", "sum"] = setting(
+            "mean", "the squared distance that xi weighs is a mean | a sum over features", unless=FREE
         )
-        distance: Literal["mean", "sum"] = setting("mean", "over features, of the squares that xi weighs", unless=FREE)
-        alpha: float = setting(1.0, "added to the precision of a client's centroid", above=0, unless=UNSEEN)
+        alpha: float = setting(1.0, "added to the precision of a client's centroid, times I", above=0, unless=UNSEEN)
         cutoff: float = setting(
             CUTOFF, "variances below this share of the largest count as zero", above=0, below=1, unless=UNSEEN
         )
         prior_precision: float = setting(
-            0.0, "of N(0, I / .), a factor of the centroids more; 0 for none", at_least=0, unless=UNSENT
-        )
-        epochs: int = setting(1, "epochs a round", at_least=0)
-        lr: float = setting(1e-2, "step size, on the mean over examples", above=0)
-        batch: int = setting(10, "examples per step", at_least=1)
-        momentum: float = setting(0.0, "forgotten each round", at_least=0)
-        w_0: float = setting(0.1, "standard deviation of the initial head", at_least=0)
+            0.0, "precision of one more factor N(0, I / precision) of every centroid; 0 for none", at_least=0,
+            unless=UNSENT,
+        )  # fmt: skip
+        epochs: int = setting(1, "passes through a client's data in a round", at_least=0)
+        lr: float = setting(1e-2, "step size of the clients, on the mean over examples", above=0)
+        batch: int = setting(10, "examples in a minibatch", at_least=1)
+        momentum: float = setting(0.0, "momentum of the clients' steps; every round begins without any", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.noise is not None:
@@ -93,7 +103,7 @@ class PFedVMP(Method):
         return {"centroids": centroids, "counts": centroids.new_zeros(self.classes), **start.base}
 
     def personal(self, start: Start) -> State:
-        return {"w_j_point": self.settings.w_0 * start.head}
+        return {"w_j_point": self.settings.init_scale * start.head}
 
     @property
     def spread(self) -> float:

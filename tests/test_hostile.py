@@ -51,7 +51,7 @@ def setting(luck: random.Random, folder: Path) -> tuple[str, ...]:
     import importlib
 
     name = luck.choice(list(METHODS))
-    cls = getattr(importlib.import_module(f"hierfl.models.{METHODS[name].module}"), METHODS[name].cls)
+    cls = getattr(importlib.import_module(METHODS[name].module), METHODS[name].cls)
     fields = vars(make_settings(cls, {})) or {"none": 0}
     some = () if cls.tabular else SMALL
     return ("run", name, *some, *RUN, "--set", f"{luck.choice(list(fields))}={luck.choice(WORDS)}")

@@ -393,7 +393,7 @@ def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architectur
     assert (fitted(FedPer(net), small, 2).shared["base.1.weight"] - avg.shared["base.1.weight"]).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if entry.size is not None])
+@pytest.mark.parametrize("name", [name for name, entry in METHODS.items() if entry.message_size is not None])
 def test_what_the_list_of_methods_says_of_messages(name: str) -> None:
     """What is sent relative to FedAvg, for mlp:100 on 28x28 images of ten classes; and that something is, if so."""
     y = np.arange(20) % 10
@@ -406,5 +406,5 @@ def test_what_the_list_of_methods_says_of_messages(name: str) -> None:
         ready.step()
         sent.append(ready.server.bytes)
     entry = METHODS[name]
-    assert round(sent[0] / sent[1], 2) == entry.size
+    assert round(sent[0] / sent[1], 2) == entry.message_size
     assert (entry.sent == "nothing") == (sent[0] == 0)

@@ -7,6 +7,7 @@ What a client sends is a string of bytes, all equally long; what the server sums
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,3 +126,26 @@ class Sparsify:
         # (bytes that no encoder wrote may name places beyond the last)
         places = unpack_bits(code[:, k * dtype.itemsize :], index_bits(d), k).clamp_max(d - 1)
         return torch.zeros((len(code), d), dtype=dtype, device=code.device).scatter_(1, places, values * (d / k))
+
+
+def parse_compressor(spec: str) -> Compressor | None:
+    """What ``quantise:LEVELS`` or ``sparsify:SHARE`` names; None for "none".
+
+    Raises:
+        UserError: for anything else.
+    """
+    if spec == "none":
+        return None
+    kind, _, number = spec.partition(":")
+    makers: dict[str, Callable[[str], Compressor]] = {
+        "quantise": lambda text: Quantise(int(text)),
+        "sparsify": lambda text: Sparsify(float(text)),
+    }
+    if kind in makers:
+        try:
+            return makers[kind](number)
+        except UserError:
+            raise
+        except ValueError:
+            pass  # no number: said below
+    raise UserError(f"compress is none, quantise:LEVELS or sparsify:SHARE, as in quantise:16; not {spec!r}")

@@ -1,0 +1,81 @@
+"""Methods in which a part of the network is personal, with a point guide: what several of them share.
+
+    w_j | w ~ N(w, rho^2 I),    y_ij ~ Categorical(softmax(w_j^T h_theta(x_ij))),    q(w_j) = delta(mu_j)
+
+rho -> inf gives every client a head of its own, rho -> 0 the same head to all. Training is minibatch gradient descent
+on the mean log likelihood.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyro.distributions import Delta
+
+from hierfl.federation import Batch
+from hierfl.inference.exchange import SampleWeighted
+from hierfl.inference.method import Method, Rule, Start, State, setting
+from hierfl.inference.svi import SVI, sgd
+from hierfl.plates import clients, data, flat, param, sample
+
+
+class LocalHead(Method):
+    """rho -> inf: a head of its own for every client."""
+
+    message_size: ClassVar[float | None]
+
+    @dataclass(frozen=True)
+    class Settings:
+        """Minibatch gradient descent on the mean log likelihood."""
+
+        epochs: int = setting(5, "passes through a client's data in a round", at_least=0)
+        lr: float = setting(1e-2, "step size of the clients", above=0)
+        batch: int = setting(10, "examples in a minibatch", at_least=1)
+        momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+
+    def model(self, batch: Batch) -> None:
+        net = self.network
+        with clients(batch):
+            w_j = sample("w_j", flat(net.head.d))
+            with data(batch):
+                sample("y", net.likelihood(net.head(w_j, net.base(batch.x))), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        mu = param("mu")
+        with clients(batch):
+            sample("w_j", Delta(mu).to_event(1))
+
+    def sgd(self, *names: str) -> SVI:
+        """Minibatch gradient descent of these values."""
+        s = self.settings
+        return SVI(names, s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+
+    @property
+    def has_global_model(self) -> bool:
+        return False
+
+
+class SharedBase(LocalHead):
+    """The base is everybody's, theta = sum n_j theta_j / sum n_j."""
+
+    copies: ClassVar[tuple[str, ...]] = ("base",)
+
+    @dataclass(frozen=True)
+    class Settings(LocalHead.Settings):
+        """Where something is shared, the server may average over rounds as well."""
+
+        server_lr: float = setting(
+            1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
+        )
+
+    def shared(self, start: Start) -> State:
+        return start.base
+
+    def personal(self, start: Start) -> State:
+        return {"mu": self.settings.init_scale * start.head}
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        return {k: v.mean(0) for k, v in personal.items()}
+
+    def exchange(self) -> dict[str, Rule]:
+        return {"base": SampleWeighted(keep=1 - self.settings.server_lr)}

@@ -1,0 +1,40 @@
+"""FedRep: a personal head on a shared representation, the head trained first. Collins et al., ICML 2021, Alg. 1.
+
+    w_j          ~ flat                                   rho -> inf on the head
+    y_ij | x_ij  ~ Categorical(softmax(w_j^T h_theta(x_ij)))
+    q(w_j)       = delta(mu_j)
+
+A round, at every client: mu_j given theta, then a copy theta_j given mu_j, each by minibatch gradient descent on the
+mean log likelihood. Those who take part send n_j theta_j and n_j; the server divides:
+theta = sum n_j theta_j / sum n_j.
+"""
+
+from dataclasses import dataclass
+
+from hierfl.inference.method import LocalStep, setting
+from hierfl.inference.svi import SVI, sgd
+
+from ._local_head import SharedBase
+
+
+class FedRep(SharedBase):
+    """rho -> inf on the head: first the head, then the base."""
+
+    name = "fedrep"
+    about = "own head, trained first (Collins et al., ICML 2021)"
+    family = "rho -> inf on heads"
+    stays = "head"
+    sent = "base"
+    message_size = 0.99
+    order = 130
+
+    @dataclass(frozen=True)
+    class Settings(SharedBase.Settings):
+        """Head and base have epochs of their own."""
+
+        head_epochs: int = setting(10, "passes that train the head, before those that train the base", at_least=0)
+
+    def local(self) -> list[LocalStep]:
+        s = self.settings
+        head = SVI(["mu"], s.head_epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+        return [head, self.sgd("base")]

@@ -1,0 +1,105 @@
+"""IFCA: clusters of clients. Ghosh, Chung, Yin and Ramchandran, NeurIPS 2020, Alg. 1.
+
+    w^1 ... w^C  ~ flat                                          heads of a shared base, or all weights
+    w_j          = w^label_j                                     label_j a point: a hard mixture
+    y_ij | x_ij  ~ Categorical(softmax(w_j^T h_theta(x_ij)))
+
+A round: every client that takes part sets label_j to the cluster under which its training data are likeliest, and
+trains copies of that w^c and of theta, by minibatch gradient descent on its mean log likelihood. It sends n_j w_j and
+n_j in its cluster's slot, and n_j theta_j, n_j; the server divides, slot by slot. A cluster that no client has chosen
+stays.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from hierfl.federation import Batch
+from hierfl.inference.exchange import SampleWeighted, Slots
+from hierfl.inference.method import LocalStep, Rule, Start, State, setting
+from hierfl.inference.svi import SVI, Likeliest, sgd
+from hierfl.networks import Architecture
+from hierfl.plates import clients, data, flat, param, sample
+
+from ._whole_network import WholeNetwork
+
+
+class IFCA(WholeNetwork):
+    """Clusters of clients: each trains the model, of several, under which its data are likeliest."""
+
+    name = "ifca"
+    about = "clusters (Ghosh et al., NeurIPS 2020)"
+    family = "a mixture of points"
+    stays = "label, chosen anew"
+    sent = "base, all slots of heads"
+    message_size = 1.01
+    order = 340
+    state = "heard"
+    adapts = True
+
+    @dataclass(frozen=True)
+    class Settings(WholeNetwork.Settings):
+        """The paper shares the base network and has a head for each cluster where clusters are not well apart."""
+
+        clusters: int = setting(2, "C, how many clusters", at_least=1)
+        scope: Literal["head", "all"] = setting(
+            "head", "what each cluster has for itself: the last layer, the rest being shared | all weights"
+        )
+        momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
+        server_lr: float = setting(
+            1.0, "how far the server moves to the clients' means: 1 replaces what it had, 0.5 goes half way", above=0
+        )
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        # (clusters that share the base share its statistics)
+        self.averages_norms = settings.get("scope", "head") == "head"  # type: ignore[misc]
+        super().__init__(network, **settings)
+
+    def shared(self, start: Start) -> State:
+        s = self.settings
+        # (equal ones would be chosen alike for ever)
+        more = torch.randn((s.clusters - 1, len(start.head)), generator=start.rng, dtype=start.head.dtype)
+        heads = s.init_scale * torch.cat([start.head[None], more])
+        if s.scope == "head":
+            return {"w": heads, **start.base}
+        whole = torch.stack([self.network.vector(start.base, head) for head in heads])
+        return {"w": whole}
+
+    def personal(self, start: Start) -> State:
+        return {"label": torch.zeros(1)}
+
+    def model(self, batch: Batch) -> None:
+        net, s = self.network, self.settings
+        d = net.head.d if s.scope == "head" else net.d
+        w = sample("w", flat(s.clusters, d))
+        own = param("label").unsqueeze(-1) == torch.arange(s.clusters, device=batch.n.device)[:, None]  # (S, 1, C, 1)
+        w_j = torch.where(own, w, 0).sum(-2)
+        with clients(batch), data(batch):
+            y = net.head(w_j, net.base(batch.x)) if s.scope == "head" else net(w_j, batch.x)
+            sample("y", net.likelihood(y), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        """Labels and weights are points."""
+
+    def local(self) -> list[LocalStep]:
+        s = self.settings
+        descent = SVI(["w", "base"], s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
+        return [*self.posterior(), descent]
+
+    def posterior(self) -> list[LocalStep]:
+        return [Likeliest("label", self.settings.clusters)]
+
+    def exchange(self) -> dict[str, Rule]:
+        keep = 1 - self.settings.server_lr
+        return {"w": Slots("label", keep), "base": SampleWeighted(keep)}
+
+    def newcomer(self, personal: State, initial: State) -> State:
+        return {"label": personal["label"].flatten().mode().values.view(1)}  # the larger cluster's
+
+    def per_client(self, values: State) -> State:
+        return {"label": values["label"].flatten()}
+
+    @property
+    def has_global_model(self) -> bool:
+        return False

@@ -1,0 +1,31 @@
+"""Local: every client alone.
+
+    w_j, theta_j ~ flat                                   rho -> inf on the whole network
+    y_ij         ~ Categorical(softmax(w_j^T h_theta_j(x_ij)))
+    q(w_j)       = delta(mu_j)
+
+A round: every client trains (mu_j, theta_j) jointly, by minibatch gradient descent on its mean log likelihood. Nothing
+is sent.
+"""
+
+from hierfl.inference.method import LocalStep, Start, State
+
+from ._local_head import LocalHead
+
+
+class Local(LocalHead):
+    """rho -> inf on everything: no messages."""
+
+    name = "local"
+    about = "every client alone"
+    family = "rho -> inf"
+    stays = "all"
+    sent = "nothing"
+    message_size = 0.0
+    order = 110
+
+    def personal(self, start: Start) -> State:
+        return {"mu": self.settings.init_scale * start.head, **start.base}
+
+    def local(self) -> list[LocalStep]:
+        return [self.sgd("mu", "base")]

@@ -1,0 +1,106 @@
+"""SCAFFOLD: local steps whose drift is corrected. Karimireddy et al., ICML 2020, Alg. 1, option II.
+
+    w            ~ flat                                          rho -> 0: w_j = w, all weights of a network
+    y_ij | x_ij  ~ Categorical(softmax(f(x_ij; w)))
+
+A round, at every client that takes part: K_j steps of length eta on a copy w_j of w along g - c_j + c, with c_j a
+control variate, the client's mean gradient, and c the mean of all c_j. Then
+
+    c_j <- c_j - c + (w - w_j) / (K_j eta)
+
+It sends w_j and the change of c_j; the server moves by eta_g to the plain mean of w_j, and adds the changes to c, by J.
+Steps are plain descent, or else c_j would be no mean gradient.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.federation import Batch
+from hierfl.inference.directions import Corrected
+from hierfl.inference.exchange import Increment, Mean
+from hierfl.inference.method import Local, LocalStep, Rule, Start, State, setting
+from hierfl.inference.svi import SVI, sgd
+from hierfl.plates import clients, data, flat, sample
+
+from ._whole_network import WholeNetwork
+
+
+class Scaffold(WholeNetwork):
+    """Local steps along g - c_j + c (option II)."""
+
+    name = "scaffold"
+    about = "corrected drift (Karimireddy et al., ICML 2020)"
+    family = "rho -> 0, control variates"
+    stays = "c_j"
+    sent = "all, change of c_j"
+    message_size = 2.0
+    order = 330
+    state = "heard"  # c must stay the mean of the c_j
+    averages_norms = True
+
+    @dataclass(frozen=True)
+    class Settings(WholeNetwork.Settings):
+        """The paper: a server's step of 1."""
+
+        server_lr: float = setting(
+            1.0, "eta_g, how far the server moves to the clients' mean: 1 replaces what it had", above=0
+        )
+
+    def shared(self, start: Start) -> State:
+        return {**super().shared(start), "c": torch.zeros_like(self.begin(start))}
+
+    def personal(self, start: Start) -> State:
+        return {"c_j": torch.zeros_like(self.begin(start))}
+
+    def model(self, batch: Batch) -> None:
+        net = self.network
+        w = sample("w", flat(net.d))
+        with clients(batch), data(batch):
+            sample("y", net.likelihood(net(w, batch.x)), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        """Nothing of the model is personal."""
+
+    def local(self) -> list[LocalStep]:
+        s = self.settings
+        corrected = Corrected("w", plus="c", minus="c_j")
+        descent = SVI(["w", "base"], s.epochs, sgd(s.lr), s.batch, per="example", direction=corrected)
+        return [descent, Add("c_j", self.change)]
+
+    def change(self, local: Local) -> Tensor:
+        """c_j^+ - c_j = (w - w_j) / (K_j eta) - c, after K_j steps to w_j: (S, d)."""
+        s = self.settings
+        taken = [s.epochs * -(-n // s.batch) for n in local.sizes]
+        along = local.n.new_tensor(taken).clamp_min(1)[:, None] * s.lr
+        return (local.shared["w"] - local.rows["w"].squeeze(1)) / along - local.shared["c"]
+
+    def exchange(self) -> dict[str, Rule]:
+        return {"w": Mean(keep=1 - self.settings.server_lr), "c": Increment(self.change), "base": Mean()}
+
+    def adaptation(self) -> list[LocalStep]:
+        return []
+
+
+@dataclass(frozen=True)
+class Add:
+    """A local step that adds to a personal value what is sent of it.
+
+    Args:
+        name: the value.
+        change: of each row, (S, *shape).
+    """
+
+    name: str
+    change: Callable[[Local], Tensor]
+
+    @property
+    def trains(self) -> tuple[str, ...]:
+        """The value."""
+        return (self.name,)
+
+    def run(self, local: Local, phase: object) -> Local:
+        """Adds."""
+        return local.put({self.name: local.rows[self.name] + self.change(local).unsqueeze(1)})
