@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from golden_installed import attribute, found, new_setting, settings
-from golden_names import ATTRIBUTES, HOMES, METHOD_FILES
+from golden_names import HOMES
 
 SUBCLASS = """from hierfl.models import FedAvg
 class Middle(FedAvg): pass
@@ -25,18 +24,20 @@ def run(words: str) -> None:
     KINDS[name](*arguments)
 
 
-def copy_method_file(source: Path, target: Path) -> None:
-    """A file of one's own, in the names of what is installed."""
-    text = SUBCLASS if source.name == "subclass.py" else (Path(__file__).parent / source.name).read_text()
-    for needed, changes in METHOD_FILES:
-        module, _, name = needed.partition(":")
-        try:
-            getattr(import_module(module), name)
-        except (ModuleNotFoundError, AttributeError):
-            continue
-        for pattern, replacement in changes:
-            text = re.sub(pattern, replacement, text)
-    target.write_text(text)
+def copy_method_file(name: str, target: Path) -> None:
+    """A method in a file of one's own: the tutorial's, from the checkout that is installed, or a subclass.
+
+    Raises:
+        LookupError: if hierfl is not installed from a checkout.
+    """
+    if name == "subclass.py":
+        target.write_text(SUBCLASS)
+        return
+    root = Path(str(import_module("hierfl").__file__)).parent.parent
+    there = list((root / "docs").rglob(name))
+    if len(there) != 1:
+        raise LookupError(f"{root / 'docs'} has {len(there)} files called {name}; install the checkout with -e")
+    target.write_bytes(there[0].read_bytes())
 
 
 def _method(name: str, network: Any, given: dict[str, Any]) -> Any:
@@ -155,4 +156,3 @@ def fit_mixed(family: str, table: str) -> None:
 
 #: by name
 KINDS: dict[str, Callable[..., None]] = {"fit": fit_classes, "regression": fit_regression, "mixed": fit_mixed}
-assert isinstance(ATTRIBUTES, dict)

@@ -10,7 +10,8 @@ class Case:
     """Lines that are run in a folder of their own.
 
     Attributes:
-        lines: of the command line; or "stop K run ...", "api NAME METHOD", "module NAME ...", "copy FROM TO".
+        lines: of the command line; or "stop K run ...", "api NAME METHOD", "module NAME ...", "copy FROM TO";
+            "@" is the folder of data.
         figures: whether pictures are drawn; else one pixel stands for each.
         fails: whether it ends in a UserError.
     """
@@ -28,8 +29,9 @@ ONE_TERM = ("fedavg-ft", "perfedavg", "scaffold", "ifca", "ditto", "apfl")
 VECTORS = ("pfedvem", "fedpop", "pfedv", "fedv", "pfedvmp", *LOCAL, *WHOLE, *ONE_TERM)
 #: what makes three rounds of a method short
 SHORT = {"fedpop": "--set final_steps=60 --set final_keep=10", "mixed-effects": "--set draws=10 --set chains=3"}
-BLOBS, LINES, PICTURES = ("--data ../../_data/blobs.npz --network mlp:5", "--data ../../_data/lines.npz --network mlp:4",
-                          "--data ../../_data/pictures.npz")  # fmt: skip
+BLOBS, LINES, PICTURES = ("--data @blobs.npz --network mlp:5", "--data @lines.npz --network mlp:4",
+                          "--data @pictures.npz")  # fmt: skip
+PRIORS = ("hierarchical", "fixed", "flat")
 ROUNDS, HALF = "-T 3 -q --out run", "--participation 0.5 --seed 1"
 
 
@@ -43,6 +45,11 @@ def fit(method: str, *more: str, data: str = BLOBS) -> str:
     """A run of three rounds on the blobs."""
     short = "" if "final_steps" in " ".join(more) else SHORT.get(method, "")
     return " ".join(("run", method, data, ROUNDS, short, *more))
+
+
+def plain(words: str) -> str:
+    """What names a case's folder."""
+    return words.replace(" ", ",").replace(":", "-")
 
 
 def settings(pairs: str) -> str:
@@ -71,7 +78,7 @@ add("apfl/figures", fit("apfl", HALF), "report run -q --no-features", figures=Tr
 
 # -- priors ------------------------------------------------------------------------------------------------------------
 for m in ("pfedvem", "fedpop", "pfedv", "fedv", "pfedvmp"):
-    for prior in ("hierarchical", "fixed", "flat"):
+    for prior in PRIORS:
         add(f"{m}/prior-{prior}", fit(m, HALF, f"--prior {prior}"))
         add(f"{m}/prior-{prior}-float64", f"api fit {m} prior={prior}")
 
@@ -79,7 +86,8 @@ for m in ("pfedvem", "fedpop", "pfedv", "fedv", "pfedvmp"):
 SWITCHES = {
     "pfedvem": ("tau=uncertainty", "tau=deviation", "beta=0.3", "momentum=0 particles=1 head_epochs=2", "base_epochs=0",
                 "base_batch=100", "w_0=1 sigma_0=1 head_lr=0.01 base_lr=0.05"),
-    "fedpop": ("kernel=metropolis", "start=stateless", "kernel=metropolis start=stateless chains=2", "controls=true chains=20 steps=25 --network=mlp:1",
+    "fedpop": ("kernel=metropolis", "start=stateless", "kernel=metropolis start=stateless chains=2",
+                "controls=true chains=20 steps=25 --network=mlp:1",
                "population=diagonal", "population=energy", "population=energy energy_hidden=3", "step_batch=4",
                "precondition=rms", "precondition=fisher", "precondition=full kernel=metropolis chains=3",
                "mu_scale=0.5 base_decay=0.01 lr_decay=0.9 memory=0.9", "chains=3 burn=2 steps=6",
@@ -109,9 +117,9 @@ SWITCHES = {
 }  # fmt: skip
 for m, several in SWITCHES.items():
     for pairs in several:
-        add(f"{m}/{pairs.replace(' ', ',').replace(':', '-')}", fit(m, HALF, settings(pairs)))
+        add(f"{m}/{plain(pairs)}", fit(m, HALF, settings(pairs)))
         if m == "fedpop":
-            add(f"{m}/resumed,{pairs.replace(' ', ',').replace(':', '-')}",
+            add(f"{m}/resumed,{plain(pairs)}",
                 f"stop 3 {fit(m, HALF, settings(pairs))}", "run --resume run -q")  # fmt: skip
 BN = f"{PICTURES} --network bncnn:2,3:4"
 for m, several in {
@@ -120,54 +128,56 @@ for m, several in {
     "fedv": ("keeps=statistics", "keeps=all refresh=1"),
 }.items():
     for pairs in several:
-        add(f"{m}/pictures,{pairs.replace(' ', ',')}", fit(m, HALF, settings(pairs), data=BN))
+        add(f"{m}/pictures,{plain(pairs)}", fit(m, HALF, settings(pairs), data=BN))
 
 # -- networks, likelihoods, splits -------------------------------------------------------------------------------------
 NETWORKS = ("linear", "mlp:5,4", "mlp:5,dropout=0.3", "mlp:5,leaky=0.1")
 for network in NETWORKS:
     for m in ("pfedvem", "fedavg", "fedpop", "ditto"):
         add(
-            f"network/{network.replace(':', '-')}-{m}",
-            fit(m, HALF, data=f"--data ../../_data/blobs.npz --network {network}"),
+            f"network/{plain(network)}-{m}",
+            fit(m, HALF, data=f"--data @blobs.npz --network {network}"),
         )
 for network in ("cnn:2,3:5", "cnn:2,3:5,dropout=0.3,leaky=0.1", "convnet:2,3,4", "bncnn:2,3:4"):
     for m in ("pfedvem", "fedrep", "fedavg", "pfedvmp", "scaffold", "pfedv"):
         if not (m == "pfedv" and "dropout" in network):
-            add(f"network/{network.replace(':', '-')}-{m}", fit(m, HALF, data=f"{PICTURES} --network {network}"))
+            add(f"network/{plain(network)}-{m}", fit(m, HALF, data=f"{PICTURES} --network {network}"))
 add(
     "network/mlp-5,4-lg-fedavg",
-    fit("lg-fedavg", HALF, settings("top=2"), data="--data ../../_data/blobs.npz --network mlp:5,4"),
+    fit("lg-fedavg", HALF, settings("top=2"), data="--data @blobs.npz --network mlp:5,4"),
 )
 for m in ("pfedv", "fedv"):
-    add(f"network/z-norm-{m}", fit(m, HALF, data="--data ../../_data/blobs.npz --network mlp:5,z-norm"))
+    add(f"network/z-norm-{m}", fit(m, HALF, data="--data @blobs.npz --network mlp:5,z-norm"))
     add(f"network/bncnn-z-norm-{m}", fit(m, HALF, data=f"{BN},z-norm"))
 for m in ("fedpop", "pfedvem", "fedavg"):
-    add(f"network/projection-{m}", fit(m, data="--data ../../_data/lines.npz --network projection:2"))
+    add(f"network/projection-{m}", fit(m, data="--data @lines.npz --network projection:2"))
     add(f"fedpop-synthetic/{m}", f"run {m} --data fedpop-synthetic -T 2 -q --out run {SHORT.get(m, '')}")
 for split in ("label-skew:1", "label-skew-equal:1", "label-skew-unbalanced:2", "label-skew-unbalanced:3,redraw",
-              "concept-drift", "concept-drift-equal", "concept-drift-unbalanced", "dirichlet:0.5", "dirichlet:0.3,redraw",
+              "concept-drift", "concept-drift-equal", "concept-drift-unbalanced", "dirichlet:0.5",
+              "dirichlet:0.3,redraw",
               "pathological:2,each=20", "classes:2", "shards:2", "random-slicing", "equal", "iid"):  # fmt: skip
-    more = f"--data ../../_data/pool.npz --network mlp:3 -J {4 if split.startswith('concept') else 5}"
-    add(f"split/{split.replace(':', '-')}", fit("fedrep", f"-T 1 --split {split}", data=more))
+    more = f"--data @pool.npz --network mlp:3 -J {4 if split.startswith('concept') else 5}"
+    add(f"split/{plain(split)}", fit("fedrep", f"-T 1 --split {split}", data=more))
 
 # -- options of a run --------------------------------------------------------------------------------------------------
 for name, more in {
     "quorum": "--participation 0.3 --quorum 3 --seed 2", "ratio-1": "--max-message-ratio 1 --seed 1",
-    "no-ratio": "--max-message-ratio 0", "draws": "--draws 3", "ood": "--ood ../../_data/strange.npz",
-    "validation-0": "--validation 0", "validation-third": "--validation 0.3", "evaluate-every": "--evaluate-every 2 -T 5",
-    "no-observed": "--no-observed-data", "no-rounds": "-T 0", "seed": "--seed 12345",
+    "no-ratio": "--max-message-ratio 0", "draws": "--draws 3", "ood": "--ood @strange.npz",
+    "validation-0": "--validation 0", "validation-third": "--validation 0.3",
+    "evaluate-every": "--evaluate-every 2 -T 5", "no-observed": "--no-observed-data", "no-rounds": "-T 0",
+    "seed": "--seed 12345",
 }.items():  # fmt: skip
     for m in ("pfedvem", "fedpop", "fedavg", "l2gd", "fedrep"):
         add(f"options/{name}-{m}", fit(m, more))
 for m, pairs in {"pfedvem": "base_lr=1e6", "fedavg": "lr=1e5", "fedpop": "step_size=1e30", "ditto": "lr=1e5",
-                 "scaffold": "lr=1e5", "pfedv": "lr=1e6", "fedrep": "lr=1e5", "pfedme": "w_lr=1e6", "dg-lmc": "step_size=1.0",
-                 "apfl": "lr=1e5", "l2gd": "lr=1e6"}.items():  # fmt: skip
+                 "scaffold": "lr=1e5", "pfedv": "lr=1e6", "fedrep": "lr=1e5", "pfedme": "w_lr=1e6",
+                 "dg-lmc": "step_size=1.0", "apfl": "lr=1e5", "l2gd": "lr=1e6"}.items():  # fmt: skip
     add(f"diverged/{m}", fit(m, HALF, settings(pairs)))
     add(f"diverged/{m}-no-ratio", fit(m, HALF, "--max-message-ratio 0", settings(pairs)))
     add(f"diverged/{m}-never", fit(m, HALF, "--idle never", settings(pairs)))
 
 # -- mixed models ------------------------------------------------------------------------------------------------------
-TABLE = "run mixed-effects --data ../../_data/{} -q --out run -T 5 --evaluate-every 2 {} {}"
+TABLE = "run mixed-effects --data @{} -q --out run -T 5 --evaluate-every 2 {} {}"
 for name, (table, formula, more) in {
     "gauss": ("gauss.csv", "y ~ 1 + x + (1 + x | site)", ""),
     "gauss-intercept": ("gauss.csv", "y ~ 1 + x + (1 | site)", "--test 0.3 --validation 0.1"),
@@ -209,29 +219,34 @@ add("own/student-t-resumed", "copy student_t.py mine.py", f"stop 3 {fit('mine.py
 add("own/subclass", "copy subclass.py mine.py", fit("mine.py", HALF, settings("lr=0.05")))
 for m in ("pfedvem", "fedavg", "local", "fedpop"):
     add(f"compare/two-{m}", f"run {m} {BLOBS} -T 3 -q --out a/run {SHORT.get(m, '')}",
-        f"run fedrep {BLOBS} -T 3 -q --out b/run", "compare a/run b/run --out comparison -q", figures=m == "pfedvem")  # fmt: skip
-add("compare/loo", *(f"run pfedvem {BLOBS} -T 2 -q --out {p}/run --prior {p}" for p in ("hierarchical", "fixed", "flat")),
+        f"run fedrep {BLOBS} -T 3 -q --out b/run",
+        "compare a/run b/run --out comparison -q", figures=m == "pfedvem")  # fmt: skip
+add("compare/loo", *(f"run pfedvem {BLOBS} -T 2 -q --out {p}/run --prior {p}" for p in PRIORS),
     "compare hierarchical/run fixed/run --loo --out with -q",
     "compare hierarchical/run fixed/run flat/run --no-loo --out without -q", "report without -q")  # fmt: skip
-add("compare/mixed", TABLE.format("gauss.csv", "--formula 'y ~ 1 + x + (1 | site)' --test 0.3", "").replace("run -T", "a -T"),
-    TABLE.format("gauss.csv", "--formula 'y ~ 1 + x + (1 | site)' --test 0.3", "--prior fixed").replace("run -T", "b -T"),
-    "compare a b --out comparison -q")  # fmt: skip
+GROWN = TABLE.format("gauss.csv", "--formula 'y ~ 1 + x + (1 | site)' --test 0.3", "{}")
+add("compare/mixed", GROWN.format("--out a"), GROWN.format("--out b --prior fixed"), "compare a b --out comparison -q")
 for m in ("pfedvem", "fedpop", "pfedvmp"):
-    add(f"ablate/{m}", f"ablate {m} {BLOBS} -T 2 --seeds 2 --scales 0.1,1 --out out -q" + " " + SHORT.get(m, ""))
+    add(
+        f"ablate/{m}",
+        f"ablate {m} {BLOBS} -T 2 --seeds 2 --scales 0.1,1 --out out -q {SHORT.get(m, '')}",
+        "module ablations out --out ablations.md",
+    )
 add("ablate/pfedv", f"ablate pfedv {BLOBS} -T 1 --seeds 1 --choose-seeds 0 --out out -q")
-add("ablate/mixed-effects", "ablate mixed-effects --data ../../_data/gauss.csv --formula 'y ~ x + (1 | site)' -T 3 --seeds 1 "
-    "--scales 0.5,1 --out out -q --set draws=10 --set chains=2")  # fmt: skip
+add("ablate/mixed-effects", "ablate mixed-effects --data @gauss.csv --formula 'y ~ x + (1 | site)' -T 3 "
+    "--seeds 1 --scales 0.5,1 --out out -q --set draws=10 --set chains=2")  # fmt: skip
 add("tune/grid", f"tune pfedvem head_lr=1e-3,1e-2 sigma_0=0.1,1 {BLOBS} -T 2 --budget 3 --seeds 2 --out found.json -q")
 add("tune/published", f"tune fedper {BLOBS} -T 2 --budget 2 --by pm_accuracy --settle 2 --out found.json -q")
 add("tune/beta", f"tune fedavg beta=0,0.5 {BLOBS} -T 2 --budget 2 --out found.json -q")
-add("table/collect", "table pfedvem-1 --data fashion-mnist -J 4 --methods local,pfedvem --seeds 1 --data-root ../../_data "
-    "--out table -q", "table pfedvem-1 --data fashion-mnist -J 4 --collect --data-root ../../_data --out table -q")  # fmt: skip
+add("table/collect", "table pfedvem-1 --data fashion-mnist -J 4 --methods local,pfedvem --seeds 1 --data-root @ "
+    "--out table -q",
+    "table pfedvem-1 --data fashion-mnist -J 4 --collect --data-root @ --out table -q")  # fmt: skip
 TWO = (f"run pfedvem {BLOBS} -T 2 -q --out p0 --seed 0", f"run pfedvem {BLOBS} -T 2 -q --out p1 --seed 1",
        f"run fedavg {BLOBS} -T 2 -q --out f0")  # fmt: skip
 add("modules/collect", *TWO, "module collect p0 p1 f0 --out collected.json")
 add("modules/cost", *TWO, "module cost p0 f0 --out cost")
-add("modules/choose", "module choose pfedvem head_lr=1e-3,1e-2 --data ../../_data/blobs.npz --network mlp:4 --rounds 2 "
+add("modules/choose", "module choose pfedvem head_lr=1e-3,1e-2 --data @blobs.npz --network mlp:4 --rounds 2 "
     "--seeds 2 --against head_lr --out choose.json")  # fmt: skip
 add("refused/prior", fit("fedavg", "--prior flat"), fails=True)
 add("refused/setting", fit("fedavg", settings("nothing=1")), fails=True)
-add("refused/other-data", fit("fedavg"), "run --resume run -q --data ../../_data/strange.npz", fails=True)
+add("refused/other-data", fit("fedavg"), "run --resume run -q --data @strange.npz", fails=True)

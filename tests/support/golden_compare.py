@@ -25,13 +25,14 @@ class Found:
     """What was compared in a case.
 
     Attributes:
-        files, numbers: how many; a number is one entry of an array, a column, or a value.
+        files, numbers, pixels: how many; a number is one entry of an array or a column, or a value.
         different: lines on what differs.
         rounding: lines on what differs within what ROUNDING allows.
     """
 
     files: int = 0
     numbers: int = 0
+    pixels: int = 0
     different: list[str] = field(default_factory=list)
     rounding: list[str] = field(default_factory=list)
 
@@ -46,6 +47,7 @@ def compare(a: Path, b: Path, names: Sequence[str]) -> int:
             continue
         found = _case(a, b, name)
         seen, total.files, total.numbers = seen + 1, total.files + found.files, total.numbers + found.numbers
+        total.pixels += found.pixels
         rounded += len(found.rounding)
         bad += bool(found.different)
         lines = found.different + found.rounding
@@ -56,7 +58,8 @@ def compare(a: Path, b: Path, names: Sequence[str]) -> int:
         if len(lines) > LINES:
             print(f"    ... and {len(lines) - LINES} more")
     print(
-        f"{seen} cases, {total.files} files, {total.numbers} numbers compared: {len(names) - bad} cases identical, "
+        f"{seen} cases, {total.files} files, {total.numbers} numbers, {total.pixels} bytes of pixels compared: "
+        f"{len(names) - bad} cases identical, "
         f"{bad} different or missing; {rounded} values within ROUNDING"
     )
     for row in EXEMPT:
@@ -98,7 +101,11 @@ def _file(found: Found, case: str, path: str, old: Path, new: Path, roots: Seque
             found.different.append(f"{path}: {key}: only in the {'first' if key in one else 'second'} folder")
             continue
         x, y = one[key], two[key]
-        found.numbers += x.size if isinstance(x, np.ndarray) else 1
+        size = x.size if isinstance(x, np.ndarray) else 1
+        if key == "pixels":
+            found.pixels += size
+        else:
+            found.numbers += size
         if not same(x, y):
             _differs(found, case, path, key, x, y)
 
@@ -116,6 +123,9 @@ def _differs(found: Found, case: str, path: str, key: str, x: Any, y: Any) -> No
         ):
             found.rounding.append(f"{path}: {key}{size}, {allowed:g} allowed")
             return
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == object and x.shape == y.shape:
+        places = np.flatnonzero(x != y)
+        key, x, y = f"{key}[{places[0]}], and {len(places) - 1} more", x[places[0]], y[places[0]]
     found.different.append(f"{path}: {key}: {_shown(x)} and {_shown(y)}{size}")
 
 

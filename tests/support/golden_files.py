@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from golden_names import HTML
 
-
 #: in a folder of golden runs: where it was when they were run
 ROOT = "_data/root.txt"
 

@@ -13,15 +13,15 @@ Convert = Callable[[Any], Any]
 
 #: command line option: old -> new, as in {"--idle": "--absent-clients"}; taken where the command has the new one
 OPTIONS: dict[str, str] = {}
-#: an option's value, (old option, old value) -> new value, as in {("--idle", "never"): "freeze"}; where OPTIONS has the
-#: option and the command takes the new one, or where the installed option is still called the same (see VALUES_ALWAYS)
+#: an option's value, (old option, old value) -> new value, as in {("--idle", "never"): "freeze"}; where the option has
+#: its new name (see OPTIONS)
 VALUES: dict[tuple[str, str], str] = {}
 #: (method or "*", old setting) -> (new setting, what becomes of its value), as in
 #: {("fedavg", "beta"): ("server_lr", lambda v: 1 - v), ("*", "w_0"): ("init_scale", None)}; taken where the method's
 #: Settings have the new field and not the old one
 SETTINGS: dict[tuple[str, str], tuple[str, Convert | None]] = {}
 #: (method or "*", old setting, old value) -> new value, as in {("fedbn", "keeps", "all"): "weights"}; taken where the
-#: setting itself is called otherwise now (see SETTINGS), or its Literal does not have the old value
+#: setting has its new name (see SETTINGS); a setting that keeps its name needs ("fedbn", "keeps"): ("keeps", ...) there
 SETTING_VALUES: dict[tuple[str, str, str], str] = {}
 #: a command or module of experiments, old words -> new words, as in {"module collect": "table collect"}; taken where
 #: the command line has the first of the new words
@@ -38,10 +38,6 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 #: attributes and arguments of the Python interface, old -> new: of Run, Fitted, and keywords of fit
 ATTRIBUTES: dict[str, str] = {}
-#: text in FILE.py methods, old -> new (regular expression), taken where what it names is installed: a pair of
-#: (module:attribute that must exist, [(pattern, replacement), ...])
-METHOD_FILES: list[tuple[str, list[tuple[str, str]]]] = []
-
 #: names inside files, for the comparison: (glob of files, pattern of the whole key, replacement, conversion of the
 #: value or None), as in ("summary.json", r"failed_local_steps", "diverged", None). The first that fits renames a key of
 #: the old folder, unless the new folder has the old key. Keys are paths: "run.idle", "best.pm_nll", a csv's column
@@ -64,6 +60,9 @@ EXEMPT: list[tuple[str, str, str, str]] = [
 #: of an html page, what is taken out before it is compared (regular expressions), and why
 HTML: list[tuple[str, str]] = [
     (r"data:image/png;base64,[A-Za-z0-9+/=]*", "pictures: figures are compared themselves"),
+    (r"<td>[^<]*seconds[^<]*</td>\s*<td>[^<]*</td>", "time"),
+    (r"<td>[^<]*method_digest</td>\s*<td>[^<]*</td>", "digest of the method's source file"),
+    (r"<td>[^<]*versions[^<]*</td>\s*<td>[^<]*</td>", "versions"),
 ]
 #: where a renaming changes rounding: (glob of cases, glob of files, glob of keys, largest difference, why)
 ROUNDING: list[tuple[str, str, str, float, str]] = []

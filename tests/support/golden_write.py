@@ -8,8 +8,9 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import golden_api
@@ -80,16 +81,17 @@ def run(case: Case) -> None:
                 _call(rest)
         elif first == "copy":  # a file that a case changes or runs
             source, target = rest.split()
-            golden_api.copy_method_file(Path(source), Path(target))
+            golden_api.copy_method_file(source, Path(target))
         else:
             _call(line)
 
 
 def _call(line: str) -> None:
     """A command in this process: of the command line, or the main of a module of experiments."""
-    words = new_words(line)
+    words = new_words(line.replace("@", "../../_data/"))
     if words[0] == "module" and command(words[0]) is None:
-        import_module(f"hierfl.experiments.{words[1]}").main(words[2:])
+        with redirect_stdout(StringIO()):
+            import_module(f"hierfl.experiments.{words[1]}").main(words[2:])
         return
     code = found("app")(words, standalone_mode=False)
     if isinstance(code, int) and code:
