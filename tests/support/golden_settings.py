@@ -11,7 +11,7 @@ from golden_installed import new_setting
 from golden_names import SETTINGS
 
 #: keys that end in a setting's name, in any file: "settings.beta", "fit.settings.beta", "0.setting.settings.beta"
-_KEY = re.compile(r"(.*\bsettings?\.)([^.]+)")
+_KEY = re.compile(r"(.*settings?\.)([^.]+)")
 
 
 def renamed_settings(file: Path, one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
