@@ -112,8 +112,9 @@ def fit_classes(method: str, *pairs: str) -> None:
     short = {"final_steps": 40, "final_keep": 10} if method == "fedpop" else {}
     made = _method(method, network, {**short, **dict(pair.split("=") for pair in pairs)})
     data = np.load(Path("../../_data") / ("pictures.npz" if method == "fedbn" else "blobs.npz"))
-    x = data["x_test"][:5]
-    given = (data["x_train"][:12], data["y_train"][:12])
+    shape = attribute(federation, "event_shape")  # (of pictures channels, too)
+    x = data["x_test"][:5].reshape(-1, *shape)
+    given = (data["x_train"][:12].reshape(-1, *shape), data["y_train"][:12])
     how = {"participation": 0.6, "seed": 3, "dtype": torch.float64, "progress": False, "draws": 4}
     _keep("whole", found("fit")(made, federation, rounds=3, **how), x, given, True)
     for stop in (1, 2):
