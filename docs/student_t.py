@@ -7,7 +7,7 @@ from pyro.distributions import Normal, StudentT
 from torch.nn.functional import softplus
 
 from hierfl.inference import SVI, Gradient, Method, SampleWeighted, setting
-from hierfl.inference.svi import adam, sgd
+from hierfl.inference.local.optimizers import adam, sgd
 from hierfl.plates import clients, data, flat, param, sample
 
 

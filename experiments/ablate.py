@@ -20,7 +20,7 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import check_writable
-from hierfl.inference.method import applicable, scale_setting
+from hierfl.inference.method.settings import applicable, scale_setting
 from hierfl.tables import is_table
 
 from . import compare

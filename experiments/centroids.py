@@ -22,7 +22,7 @@ from typing import Any
 
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
-from hierfl.inference.method import applicable
+from hierfl.inference.method.settings import applicable
 from hierfl.models import PFedVMP
 
 from . import folder as folders
@@ -216,7 +216,7 @@ def cost(cells: Mapping[tuple[str, int], Cell], extra: dict[str, Any], turns: in
             "width": width,
             "seconds": taken[name, width][1:],
             "median_seconds": statistics.median(taken[name, width][1:]),
-            "bytes_per_message": fit.server.bytes / fit.round / fit.federation.clients,
+            "bytes_per_message": fit.state.bytes / fit.journal.round / len(fit.engine.ids),
         }
         for (name, width), fit in fits.items()
     ]

@@ -26,7 +26,7 @@ import numpy as np
 
 from hierfl.errors import UserError
 from hierfl.files import check_writable, user_path
-from hierfl.inference.method import applicable, make_settings
+from hierfl.inference.method.settings import applicable, make_settings
 
 from .folder import read_cells, write_text
 from .launch import launch
@@ -50,9 +50,9 @@ def cell(
     if not any(map(len, ready.federation.validation)):
         raise UserError("there are no validation data to choose by")
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
-    rows = ready.run(progress=progress).rows[-settle:]
+    rows = ready.run(progress=progress).evaluations[-settle:]
     found = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
-    return {**found, FAILED: rows[-1]["failed"]}
+    return {**found, FAILED: rows[-1]["diverged"]}
 
 
 def search(

@@ -17,7 +17,7 @@ import numpy as np
 
 from hierfl.errors import UserError
 from hierfl.files import user_path
-from hierfl.inference.method import applicable, make_settings
+from hierfl.inference.method.settings import applicable, make_settings
 
 from .folder import read_config, read_summary, write_text
 from .launch import launch

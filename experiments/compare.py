@@ -21,7 +21,7 @@ import numpy as np
 from hierfl import paired, posterior
 from hierfl.datasets import defaults
 from hierfl.errors import UserError
-from hierfl.inference.method import applicable, scale_setting
+from hierfl.inference.method.settings import applicable, scale_setting
 from hierfl.metrics import MANY
 
 from . import folder as folders

@@ -322,9 +322,9 @@ def summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[st
         "best": {"round": best["round"], **numbers(best)} if best else None,
         **{k: v if math.isfinite(v) else None for k, v in report.items()},
         **chains,
-        "dropped_messages": last.get("dropped"),
-        "void_rounds": last.get("void"),
-        "failed_local_steps": last.get("failed"),
+        "dropped_messages": last.get("rejected"),
+        "void_rounds": last.get("skipped"),
+        "failed_local_steps": last.get("diverged"),
         "seconds_per_round": run.seconds / options.rounds if options.rounds else None,
         "device": options.device,
         "versions": versions(),
@@ -436,17 +436,17 @@ def write_results(
     if strange is not None:
         noticed, pairs = strangeness(run, strange, clients)
         chains |= noticed
-    write_metrics(folder, run.rows)
+    write_metrics(folder, run.evaluations)
     write_frame(folder / "clients.csv", clients)
     if len(history := run.history):
         write_frame(folder / "history.csv", history)
     write_frame(folder / "participation.csv", run.participation, "round")
     if posterior is not None:
         write(posterior, folder / "posterior.nc")
-    effects, numbers = run.fitted.method.report(run.fitted)
+    effects, numbers = run.fitted.method.population_summary(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
-    estimates = run.fitted.method.estimates(run.fitted)
+    estimates = run.fitted.method.shrinkage_table(run.fitted)
     if estimates is not None:
         write_frame(folder / "estimates.csv", estimates)
     # (there may be validation rows, and no test rows)

@@ -19,10 +19,11 @@ from hierfl.federation import Federation
 from hierfl.files import user_path
 from hierfl.foreign import located, regular_file
 from hierfl.formulas import from_formula
-from hierfl.inference.method import applicable, make_settings
-from hierfl.inference.options import MAX_MESSAGE_RATIO, Options
-from hierfl.inference.progress import working
-from hierfl.inference.run import Fit
+from hierfl.inference.method.settings import applicable, make_settings
+from hierfl.inference.messages.limits import MAX_MESSAGE_RATIO
+from hierfl.inference.options import Options
+from hierfl.inference.run.progress import working
+from hierfl.inference.run.fit import Fit
 from hierfl.networks import Architecture, architecture
 from hierfl.schema import read_json
 
@@ -384,7 +385,7 @@ def draw_features(
     Raises:
         UserError: for a method's file that has changed, data that are not there, or too few of them.
     """
-    from hierfl.inference.predict import features
+    from hierfl.inference.evaluation.features import features
     from hierfl.plots import embedding, feature_map, save_all
 
     _elsewhere(config["run"], place)

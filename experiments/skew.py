@@ -25,7 +25,7 @@ import numpy as np
 
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
-from hierfl.inference.method import applicable
+from hierfl.inference.method.settings import applicable
 
 from . import folder as folders
 from .csv_files import read_frame

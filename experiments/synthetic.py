@@ -27,8 +27,8 @@ from hierfl.errors import UserError
 from hierfl.federation import Federation
 from hierfl.files import user_path
 from hierfl.inference import Method, fit
-from hierfl.inference.progress import Bar
-from hierfl.inference.result import Run
+from hierfl.inference.run.progress import Bar
+from hierfl.inference.run.result import Run
 from hierfl.models import FedAvg, FedPop, FedRep
 from hierfl.networks import architecture
 

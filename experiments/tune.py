@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
-from hierfl.inference.method import applicable, make_settings
+from hierfl.inference.method.settings import applicable, make_settings
 
 from . import choose
 from .methods import load

@@ -25,7 +25,7 @@ from hierfl import datasets
 from hierfl.datasets import Pool, make_pool
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Federation
-from hierfl.inference.run import Fit
+from hierfl.inference.run.fit import Fit
 from hierfl.networks import architecture
 
 from . import folder as folders

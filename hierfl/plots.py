@@ -423,11 +423,11 @@ def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:
     """How far what is shared moved in a round, over the rounds: root mean square of each rule's values."""
     ax = _axis(ax)
     rows = metrics[(metrics["split"] == metrics["split"].iloc[-1]) & (metrics["round"] > 0)]
-    for k, name in enumerate(c for c in metrics if c.startswith("moved_")):
+    for k, name in enumerate(c for c in metrics if c.startswith("update_norm_")):
         values = rows[name].astype(float)
         if (values > 0).sum() > 1:
             ax.plot(rows["round"], values.where(values > 0), color=COLOURS[2 + k % 4], lw=1.6,
-                    marker="o" if len(rows) < 4 else None, label=name.removeprefix("moved_"))  # fmt: skip
+                    marker="o" if len(rows) < 4 else None, label=name.removeprefix("update_norm_"))  # fmt: skip
     ax.set(yscale="log", xlabel="round", ylabel="moved in the round (RMS)", title="What is shared, moving")
     ax.legend(loc="best")
     return ax
@@ -478,7 +478,7 @@ def panels(
     drawn: dict[str, Callable[[Any], Any]] = {}
     if len(metrics) and (metrics["split"] == "test").any():
         drawn["rounds"] = lambda ax: metric_over_rounds(metrics, ax)
-    moved = [c for c in metrics if c.startswith("moved_")]
+    moved = [c for c in metrics if c.startswith("update_norm_")]
     if moved and (metrics[metrics["split"] == metrics["split"].iloc[-1]][moved] > 0).sum().max() > 1:
         drawn["movement"] = lambda ax: movement(metrics, ax)
     if _main(clients)[0] in clients and clients[_main(clients)[0]].notna().any():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .local.svi import SVI as SVI
     from .messages.codec import Quantise as Quantise
     from .messages.codec import Sparsify as Sparsify
-    from .messages.pipeline import Compressed as Compressed
+    from .messages.pipeline import Codec as Codec
     from .method.base import Method as Method
     from .method.settings import setting as setting
     from .run.fit import fit as fit
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: what is lent from the rooms, and which of them has it: nothing is imported before it is asked for
 _ROOMS = {
-    "Compressed": "messages.pipeline",
+    "Codec": "messages.pipeline",
     "ClosedForm": "local.closed_form",
     "Gradient": "server.rules.gradient",
     "Langevin": "local.langevin.step",

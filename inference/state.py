@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from hierfl.networks import BROADCAST
-
-
 
 State = dict[str, Tensor]
 

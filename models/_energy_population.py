@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hierfl.chains import Energy
-from hierfl.inference.method import Start, State
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import State
 
 
 def energy_names(width: int) -> tuple[str, ...]:
@@ -21,7 +22,7 @@ def energy_names(width: int) -> tuple[str, ...]:
     return ("log_sigma", *(("energy.inside", "energy.shift", "energy.outside") if width else ()))
 
 
-def first_network(width: int, start: Start) -> State:
+def first_network(width: int, start: InitialWeights) -> State:
     """The network's weights: small ones, so that the population begins as the gaussian one."""
     if not width:
         return {}

@@ -29,11 +29,20 @@ from torch.optim.lr_scheduler import ExponentialLR
 from hierfl.chains import Draws
 from hierfl.errors import UserError
 from hierfl.federation import Batch
-from hierfl.inference.compression import Compressed, parse_compressor
-from hierfl.inference.exchange import Gradient, SampleWeighted
-from hierfl.inference.langevin import Langevin
-from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, adam, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.langevin.step import Langevin
+from hierfl.inference.local.optimizers import adam, sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.messages.codec import parse_compressor
+from hierfl.inference.messages.pipeline import Codec, Stage
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.gradient import Gradient
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, param, sample
 
 from ._energy_population import energy_names, first_network, populations
@@ -157,7 +166,7 @@ class FedPop(Method):
         """Whether the population has to be drawn from, to be learned."""
         return self.settings.population == "energy"
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         s, d = self.settings, len(start.head)
         if not self.sampled:
             return start.base
@@ -165,7 +174,7 @@ class FedPop(Method):
         sigma = torch.full((d if s.population == "diagonal" else 1,), s.sigma_0, dtype=torch.float64)
         return {"mu": mu, "log_sigma": sigma.log(), **first_network(s.energy_hidden, start), **start.base}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         s, mu = self.settings, self.settings.init_scale * start.head
         if not self.sampled:
             return {"z_point": mu}
@@ -199,7 +208,7 @@ class FedPop(Method):
         """What the chains move."""
         return ["z", "z_new"] if self.second_chain else ["z"]
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         if not self.second_chain:
             return initial
         return {**initial, "z_new_draws": personal["z_new_draws"].flatten(0, 1)}
@@ -217,37 +226,39 @@ class FedPop(Method):
         inner = SVI(["base"], s.inner_phi_steps, descent, s.inner_batch or None, kept, per="example")
         return [chain, inner] if s.inner_phi_steps else [chain]
 
-    def exchange(self) -> dict[str, Rule]:
+    def exchange(self) -> dict[str, AggregationRule]:
         s, kept = self.settings, (self.settings.steps - self.settings.burn) * self.settings.chains
         schedule = partial(ExponentialLR, gamma=s.lr_decay) if s.lr_decay < 1 else None
         latent = "z" if s.control_variates else None
-        base: Rule = SampleWeighted()
+        base: AggregationRule = SampleWeighted()
         if not s.inner_phi_steps:
             # Adam adds the decay times the weights to the gradient: the gradient of that prior
             base = Gradient(adam(s.base_lr, s.base_decay, s.beta2), kept, schedule, None, latent)
-        squeeze = parse_compressor(s.compress)
-        rules: dict[str, Rule] = {"base": Compressed(base, squeeze) if squeeze else base}
+        rules: dict[str, AggregationRule] = {"base": base}
         if s.prior == "hierarchical":
-            rules["mu"] = Gradient(adam(s.lr, memory=s.beta2), kept, schedule, None, latent)
-            rules["log_sigma"] = Gradient(adam(s.lr, memory=s.beta2), kept, schedule, _spread, latent)
+            rules["mu"] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule, None, latent)
+            rules["log_sigma"] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule, _spread, latent)
         if s.energy_hidden:
-            rules["energy"] = Gradient(adam(s.lr, memory=s.beta2), kept, schedule)
+            rules["energy"] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule)
         return rules
 
-    def posterior(self) -> list[LocalStep]:
+    def pipeline(self) -> dict[str, list[Stage]]:
+        compressor = parse_compressor(self.settings.compress)
+        return {"base": [Codec(compressor)]} if compressor else {}
+
+    def schedule(self) -> Schedule:
         s, half = self.settings, self.settings.final_steps // 2
         if not (self.sampled and half):
-            return []
+            return Schedule()
         thin = half // s.final_keep
-        return [
-            Langevin(
-                self.moved(), half + thin * s.final_keep, s.step_size, metropolis=s.kernel == "metropolis",
-                precondition=s.precondition, batch=s.step_batch or None, burn=half, thin=thin,
-                target=0.574 if s.kernel == "metropolis" else None,
-            )
-        ]  # fmt: skip
+        chain = Langevin(
+            self.moved(), half + thin * s.final_keep, s.step_size, metropolis=s.kernel == "metropolis",
+            precondition=s.precondition, batch=s.step_batch or None, burn=half, thin=thin,
+            target=0.574 if s.kernel == "metropolis" else None,
+        )  # fmt: skip
+        return Schedule(final_steps=[chain])
 
-    def per_client(self, v: State) -> State:
+    def client_summary(self, v: State) -> State:
         if not self.sampled:
             return {}
         draws = v["z_draws"].flatten(2, 3)  # (S, 1, chains kept, d)

@@ -17,7 +17,7 @@ running statistics are those of its own copies, and what is evaluated is the ave
 again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -27,10 +27,18 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.predict import Fitted
-from hierfl.inference.svi import SVI, running_statistics, sgd
+from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.closed_form import ClosedForm
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI, running_statistics
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.networks import BROADCAST, Architecture
 from hierfl.plates import clients, data, flat, param, sample, scale
 
@@ -91,13 +99,13 @@ class PFedV(Method):
         self.encoder, self.sent = network.encoder, network.encoder.broadcast(self.settings.prior_norm)
         self.kept = sorted(network.norms(self.settings.local_norm))
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {k: v for k, v in start.base.items() if k not in self.kept}  # encoder and base
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"w_j_point": self.settings.init_scale * start.head, **self.norms(start)}
 
-    def norms(self, start: Start) -> State:
+    def norms(self, start: InitialWeights) -> State:
         """A client's own batch norm, and the encoder's once more, for the prior."""
         own = {k: start.base[k] for k in self.kept}
         return {**own, **{f"{BROADCAST}{k}": own[k] for k in self.held}}
@@ -162,24 +170,22 @@ class PFedV(Method):
     def local(self) -> list[LocalStep]:
         return [self.sgd("encoder", "base", "w_j_point"), *self.hold()]
 
-    def posterior(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         s = self.settings
-        return [running_statistics(self.kept, s.bn_refresh_epochs, s.batch)] if s.bn_refresh_epochs else []
+        refresh = [running_statistics(self.kept, s.bn_refresh_epochs, s.batch)] if s.bn_refresh_epochs else []
+        return Schedule(final_steps=refresh, new_client_steps=[self.sgd("w_j_point", *self.kept), *self.hold()])
 
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd("w_j_point", *self.kept), *self.hold()]
-
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {k: v.mean(0) for k, v in personal.items()}
 
-    def exchange(self) -> dict[str, Rule]:
+    def exchange(self) -> dict[str, AggregationRule]:
         return {"encoder": SampleWeighted(), "base": SampleWeighted()}
 
     @property
     def has_global_model(self) -> bool:
         return False
 
-    def report(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
+    def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
         """Standard deviations of z, over about a thousand training examples."""
         if self.settings.prior == "flat":
             return None, {}
@@ -207,10 +213,10 @@ class FedV(PFedV):
     message_size = 1.99
     order = 50
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {"w": self.settings.init_scale * start.head, **super().shared(start)}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return self.norms(start)
 
     def model(self, batch: Batch) -> None:
@@ -225,10 +231,11 @@ class FedV(PFedV):
     def local(self) -> list[LocalStep]:
         return [self.sgd("encoder", "base", "w"), *self.hold()]
 
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd(*self.kept), *self.hold()] if self.kept else []
+    def schedule(self) -> Schedule:
+        new = [self.sgd(*self.kept), *self.hold()] if self.kept else []
+        return replace(super().schedule(), new_client_steps=new)
 
-    def exchange(self) -> dict[str, Rule]:
+    def exchange(self) -> dict[str, AggregationRule]:
         return {"w": SampleWeighted(), **super().exchange()}
 
     @property

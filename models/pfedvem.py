@@ -20,9 +20,17 @@ from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import RHO_FLOOR, ConfidenceWeighted, SampleWeighted, closed_form_rho
-from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.closed_form import ClosedForm
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.rho import RHO_FLOOR, closed_form_rho
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import PrecisionWeightedMean, SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, param, sample
 
 
@@ -36,7 +44,7 @@ class PFedVEM(Method):
     sent = "head, confidence, base"
     message_size = 1.0
     order = 10
-    copies = ("base",)  # a client predicts with the base it has just trained
+    local_copies = ("base",)  # a client predicts with the base it has just trained
 
     @dataclass(frozen=True)
     class Settings:
@@ -71,11 +79,11 @@ class PFedVEM(Method):
             above=0,
         )
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         w = {"hierarchical": self.settings.init_scale * start.head, "fixed": torch.zeros_like(start.head)}
         return {**({} if self.settings.prior == "flat" else {"w": w[self.settings.prior]}), **start.base}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         mu = self.settings.init_scale * start.head
         if self.settings.prior == "flat":
             return {"mu": mu}
@@ -121,15 +129,15 @@ class PFedVEM(Method):
         )
         return [*rho, head, base]
 
-    def exchange(self) -> dict[str, Rule]:
+    def exchange(self) -> dict[str, AggregationRule]:
         s = self.settings
-        w = {"w": ConfidenceWeighted("mu", "rho", keep=1 - s.server_lr)} if s.prior == "hierarchical" else {}
-        return {**w, "base": SampleWeighted(keep=1 - s.server_lr)}
+        w = {"w": PrecisionWeightedMean("mu", "rho", server_lr=s.server_lr)} if s.prior == "hierarchical" else {}
+        return {**w, "base": SampleWeighted(server_lr=s.server_lr)}
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population
 
-    def per_client(self, v: State) -> State:
+    def client_summary(self, v: State) -> State:
         if self.settings.prior == "flat":
             return {}
         sigma, gap = softplus(v["pi"]), v["mu"] - v["w"]

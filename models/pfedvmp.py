@@ -29,10 +29,20 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch, buckets
-from hierfl.inference.exchange import GaussianProduct, SampleWeighted, Total
-from hierfl.inference.gaussians import Gaussian, Kind, packed_size, sample_factor
-from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.objective.gaussians import Gaussian, Kind, packed_size, sample_factor
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.gaussian import GaussianProduct
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.server.rules.running import CountSum
+from hierfl.inference.state import State
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, mask, param, sample
 
@@ -96,13 +106,13 @@ class PFedVMP(Method):
         super().__init__(network, **settings)
         self.classes, self.features = network.head.outputs, network.head.features
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         if self.settings.prior != "hierarchical":
             return start.base
         centroids = torch.zeros(self.classes, self.features, dtype=torch.float64)
         return {"centroids": centroids, "counts": centroids.new_zeros(self.classes), **start.base}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"w_j_point": self.settings.init_scale * start.head}
 
     @property
@@ -141,10 +151,10 @@ class PFedVMP(Method):
     def local(self) -> list[LocalStep]:
         return [self.sgd("base", "w_j_point")]
 
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd("w_j_point")]
+    def schedule(self) -> Schedule:
+        return Schedule(new_client_steps=[self.sgd("w_j_point")])
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {k: v.mean(0) for k, v in personal.items()}
 
     @property
@@ -153,17 +163,17 @@ class PFedVMP(Method):
         kinds: dict[str, Kind] = {"full": "full", "diagonal": "diagonal"}
         return kinds.get(self.settings.precision, "scalar")
 
-    def factors(self, local: Local) -> tuple[Tensor, Tensor]:
+    def factors(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
         """What each row's features say of the centroids, h (S, C, D) and Lambda, packed: of its own classes."""
         base = self.network.base
-        shape = (len(local.clients), self.classes, self.features)
-        linear = torch.zeros(shape, dtype=torch.float64, device=local.n.device)
+        shape = (len(chunk.clients), self.classes, self.features)
+        linear = torch.zeros(shape, dtype=torch.float64, device=chunk.n.device)
         precision = linear.new_zeros((*shape[:2], packed_size(self.features, self.kind)))
-        for first, last in buckets(local.sizes):
-            part = local.part(first, last)
+        for first, last in buckets(chunk.sizes):
+            part = chunk.part(first, last)
             batch = part.batch()
             with torch.no_grad():
-                zs = base.apply(base.parameters_from(part.values), batch.x)
+                zs = base.apply(base.parameters_from(part.view), batch.x)
             for row, n, z, y in zip(range(first, last), part.sizes, zs, batch.y, strict=True):
                 for k in y[:n].unique().tolist():
                     found = self.factor(z[:n][y[:n] == k])
@@ -178,17 +188,17 @@ class PFedVMP(Method):
         weight = z.new_full((1,), len(z) if s.precision == "count" else 1, dtype=torch.float64)
         return Gaussian.of(z.double().mean(0), weight, "scalar")
 
-    def counts(self, local: Local) -> Tensor:
+    def counts(self, chunk: ClientChunk) -> Tensor:
         """How many examples of each class the rows have, (S, C): q(y_k), but for the sum."""
-        batch = local.batch()
-        one_hot = torch.nn.functional.one_hot(batch.y, self.classes).to(local.n)
+        batch = chunk.batch()
+        one_hot = torch.nn.functional.one_hot(batch.y, self.classes).to(chunk.n)
         return (one_hot if batch.mask is None else one_hot * batch.mask[..., None]).sum(1)
 
-    def exchange(self) -> dict[str, Rule]:
-        rules: dict[str, Rule] = {"base": SampleWeighted()}
+    def exchange(self) -> dict[str, AggregationRule]:
+        rules: dict[str, AggregationRule] = {"base": SampleWeighted()}
         if self.settings.prior == "hierarchical":
             rules["centroids"] = GaussianProduct(self.factors, self.kind, self.settings.prior_precision)
-            rules["counts"] = Total(self.counts)
+            rules["counts"] = CountSum(self.counts)
         return rules
 
     @property

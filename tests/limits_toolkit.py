@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from hierfl import Federation
 from hierfl.inference import Method, fit
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.method import Start
-from hierfl.inference.result import Run
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.run.result import Run
 from hierfl.networks import Architecture, architecture
 
 NOISE = 0.5
@@ -24,7 +24,7 @@ def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> R
 
 def rows_of(method: Method, fed: Federation, **changed: Tensor) -> Rows:
     """All clients as they are when a fit begins, but for some values."""
-    start = Start.of(method.network, 0)
+    start = InitialWeights.of(method.network, 0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     order = sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
     personal = method.personal(start).items()

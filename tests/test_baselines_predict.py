@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hierfl import Federation
-from hierfl.inference.result import Run
+from hierfl.inference.run.result import Run
 from hierfl.models import APFL, IFCA, Ditto, FedAvgFT, FedBN, FedPer, PerFedAvg
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import permutation

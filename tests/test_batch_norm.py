@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from hierfl import Federation, UserError
 from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
-from hierfl.inference.method import Local, Start
-from hierfl.inference.minibatches import plan
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.clients.minibatches import plan
 from hierfl.models import FedAvg, FedPop
 from hierfl.networks import Architecture, LinearHead, Network
 from hierfl.noise import generator
@@ -176,7 +177,7 @@ def test_a_round_is_torchs_own_training() -> None:
     network = Architecture(Network(convolutions()), LinearHead(6, 3))
     method = FedAvg(network, epochs=2, lr=0.1, batch=5, momentum=0.9, w_0=0.5)
     run = fit(method, fed, rounds=1, chunk=2, dtype=torch.float64, progress=False, seed=4)
-    start = Start.of(network, 4)
+    start = InitialWeights.of(network, 4)
     totals: dict[str, Tensor] = {}
     for j, n in enumerate(fed.sizes()):
         module = nn.Sequential(copy.deepcopy(network.base.module), nn.Linear(6, 3)).double().requires_grad_(True)
@@ -184,7 +185,7 @@ def test_a_round_is_torchs_own_training() -> None:
         w = 0.5 * start.head
         module[1].load_state_dict({"weight": w[:18].view(3, 6), "bias": w[18:]})
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-        local = Local(method, fed.to(dtype=torch.float64), [j], 1, 4, {}, {})
+        local = ClientChunk(method, fed.to(dtype=torch.float64), [j], 1, 4, {}, {})
         for step in plan(local, 0, 0, 5, 2):
             index = fed.train[j][step[step >= 0]]
             optimizer.zero_grad()

@@ -13,11 +13,13 @@ from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation
 from hierfl.federation import Batch
-from hierfl.inference.elbo import elbo, log_joint
-from hierfl.inference.exchange import GibbsDraw, RunningMean
-from hierfl.inference.method import Exchange
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.log_joint import log_joint
+from hierfl.inference.server.rules.gibbs import GibbsDraw
+from hierfl.inference.server.rules.running import RunningMean
+from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.options import Options
-from hierfl.inference.run import Fit
+from hierfl.inference.run.fit import Fit
 from hierfl.models import (
     DGLMC,
     PFedBayes,
@@ -108,7 +110,7 @@ def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation,
     for (name, value), slope in zip(prior.items(), slopes_of, strict=True):
         rule = method.exchange()[name]
         total = {k: v.sum(0) for k, v in rule.message([name], done).items()}
-        new = rule.update({name: value.detach()}, total, Exchange(7, torch.tensor(7.0), 1, lambda names: {}))[name]
+        new = rule.update({name: value.detach()}, total, AggregationContext(7, torch.tensor(7.0), 1, lambda names: {}))[name]
         assert torch.allclose(new, value + lr * slope / 7, rtol=1e-9, atol=1e-12)
 
 
@@ -184,7 +186,7 @@ def test_dg_lmcs_server_draws_what_makes_the_gibbs_sampler_exact(lines: Federati
         rows = torch.cat([7 + last, 9 + last, last], 3)  # (what was kept before is not what w is drawn given)
         sent = rule.message(["w"], local.put({"w_j_draws": rows}))
         total = {k: v.sum(0) for k, v in sent.items()}
-        exchange = Exchange(4, torch.tensor(4.0), number, lambda names: {}, seed=1)
+        exchange = AggregationContext(4, torch.tensor(4.0), number, lambda names: {}, seed=1)
         w = rule.update({"w": w}, total, exchange)["w"]
         chain.append(w)
     draws = torch.stack(chain)
@@ -227,6 +229,6 @@ def test_rounds_that_were_void_do_not_enter_the_mean_of_draws() -> None:
     memory: dict[str, Tensor] = {}
     mean = torch.zeros(2)
     for number, value in ((1, 5.0), (2, 1.0), (7, 3.0)):
-        exchange = Exchange(4, torch.tensor(4.0), number, lambda names: {}, memory, {"w": torch.full((2,), value)})
+        exchange = AggregationContext(4, torch.tensor(4.0), number, lambda names: {}, memory, {"w": torch.full((2,), value)})
         mean = rule.update({"mean": mean}, {}, exchange)["mean"]
     assert torch.allclose(mean, torch.full((2,), 2.0))

@@ -18,7 +18,7 @@ from hierfl import Federation
 from hierfl.experiments.bench import SETTINGS, Setting, choose, prepare, work_flops
 from hierfl.experiments.references import REFERENCES, Work
 from hierfl.inference.options import Options
-from hierfl.inference.run import Fit
+from hierfl.inference.run.fit import Fit
 from hierfl.models import FedRep, PFedV, PFedVEM
 from hierfl.networks import architecture
 
@@ -45,7 +45,7 @@ def test_references_do_the_work_of_a_round(name: str, network: str, images: Fede
     )  # fmt: skip
     fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
     fit.step()
-    work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+    work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
     before = {k: v.clone() for k, v in {**work.shared, **work.personal}.items()}
     with torch.random.fork_rng():
         theirs = PFEDVEM[name](work)
@@ -67,7 +67,7 @@ def test_references_take_as_many_steps_on_the_base(name: str) -> None:
         architecture("mlp:7", fed), sigma_0=1e-7, head_lr=1e-2, base_lr=1e-2, base_batch=4, head_epochs=0, base_epochs=3
     )
     fit = Fit(method, fed, Options(rounds=9, dtype=torch.float64, chunk=3))
-    work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+    work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
     with torch.random.fork_rng():
         theirs = PFEDVEM[name](work)
     fit.step()
@@ -84,8 +84,8 @@ def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, imag
         alpha /= 1 if kl == "mean" else network.latents
         method = PFedV(network, kl=kl, alpha=alpha, lr=0.05, batch=1000, epochs=3)
         fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
-        fit.server.shared["encoder.4.bias"][4:] = -32.0  # log variances
-        work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+        fit.state.shared["encoder.4.bias"][4:] = -32.0  # log variances
+        work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             theirs = REFERENCES["pfedv"]["tensor loop"](work)
@@ -93,7 +93,7 @@ def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, imag
         assert torch.allclose(theirs["w_j_point"], fit.personal["w_j_point"], atol=1e-6)
         assert not torch.allclose(theirs["w_j_point"], work.personal["w_j_point"], atol=1e-2)
         share = torch.tensor(images.sizes(), dtype=torch.float64) / sum(images.sizes())
-        for key, value in fit.server.shared.items():
+        for key, value in fit.state.shared.items():
             gap = float((torch.einsum("j,j...->...", share, theirs[key]) - value).abs().max())
             assert gap < 1e-6, (key, gap)
         results.append(theirs["encoder.4.weight"])
@@ -105,7 +105,7 @@ def test_the_references_of_alternating_training_do_the_work_of_a_round(name: str
     method = FedRep(architecture("mlp:7", images), head_epochs=3, epochs=2, lr=0.05, batch=1000)
     fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
     fit.step()
-    work = Work.of(method, fit.federation, fit.server.shared, fit.personal, 3)
+    work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
     with torch.random.fork_rng():
         theirs = REFERENCES["fedrep"][name](work)
     fit.step()

@@ -442,7 +442,7 @@ def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hierfl.experiments import choose
-    from hierfl.inference import run as running
+    from hierfl.inference.run.fit import fit as running
 
     def only_validation(fitted: object, split: str, *rest: object) -> object:
         assert split == "validation"
@@ -459,7 +459,7 @@ def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
     settings = {**shipped_settings("fedavg", "digits")[0], "lr": 0.05}
     monkeypatch.undo()
     run = fit(FedAvg(architecture("mlp:64", federation), **settings), federation, rounds=2, progress=False)
-    nll = [row["pm_nll"] for row in run.rows if row["split"] == "validation"]
+    nll = [row["pm_nll"] for row in run.evaluations if row["split"] == "validation"]
     assert values == pytest.approx([nll[1], sum(nll) / 2])
 
 

@@ -14,11 +14,11 @@ from torch import nn
 
 from hierfl import Federation, UserError, datasets
 from hierfl.inference import fit
-from hierfl.inference.elbo import elbo_gradient
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.method import Start
+from hierfl.inference.clients.gradients import elbo_gradient
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
-from hierfl.inference.run import Fit
+from hierfl.inference.run.fit import Fit
 from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import generator
@@ -37,7 +37,7 @@ def test_messages_are_fishers_identity(small: Federation, net: Architecture) -> 
     """grad_mu = mean (z - mu) / sigma^2, grad_log_sigma = mean |z - mu|^2 / sigma^2 - d, over the draws."""
     for population in ("isotropic", "diagonal"):
         method = FedPop(net, population=population, chains=2)
-        start = Start.of(net, 0)
+        start = InitialWeights.of(net, 0)
         shared = {k: v.double() for k, v in method.shared(start).items()}
         shape = (7, 1, *method.personal(start)["z_draws"].shape)
         z = torch.randn(shape, generator=generator("z"), dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_a_fixed_population_is_never_moved_and_a_flat_one_is_not_there(small: Fe
     fixed = fit(FedPop(net, prior="fixed", sigma_0=0.7), small, rounds=3, dtype=torch.float64, progress=False)
     assert (fixed.shared["mu"] == 0).all()
     assert torch.allclose(fixed.shared["log_sigma"].exp(), torch.tensor(0.7).double())
-    assert not torch.equal(fixed.shared["base.1.weight"], Start.of(net, 0).base["base.1.weight"].double())
+    assert not torch.equal(fixed.shared["base.1.weight"], InitialWeights.of(net, 0).base["base.1.weight"].double())
     flat = fit(FedPop(net, prior="flat"), small, rounds=3, dtype=torch.float64, progress=False)
     assert set(flat.personal) == {"z_point"}
     assert "mu" not in flat.shared

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from hierfl import UserError
-from hierfl.inference.exchange import GaussianProduct, SampleWeighted
-from hierfl.inference.gaussians import KINDS, Gaussian, Kind, packed_size, sample_factor
-from hierfl.inference.method import Exchange
+from hierfl.inference.server.rules.gaussian import GaussianProduct
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.objective.gaussians import KINDS, Gaussian, Kind, packed_size, sample_factor
+from hierfl.inference.server.rules.base import AggregationContext
 
 D = 2
 
@@ -158,7 +159,7 @@ def test_equal_examples_have_no_spread(z: int, kind: Kind, dtype: torch.dtype) -
 
 def updated(rule: object, sent: list[dict[str, Tensor]], old: dict[str, Tensor]) -> Tensor:
     total = {k: torch.stack([one[k] for one in sent]).sum(0) for k in sent[0]}
-    (value,) = rule.update(old, total, Exchange(3, torch.tensor(3.0), 1, dict)).values()  # type: ignore[attr-defined]
+    (value,) = rule.update(old, total, AggregationContext(3, torch.tensor(3.0), 1, dict)).values()  # type: ignore[attr-defined]
     return value
 
 

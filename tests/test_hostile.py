@@ -14,7 +14,7 @@ import pytest
 from conftest import Call
 
 from hierfl import plots
-from hierfl.inference.method import make_settings
+from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS
 
 RUN = ("--rounds", "1", "--quiet", "--overwrite", "--out", "o")

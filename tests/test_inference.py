@@ -18,14 +18,17 @@ from torch.nn.functional import cross_entropy, softplus
 from hierfl import Batch, Federation, UserError
 from hierfl.federation import Deferred
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.elbo import elbo, elbo_gradient, global_log_prob
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.method import Start
-from hierfl.inference.minibatches import spans
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.clients.gradients import elbo_gradient
+from hierfl.inference.objective.log_joint import global_log_prob
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.clients.minibatches import active_spans
 from hierfl.inference.options import Options
-from hierfl.inference.run import Fit
-from hierfl.inference.server import Server, participants
-from hierfl.inference.svi import adam, sgd
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.server import Server
+from hierfl.inference.server.participation import draw_participants
+from hierfl.inference.local.optimizers import adam, sgd
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator, permutation, reparametrise
@@ -166,7 +169,7 @@ def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, ne
 def test_a_phase_without_epochs_sends_what_it_was_given(small: Federation, net: Architecture, without: str) -> None:
     method = PFedVEM(net, **{without: 0})
     trained = fit(method, small, rounds=1, dtype=torch.float64, progress=False)
-    start = method.shared(Start.of(net, 0))
+    start = method.shared(InitialWeights.of(net, 0))
     base = {k: v.double() for k, v in start.items() if k != "w"}
     kept = [torch.allclose(trained.shared[k], v, rtol=1e-12) for k, v in base.items()]
     assert all(kept) == (without == "base_epochs")
@@ -177,7 +180,7 @@ def test_a_phase_without_epochs_sends_what_it_was_given(small: Federation, net: 
 def test_spans_let_each_row_take_exactly_its_steps(steps: list[int]) -> None:
     steps = sorted(steps, reverse=True)
     taken = [0] * len(steps)
-    for first, last, active in spans(steps):
+    for first, last, active in active_spans(steps):
         for row in range(active):
             assert taken[row] == first
             taken[row] = last
@@ -232,10 +235,10 @@ def test_mistakes_in_a_method_file_are_named(small: Federation, net: Architectur
         def guide(self, batch: object) -> None:
             sample("w", Normal(torch.zeros(self.network.head.d), 1.0).to_event(1))
 
-        def shared(self, start: Start) -> dict:
+        def shared(self, start: InitialWeights) -> dict:
             return {k: v for k, v in super().shared(start).items() if k != "w"}
 
-        def personal(self, start: Start) -> dict:
+        def personal(self, start: InitialWeights) -> dict:
             return {"mu": torch.zeros(self.network.head.d), "pi": torch.zeros(1), "rho": torch.ones(1)}
 
         def exchange(self) -> dict:
@@ -252,7 +255,7 @@ def test_mistakes_in_a_method_file_are_named(small: Federation, net: Architectur
         fit(Unguided(net), small, rounds=1, progress=False)
 
     class Undeclared(PFedVEM):
-        def personal(self, start: Start) -> dict:
+        def personal(self, start: InitialWeights) -> dict:
             return {k: v for k, v in super().personal(start).items() if k != "rho"}
 
     with pytest.raises(UserError, match="unknown value 'rho'"):
@@ -468,7 +471,7 @@ def test_a_client_that_diverges_keeps_its_state_and_is_reported(
     assert "round 1: 1 client diverged and kept the previous state: place-03" in caplog.text
     assert run.last()["failed"] == 2
     assert run.last()["dropped"] == 2
-    start = PFedVEM(net).shared(Start.of(net, 0))["w"].double()
+    start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
     assert torch.equal(run.personal["mu"][3], start)
     assert all(v.isfinite().all() for v in {**run.shared, **run.personal, **run.fitted.copies}.values())
     assert not torch.equal(run.personal["mu"][0], start)
@@ -476,23 +479,23 @@ def test_a_client_that_diverges_keeps_its_state_and_is_reported(
 
 def test_participation_is_bernoulli_keyed_by_client() -> None:
     fed = blobs([3] * 50)
-    rounds = [participants(fed, t, 0, 0.2, 1) for t in range(400)]
+    rounds = [draw_participants(fed, t, 0, 0.2, 1) for t in range(400)]
     share = sum(map(len, rounds)) / (400 * 50)
     assert abs(share - 0.2) < 4 * (0.2 * 0.8 / 20000) ** 0.5
     sizes = torch.tensor([float(len(r)) for r in rounds])
     assert 5 < sizes.var() < 11.5  # independent: variance 8, not a fixed number
     shuffled = fed.select(list(reversed(range(50))))
-    assert {fed.ids[j] for j in rounds[7]} == {shuffled.ids[j] for j in participants(shuffled, 7, 0, 0.2, 1)}
-    assert min(len(participants(fed, t, 0, 0.01, 2)) for t in range(20)) >= 2
+    assert {fed.ids[j] for j in rounds[7]} == {shuffled.ids[j] for j in draw_participants(shuffled, 7, 0, 0.2, 1)}
+    assert min(len(draw_participants(fed, t, 0, 0.01, 2)) for t in range(20)) >= 2
     with pytest.raises(UserError, match="practically never"):
-        participants(fed, 1, 0, 1e-9, 2)
+        draw_participants(fed, 1, 0, 1e-9, 2)
 
 
 def test_who_does_not_report_still_trains_and_is_not_heard(small: Federation, net: Architecture) -> None:
     run = fit(PFedVEM(net), small, rounds=1, participation=0.3, dtype=torch.float64, progress=False)
-    silent = sorted(set(range(7)) - set(participants(small, 1, 0, 0.3, 1)))
+    silent = sorted(set(range(7)) - set(draw_participants(small, 1, 0, 0.3, 1)))
     assert silent
-    start = PFedVEM(net).shared(Start.of(net, 0))["w"].double()
+    start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
     assert all(not torch.equal(run.personal["mu"][j], start) for j in silent)
     import dataclasses
 
@@ -509,7 +512,7 @@ def test_who_may_rest_trains_when_it_reports_or_is_looked_at(small: Federation, 
     two = Fit(PFedVEM(net), small, Options(rounds=3, **{k: v for k, v in how.items() if k != "progress"}))
     two.step()
     two.step()
-    speaking = set(participants(small, 2, 0, 0.3, 1))
+    speaking = set(draw_participants(small, 2, 0, 0.3, 1))
     assert 0 < len(speaking) < 7
     for j in range(7):
         assert torch.equal(two.personal["mu"][j], before.personal["mu"][j]) == (j not in speaking), j
@@ -533,7 +536,7 @@ def test_who_never_trains_when_idle_is_as_it_last_reported(
         ready.step()
         ready.evaluate()
         after = {**ready.personal, **{f"its {k}": v for k, v in ready.copies.items()}}
-        speaking = participants(small, number, 0, 0.3, 1)
+        speaking = draw_participants(small, number, 0, 0.3, 1)
         assert 0 < len(speaking) < 7
         for j in range(7):
             assert all(torch.equal(after[k][j], v[j]) for k, v in before.items()) == (j not in speaking), (number, j)

@@ -18,11 +18,15 @@ from torch.nn.functional import cross_entropy, softplus
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
-from hierfl.inference.elbo import elbo, global_log_prob, guide_latents
-from hierfl.inference.exchange import closed_form_rho
-from hierfl.inference.method import Exchange, Start, visible
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.svi import sgd
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.log_joint import global_log_prob
+from hierfl.inference.objective.sites import guide_latents
+from hierfl.inference.local.rho import closed_form_rho
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import client_view
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.local.optimizers import sgd
 from hierfl.models import (
     APFL,
     DGLMC,
@@ -80,7 +84,7 @@ def network_for(cls: type[Method], fed: Federation) -> Architecture:
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
     """A shared state, and rows for all clients that differ from each other."""
-    rng, start = generator("test state"), Start.of(method.network, 5)
+    rng, start = generator("test state"), InitialWeights.of(method.network, 5)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     initial = {k: v.double() for k, v in method.personal(start).items()}
     rows = {}
@@ -108,7 +112,7 @@ def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation) -
         elbo(
             method,
             small.batch([j]),
-            visible(shared, {k: v[[j]] for k, v in rows.items()}),
+            client_view(shared, {k: v[[j]] for k, v in rows.items()}),
             noise_for(small, [j], counts=True),
             analytic=False,
         )
@@ -118,7 +122,7 @@ def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation) -
     ours = torch.cat(alone).sum() + global_log_prob(
         method, small.template(), shared, {k: v[:1] for k, v in rows.items()}
     )
-    values = visible(shared, rows)
+    values = client_view(shared, rows)
     with Restrict(values, draw=draw_with(noise_for(small, everyone, counts=True))):
         q = poutine.trace(method.guide).get_trace(batch)
     with Restrict(values):  # parameters only: the latents below are Pyro's to fix
@@ -203,7 +207,7 @@ def test_a_shape_that_would_mix_clients_is_refused(small: Federation, net: Archi
     """A scalar beside a vector, declared without its dimension, would broadcast clients against data."""
 
     class Careless(TUTORIAL):
-        def shared(self, start: Start) -> dict:
+        def shared(self, start: InitialWeights) -> dict:
             return {**super().shared(start), "log_rho": torch.tensor(-2.0)}
 
     with pytest.raises(UserError, match=r"site 'w_j' has batch shape \(2, 2\).*a scalar beside a vector"):
@@ -235,7 +239,7 @@ def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Fede
     shared, rows = states(method, small)
     local = Rows(method, small, who, 1, 0, shared, {k: v[who] for k, v in rows.items()})
     sums = {k: v.sum(0) for k, v in rule.message(["w"], local).items()}
-    exchange = Exchange(small.clients, torch.tensor(float(len(who))), 1, lambda n: {})
+    exchange = AggregationContext(small.clients, torch.tensor(float(len(who))), 1, lambda n: {})
     w = rule.update({"w": shared["w"]}, sums, exchange)["w"]
     before = block_gradient(method, small, {**shared, **rows}, "w", who)
     after = block_gradient(method, small, {**shared, **rows, "w": w}, "w", who)
@@ -249,7 +253,7 @@ def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation,
         shared, rows = states(method, small)
         local = Rows(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
         local = local.put({k: v + 0.1 for k, v in local.rows.items() if k.startswith("base.")})
-        exchange = Exchange(small.clients, torch.tensor(7.0), 1, lambda n: {})
+        exchange = AggregationContext(small.clients, torch.tensor(7.0), 1, lambda n: {})
         for group, rule in method.exchange().items():
             names = method.expand(group, shared)
             old = {k: shared[k] for k in names}
@@ -287,7 +291,7 @@ def test_every_definition_of_tau_trains(terms: str, small: Federation, net: Arch
     run = fit(PFedVEM(net, tau=terms), small, rounds=3, dtype=torch.float64, progress=False)
     last = run.last()
     assert (last["failed"], last["dropped"], last["void"]) == (0, 0, 0)
-    start = 0.1 * Start.of(net, 0).head.double()
+    start = 0.1 * InitialWeights.of(net, 0).head.double()
     assert all(not torch.equal(mu, start) for mu in run.personal["mu"])
     rho = run.personal["rho"]
     assert (rho >= 0.01).all()  # tau is at most 1 / head_lr
@@ -337,7 +341,7 @@ def test_equal_confidence_gives_the_plain_mean(small: Federation, net: Architect
     sums = {
         k: v.sum(0) for k, v in rule.message(["w"], Rows(method, small, list(range(7)), 1, 0, shared, rows)).items()
     }
-    w = rule.update({"w": shared["w"]}, sums, Exchange(7, torch.tensor(7.0), 1, lambda n: {}))["w"]
+    w = rule.update({"w": shared["w"]}, sums, AggregationContext(7, torch.tensor(7.0), 1, lambda n: {}))["w"]
     assert torch.allclose(w, rows["mu"].mean((0, 1)), rtol=1e-12)
 
 
@@ -346,7 +350,7 @@ def test_a_fixed_prior_is_never_moved(small: Federation, net: Architecture) -> N
     run = fit(method, small, rounds=3, dtype=torch.float64, progress=False)
     assert (run.personal["rho"] == 0.7).all()
     assert (run.shared["w"] == 0).all()
-    assert not torch.equal(run.shared["base.1.weight"], Start.of(net, 0).base["base.1.weight"].double())
+    assert not torch.equal(run.shared["base.1.weight"], InitialWeights.of(net, 0).base["base.1.weight"].double())
 
 
 def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_loss(
@@ -354,7 +358,7 @@ def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_l
 ) -> None:
     lr = 0.1
     method = FedAvg(net, epochs=1, batch=1000, lr=lr, momentum=0.0)
-    start = {k: v.double().requires_grad_() for k, v in method.shared(Start.of(net, 0)).items()}
+    start = {k: v.double().requires_grad_() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
     index = torch.cat(list(small.train))
     x, y = small.examples(index)
     features = net.base.apply(net.base.parameters_from(start), x[None])
@@ -368,8 +372,8 @@ def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_l
 def test_fedpop_without_a_spread_has_the_pooled_objective(small: Federation, net: Architecture) -> None:
     """sigma -> 0: every z_j is mu, and the summed messages are the gradient of the pooled log likelihood at mu."""
     method = FedPop(net, sigma_0=1e-7, start="stateless", steps=3, burn=1, step_size=1e-16)
-    shared = {k: v.double() for k, v in method.shared(Start.of(net, 0)).items()}
-    rows = {k: v.double().expand(7, 1, *v.shape) for k, v in method.personal(Start.of(net, 0)).items()}
+    shared = {k: v.double() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
+    rows = {k: v.double().expand(7, 1, *v.shape) for k, v in method.personal(InitialWeights.of(net, 0)).items()}
     order = sorted(range(7), key=lambda j: -len(small.train[j]))
     local = method.local()[0].run(Rows(method, small, order, 1, 0, shared, rows), 0)
     names = [k for k in shared if k.startswith("base")]
@@ -433,7 +437,7 @@ def test_nothing_is_chosen_on_test_data(net: Architecture) -> None:
         assert torch.equal(value, {**scrambled.shared, **scrambled.personal}[name])
 
     def validation(run: object) -> list:
-        return [[row[k] for k in row if k != "seconds"] for row in run.rows if row["split"] == "validation"]
+        return [[row[k] for k in row if k != "seconds"] for row in run.evaluations if row["split"] == "validation"]
 
     assert validation(honest) == validation(scrambled)
     assert honest.best()["round"] == scrambled.best()["round"]
@@ -443,9 +447,9 @@ def test_nothing_is_chosen_on_test_data(net: Architecture) -> None:
 
 def test_evaluation_follows_one_schedule(small: Federation, net: Architecture) -> None:
     run = fit(FedAvg(net), small, rounds=9, evaluate_every=4, progress=False)
-    assert [row["round"] for row in run.rows] == [1, 5, 9]
+    assert [row["round"] for row in run.evaluations] == [1, 5, 9]
     run = fit(FedAvg(net), small, rounds=7, evaluate_every=4, progress=False)
-    assert [row["round"] for row in run.rows] == [1, 5, 7]
+    assert [row["round"] for row in run.evaluations] == [1, 5, 7]
 
 
 # -- 9. global state (the fixture checks the rest) ------------------------------------------------------------------

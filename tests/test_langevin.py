@@ -15,10 +15,12 @@ from hierfl import Federation, UserError
 from hierfl.chains import Draws
 from hierfl.federation import Batch
 from hierfl.inference import Gradient, Langevin, Method, fit
-from hierfl.inference.elbo import elbo_gradient, log_joint
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.method import Start, State
-from hierfl.inference.svi import adam
+from hierfl.inference.clients.gradients import elbo_gradient
+from hierfl.inference.objective.log_joint import log_joint
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import State
+from hierfl.inference.local.optimizers import adam
 from hierfl.networks import architecture
 from hierfl.noise import generator
 from hierfl.plates import clients, data, param, sample
@@ -32,10 +34,10 @@ class Slopes(Method):
     chain: Any = Langevin(["w"], 1, 1e-3)
     kept, chains = 1, CHAINS
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {"mu": torch.zeros(self.network.head.d, dtype=torch.float64)}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         empty = torch.zeros(self.chains, dtype=torch.float64)
         return {
             "w_draws": empty[:, None, None].expand(-1, self.kept, self.network.head.d),
@@ -61,7 +63,7 @@ class Slopes(Method):
 def chains_of(method: Method, fed: Federation, chain: Langevin, seed: int = 0, who: list[int] | None = None) -> State:
     """What the chain keeps, for all clients: {name: (S, 1, C, kept, *event)}."""
     who = sorted(range(fed.clients) if who is None else who, key=lambda j: -len(fed.train[j]))
-    start = Start.of(method.network, 0)
+    start = InitialWeights.of(method.network, 0)
     rows = {k: v.expand(len(who), 1, *v.shape) for k, v in method.personal(start).items()}
     local = Rows(method, fed, who, 1, seed, method.shared(start), rows)
     done = chain.run(local, 0).rows
@@ -106,7 +108,7 @@ class Alone(Method):
     scales = (1.0,)
     count = 500
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"z_draws": torch.zeros((CHAINS, self.count, len(self.scales)), dtype=torch.float64)}
 
     def model(self, batch: Batch) -> None:
@@ -181,7 +183,7 @@ def test_the_minibatch_gradient_is_unbiased(fed: Federation, monkeypatch: pytest
         found.append(torch.autograd.grad(value.sum(), arguments[3]["w"], retain_graph=True)[0])
         return value
 
-    monkeypatch.setattr("hierfl.inference.langevin.log_joint", listen)
+    monkeypatch.setattr("hierfl.inference.local.langevin.step.log_joint", listen)
     method = Slopes(architecture("linear", fed, noise=0.5))
     still = 1e-16  # such steps go nowhere
     chains_of(method, fed, Langevin(["w"], 1, still), who=[0])
@@ -227,7 +229,7 @@ class Votes(Method):
 
     scale = 1.0
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"z_draws": torch.zeros((1, 63, 2), dtype=torch.float64)}
 
     def model(self, batch: Batch) -> None:
@@ -271,7 +273,7 @@ class Rates(Method):
 
     prior = staticmethod(lambda: Gamma(torch.tensor(3.0).double(), torch.tensor(2.0).double()))
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"z_draws": torch.ones((CHAINS, 2000), dtype=torch.float64)}
 
     def model(self, batch: Batch) -> None:
@@ -317,7 +319,7 @@ def test_chains_go_on_where_they_were_or_begin_anew(fed: Federation) -> None:
         kept = 3
 
     method = Long(architecture("linear", fed, noise=0.5))
-    start = Start.of(method.network, 0)
+    start = InitialWeights.of(method.network, 0)
     rows = {k: v.expand(5, 1, *v.shape).clone() for k, v in method.personal(start).items()}
     rows["w_draws"] += torch.arange(3.0)[:, None]
     order = [0, 3, 1, 2, 4]
@@ -335,7 +337,7 @@ def test_messages_are_the_log_joints_gradient_averaged_over_draws(fed: Federatio
         kept = 5
 
     method = Long(architecture("linear", fed, noise=0.5))
-    start = Start.of(method.network, 0)
+    start = InitialWeights.of(method.network, 0)
     rows = {k: v.expand(5, 1, *v.shape) for k, v in method.personal(start).items()}
     rows["w_draws"] = torch.randn((5, 1, CHAINS, 5, 3), generator=generator("draws"), dtype=torch.float64)
     local = Rows(method, fed, list(range(5)), 1, 0, {"mu": torch.ones(3, dtype=torch.float64)}, rows)

@@ -16,12 +16,13 @@ from torch import Tensor
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, Method, fit
-from hierfl.inference.exchange import Mean
-from hierfl.inference.method import Exchange, Start
-from hierfl.inference.method import Local as Rows
+from hierfl.inference.server.rules.means import UniformMean
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.options import Options
-from hierfl.inference.run import Fit
-from hierfl.inference.svi import sgd
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.local.optimizers import sgd
 from hierfl.models import (
     APFL,
     DGLMC,
@@ -52,7 +53,7 @@ from hierfl.plates import Restrict
 def test_a_network_is_a_function_of_one_vector(spec: str) -> None:
     fed = blobs([6, 4], features=16) if spec.startswith(("mlp", "lin")) else pictures()
     net = architecture(spec, fed)
-    start = Start.of(net, 0)
+    start = InitialWeights.of(net, 0)
     base = {k: v.double() for k, v in start.base.items()}
     x = fed.batch([0, 1]).x
     apart = net.head(start.head, net.base.apply(net.base.parameters_from(base), x))
@@ -80,7 +81,7 @@ def test_a_prior_without_strength_leaves_fedavg(small: Federation, net: Architec
     prox, avg = fitted(FedProx(net, mu=1e-12, **common), small, 3), fitted(FedAvg(net, **common), small, 3)
     expected = net.vector(avg.shared, avg.shared["w"])
     assert torch.allclose(prox.shared["w"], expected, rtol=1e-8, atol=1e-10)
-    assert not torch.allclose(prox.shared["w"], FedProx(net).begin(Start.of(net, 0)), atol=1e-3)
+    assert not torch.allclose(prox.shared["w"], FedProx(net).begin(InitialWeights.of(net, 0)), atol=1e-3)
 
 
 # -- FedProx --------------------------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def test_fedprox_is_coordinate_ascent_on_the_hierarchical_model(lines: Federatio
     """Exact inner solves and n_j weights: w_j and w are set in turn to the maxima of log p(D, w_1..w_J | w)."""
     mu, quadratics = 2.0, Quadratics(lines)
     method = FedProx(linear(lines), mu=mu, epochs=250, lr=0.03, batch=WHOLE, momentum=0.8)
-    w = method.begin(Start.of(method.network, 0)).double()
+    w = method.begin(InitialWeights.of(method.network, 0)).double()
     for _ in range(3):
         own = quadratics.around(w, mu * quadratics.n)
         w = (quadratics.n[:, None] * own).sum(0) / quadratics.n.sum()
@@ -230,7 +231,7 @@ def test_fedrep_with_a_common_frozen_head_is_fedavg_on_the_base(small: Federatio
 def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> None:
     net = architecture("mlp:5,4", small)
     one, two = LGFedAvg(net), LGFedAvg(net, top=2)
-    start = Start.of(net, 0)
+    start = InitialWeights.of(net, 0)
     assert set(one.shared(start)) == {"w"}
     assert set(two.shared(start)) == {"w", "base.3.weight", "base.3.bias"}
     assert set(two.personal(start)) == {"base.1.weight", "base.1.bias"}
@@ -251,7 +252,7 @@ def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> 
 def test_lg_fedavg_keeps_batch_norm_with_its_layer() -> None:
     net = architecture("bncnn:2:5", pictures())
     method = LGFedAvg(net, top=2)
-    shared = set(method.shared(Start.of(net, 0)))
+    shared = set(method.shared(InitialWeights.of(net, 0)))
     norm = {k for k in net.base.norm_names if k in shared}
     assert norm
     assert {k.rpartition(".")[2] for k in norm} == {"weight", "bias", "running_mean", "running_var"}
@@ -271,13 +272,13 @@ def test_batch_norm_is_averaged_or_refused() -> None:
         IFCA(net, scope="all")
     for method in (FedProx, Scaffold, FedAvgFT, PerFedAvg, IFCA):
         run = fitted(method(net), fed, 1)
-        before = Start.of(net, 0).base
+        before = InitialWeights.of(net, 0).base
         moved = [k for k in net.base.names if k.endswith("running_mean")]
         assert all((run.shared[k] - before[k]).abs().max() > 1e-6 for k in moved), method.__name__
     # ... as FedAvg does it
     common = {"epochs": 1, "lr": 0.01, "batch": WHOLE, "momentum": 0.0}
     prox, avg = fitted(FedProx(net, mu=1e-12, **common), fed, 2), fitted(FedAvg(net, **common), fed, 2)
-    for name in net.statistics(Start.of(net, 0).base):
+    for name in net.statistics(InitialWeights.of(net, 0).base):
         assert torch.allclose(prox.shared[name], avg.shared[name], rtol=1e-8), name
 
 
@@ -295,17 +296,17 @@ def test_a_new_client_begins_with_what_the_federation_has_learned(small: Federat
     population = run.predict_new_client(x)
     close = run.predict_new_client(x, given=(x, y))
     assert (population - close).abs().max() > 1e-3
-    unseen = PFedMe(net).network(PFedMe(net).begin(Start.of(net, 0)).double(), small.examples(small.train[0])[0][None])
+    unseen = PFedMe(net).network(PFedMe(net).begin(InitialWeights.of(net, 0)).double(), small.examples(small.train[0])[0][None])
     assert (close - unseen[0].softmax(-1)).abs().max() > 0.05
     clusters = fitted(IFCA(net), small, 3)
-    assert clusters.fitted.method.newcomer(clusters.personal, {})["label"] in (0, 1)
+    assert clusters.fitted.method.init_new_client(clusters.personal, {})["label"] in (0, 1)
 
 
 def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, net: Architecture) -> None:
     held = dataclasses.replace(small, validation=[t[:1] for t in small.train])
     run = fit(FedAvgFT(net), held, rounds=3, dtype=torch.float64, progress=False)
     assert run.best()["split"] == "test"
-    losses = [row["pm_nll"] - row["gm_nll"] for row in run.rows if row["split"] == "test"]
+    losses = [row["pm_nll"] - row["gm_nll"] for row in run.evaluations if row["split"] == "test"]
     assert all(abs(gap) > 1e-4 for gap in losses)
 
 
@@ -324,9 +325,9 @@ def test_an_evaluation_on_the_way_is_what_the_last_one_would_have_been(
 def test_a_plain_mean_counts_clients_not_examples(small: Federation, net: Architecture) -> None:
     local = rows_of(PFedMe(net), small)
     copies = torch.randn(7, 1, net.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rule = Mean(keep=0.25)
+    rule = UniformMean(keep=0.25)
     total = {k: v.sum(0) for k, v in rule.message(["w"], local.put({"w": copies})).items()}
-    new = rule.update({"w": local.shared["w"]}, total, Exchange(9, torch.tensor(7.0), 1, lambda names: {}))["w"]
+    new = rule.update({"w": local.shared["w"]}, total, AggregationContext(9, torch.tensor(7.0), 1, lambda names: {}))["w"]
     assert torch.allclose(new, 0.25 * local.shared["w"] + 0.75 * copies.mean((0, 1)), rtol=1e-12)
 
 
@@ -344,7 +345,7 @@ def test_who_is_smaller_than_a_batch_trains_all_the_same(small: Federation, net:
 
 def test_local_trains_everybody_whoever_reports(small: Federation, net: Architecture) -> None:
     run = fitted(Local(net), small, 1, participation=0.3)
-    assert ((run.personal["mu"] - Local(net).personal(Start.of(net, 0))["mu"]).abs().amax(1) > 1e-4).all()
+    assert ((run.personal["mu"] - Local(net).personal(InitialWeights.of(net, 0))["mu"]).abs().amax(1) > 1e-4).all()
 
 
 @pytest.mark.parametrize("method", [PFedMe, Scaffold, IFCA, FedAvgFT, PerFedAvg, FedProx])
@@ -382,13 +383,13 @@ def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architectur
     locals_ = torch.stack(
         [net.vector({k: alone.personal[k][j] for k in net.base.names}, alone.personal["mu"][j]) for j in range(7)]
     )
-    begin = FedProx(net).begin(Start.of(net, 0)).double()
+    begin = FedProx(net).begin(InitialWeights.of(net, 0)).double()
     assert (fitted(FedProx(net), small, 2).shared["w"] - vector).abs().max() > 1e-3
     assert (fitted(Ditto(net), small, 2).personal["v"] - locals_).abs().max() > 1e-2
     assert (fitted(APFL(net), small, 2).personal["v"] - locals_).abs().max() > 1e-2
     assert (fitted(PFedMe(net), small, 2).shared["w"] - begin).abs().max() > 1e-3
     assert (
-        fitted(PFedBayes(net), small, 2).shared["spread"] - PFedBayes(net).spread(Start.of(net, 0))
+        fitted(PFedBayes(net), small, 2).shared["spread"] - PFedBayes(net).spread(InitialWeights.of(net, 0))
     ).abs().max() > 1e-6
     assert (fitted(FedPer(net), small, 2).shared["base.1.weight"] - avg.shared["base.1.weight"]).abs().max() > 1e-4
 

@@ -12,11 +12,12 @@ import torch
 from hierfl import UserError
 from hierfl.formulas import Design, from_formula
 from hierfl.inference import fit
-from hierfl.inference.exchange import Scoring, newton_step
-from hierfl.inference.method import Exchange
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.result import Run
-from hierfl.inference.scores import curvature
+from hierfl.inference.server.rules.newton import NewtonScoring
+from hierfl.inference.server.rules.newton_step import newton_step
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.run.result import Run
+from hierfl.inference.clients.scores import curvature
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
 from hierfl.networks import architecture
 from hierfl.noise import generator
@@ -169,13 +170,13 @@ def test_the_server_holds_what_stands_at_its_bound_and_wants_below() -> None:
     rng = generator("bound")
     a = torch.randn((3, 3), generator=rng, dtype=torch.float64)
     information = a @ a.T + torch.eye(3)
-    rule = Scoring("b", 1, radius=1e9, least={"sd": torch.tensor([-2.0]).double()})
+    rule = NewtonScoring("b", 1, radius=1e9, least={"sd": torch.tensor([-2.0]).double()})
     old = {"beta": torch.zeros(2).double(), "sd": torch.tensor([-2.0]).double()}
     nothing = {k: torch.zeros_like(v) for k, v in old.items()}
     for slope, stays in ((-1.0, True), (5.0, False)):
         g = {"beta": torch.tensor([1.0, 2.0]).double(), "sd": torch.tensor([slope]).double()}
         total = {**g, **dict.fromkeys(("outer", "profile", "observed"), information)}
-        new = rule.update(old, total, Exchange(4, torch.tensor(4.0), 1, lambda names: nothing))
+        new = rule.update(old, total, AggregationContext(4, torch.tensor(4.0), 1, lambda names: nothing))
         assert (float(new["sd"]) == -2.0) == stays
         if stays:
             assert torch.allclose(new["beta"], torch.linalg.solve(information[:2, :2], g["beta"]), rtol=1e-9)
@@ -377,7 +378,7 @@ def test_a_places_own_and_the_pooled_estimates_are_regressions_without_a_prior()
 
     df = table(12)
     run = fitted(df, "y ~ 1 + x + (1 + x | site)")
-    frame = run.fitted.method.estimates(run.fitted)
+    frame = run.fitted.method.shrinkage_table(run.fitted)
     assert list(frame.columns) == ["client", "n", "effect", "local", "population", "pooled", "hierarchical"]
     for site, part in frame.groupby("client"):
         theirs = smf.ols("y ~ x", df[df.site == site]).fit().params.values
@@ -389,7 +390,7 @@ def test_a_places_own_and_the_pooled_estimates_are_regressions_without_a_prior()
     beta = frame.groupby("effect", sort=False)["population"].first()
     np.testing.assert_allclose(beta, run.shared["effects.beta"], rtol=1e-9)
     drawn = fitted(df, "y ~ 1 + x + (1 + x | site)", draws=20)  # the exact mean, not that of the chains
-    again = drawn.fitted.method.estimates(drawn.fitted)["hierarchical"]
+    again = drawn.fitted.method.shrinkage_table(drawn.fitted)["hierarchical"]
     np.testing.assert_allclose(again, frame["hierarchical"], rtol=1e-9)
 
 
@@ -402,10 +403,10 @@ def test_estimates_where_columns_are_large_or_coded_otherwise() -> None:
     run = fitted(df, "y ~ 1 + year + square + (1 | site)")
     theirs = smf.ols("y ~ I(year - 2000) + I((year - 2000)**2)", df).fit().params.values
     whole = theirs[0] - 2000 * theirs[1] + 2000**2 * theirs[2]
-    assert run.fitted.method.estimates(run.fitted)["pooled"].iloc[0] == pytest.approx(whole, rel=1e-5)
+    assert run.fitted.method.shrinkage_table(run.fitted)["pooled"].iloc[0] == pytest.approx(whole, rel=1e-5)
     df["g"] = np.where(np.arange(len(df)) % 2, "B", "A")
     run = fitted(df, "y ~ 1 + g + (0 + g | site)")  # contrasts, and a mean of each
-    frame = run.fitted.method.estimates(run.fitted)
+    frame = run.fitted.method.shrinkage_table(run.fitted)
     assert frame["effect"].unique().tolist() == ["g[A]", "g[B]"]
     means = df.groupby("g")["y"].mean().to_numpy()
     np.testing.assert_allclose(frame.groupby("effect", sort=False)["pooled"].first(), means, rtol=1e-9)
@@ -417,10 +418,10 @@ def test_estimates_where_columns_are_large_or_coded_otherwise() -> None:
     assert told.sum() > 20
     np.testing.assert_allclose(frame["local"][told], own[told] if len(own) == len(told) else 0, rtol=1e-6)
     run = fitted(df, "y ~ 1 + (1 + x | site)")  # a slope that no fixed effect goes with
-    frame = run.fitted.method.estimates(run.fitted)
+    frame = run.fitted.method.shrinkage_table(run.fitted)
     assert frame[frame["effect"] == "x"][["population", "pooled"]].abs().max(None) < 1e-12
     tight = fitted(df, "y ~ 1 + x + (1 | site)", prior="fixed", sd_0=1e-6)  # wide is wide of the data, not of this
-    frame = tight.fitted.method.estimates(tight.fitted)
+    frame = tight.fitted.method.shrinkage_table(tight.fitted)
     rest = df["y"] - float(tight.shared["effects.beta"][1]) * df["x"]
     np.testing.assert_allclose(frame["local"], rest.groupby(df["site"]).mean(), rtol=1e-6)
 
@@ -441,7 +442,7 @@ def test_estimates_of_other_families(family: str) -> None:
     df = pd.DataFrame({"y": y, "x": x, "site": [f"s{j}" for j in who]})
     fed, design = from_formula(df, "y ~ 1 + x + (1 + x | site)", family=family)
     run = fit(MixedEffects(design, draws=0), fed, rounds=15, dtype=torch.float64, progress=False)
-    frame = run.fitted.method.estimates(run.fitted)
+    frame = run.fitted.method.shrinkage_table(run.fitted)
     glm = getattr(sm.families, family.capitalize())()
     for site, part in frame.groupby("client"):
         if site in ("s4", "s5"):

@@ -17,9 +17,10 @@ from scipy.stats import chi2, norm
 
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
-from hierfl.inference.elbo import log_joint
-from hierfl.inference.method import Local, Start
-from hierfl.inference.result import Run
+from hierfl.inference.objective.log_joint import log_joint
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
 from hierfl.tables import TABLES
 
@@ -140,11 +141,11 @@ def test_a_mode_is_found_from_anywhere() -> None:
     fed, design = from_formula(df, "y ~ x + (1 + x | site)", family="poisson")
     method = MixedEffects(design)
     for shift in (-8.0, 0.0, 8.0):
-        seeded = Start.of(method.network, 0)
+        seeded = InitialWeights.of(method.network, 0)
         start = {k: v.double() for k, v in method.shared(seeded).items()}
         start["effects.beta"] = start["effects.beta"] + shift
         rows = {k: v[None, None].expand(8, 1, *v.shape) for k, v in method.personal(seeded).items()}
-        local = Local(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
+        local = ClientChunk(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
         once = Conditional(method).run(local, 0)
         again = Conditional(method).run(once, 0)
         b = once.rows["b_mean"].transpose(0, 1).unsqueeze(2).clone().requires_grad_()  # (1, S, 1, q)

@@ -19,14 +19,15 @@ from hierfl.convergence import rhat_and_ess
 from hierfl.federation import Batch
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
-from hierfl.inference.draws import inference_data
-from hierfl.inference.langevin import Langevin
-from hierfl.inference.method import Local, Start
+from hierfl.inference.run.inference_data import inference_data
+from hierfl.inference.local.langevin.step import Langevin
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
-from hierfl.inference.predict import evaluate_global
-from hierfl.inference.result import Run
-from hierfl.inference.run import Fit
-from hierfl.inference.scores import curvature
+from hierfl.inference.evaluation.global_model import evaluate_global
+from hierfl.inference.run.result import Run
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.clients.scores import curvature
 from hierfl.metrics import mean_difference
 from hierfl.models import mixed_effects
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood, marginals, shrunken
@@ -206,14 +207,14 @@ def test_sigma_points_of_degree_five_have_all_moments_up_to_there(d: int) -> Non
             assert torch.isclose(w @ x[:, list(at)].prod(1), torch.tensor(wanted, dtype=torch.float64), atol=1e-12)
 
 
-def local_rows(rows: int, clients: int, random: str) -> Local:
+def local_rows(rows: int, clients: int, random: str) -> ClientChunk:
     federation, design = from_formula(places(rows, clients), f"y ~ 1 + x + ({random} | site)")
     method, fed = MixedEffects(design, chains=3), federation.to("cpu", torch.float64)
-    begin = Start.of(design, 0)
+    begin = InitialWeights.of(design, 0)
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     own = {k: v.expand(clients, 1, *v.shape) for k, v in method.personal(begin).items()}
     order = sorted(range(clients), key=lambda j: -len(fed.train[j]))
-    return Conditional(method).run(Local(method, fed, order, 1, 0, shared, own), 0)
+    return Conditional(method).run(ClientChunk(method, fed, order, 1, 0, shared, own), 0)
 
 
 @pytest.mark.parametrize("random", ["1", "1 + x", "1 + x + u"])
@@ -226,7 +227,7 @@ def test_a_gaussian_places_information_is_that_of_its_marginal_likelihood(random
     for row in range(len(local.clients)):
         one = local.part(row, row + 1)
 
-        def height(theta: torch.Tensor, one: Local = one) -> torch.Tensor:
+        def height(theta: torch.Tensor, one: ClientChunk = one) -> torch.Tensor:
             parts = theta.split([one.shared[k].numel() for k in names])
             moved = {k: v.view_as(one.shared[k]) for k, v in zip(names, parts, strict=True)}
             return marginals(one.method, one.batch(), {**one.values, **moved}).sum()  # type: ignore[arg-type]

@@ -19,20 +19,16 @@ from torch.nn.functional import softplus
 
 from hierfl import Batch, Federation, UserError
 from hierfl.inference import SVI, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.elbo import (
-    _rows,
-    elbo,
-    elbo_gradient,
-    global_log_prob,
-    guide_latents,
-    model_sites,
-    standing_latent,
-)
-from hierfl.inference.method import Local as Rows
-from hierfl.inference.method import Start
-from hierfl.inference.predict import Fitted
-from hierfl.inference.server import Server
-from hierfl.inference.svi import sgd
+from hierfl.inference.objective.log_joint import sum_rows, global_log_prob
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.clients.gradients import elbo_gradient
+from hierfl.inference.objective.sites import guide_latents, model_sites
+from hierfl.inference.objective.constant_latent import constant_latent
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.inference.server.server import Server
+from hierfl.inference.local.optimizers import sgd
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import ClientNoise, generator
@@ -42,10 +38,10 @@ from hierfl.plates import clients, data, flat, param, sample
 class TwoSites(Method):
     """An intercept b_j beside the head, and a latent of every example: z_ij ~ N(0, 1) moves the first feature."""
 
-    def shared(self, start: Start) -> dict:
+    def shared(self, start: InitialWeights) -> dict:
         return {"w": 0.1 * start.head, "slope": torch.tensor([0.3]), **start.base}
 
-    def personal(self, start: Start) -> dict:
+    def personal(self, start: InitialWeights) -> dict:
         d = len(start.head)
         return {"mu": 0.1 * start.head, "pi": torch.full((d,), -1.0), "m": torch.zeros(1), "s": torch.zeros(1)}
 
@@ -112,8 +108,8 @@ def test_the_kl_of_examples_leaves_padding_out_and_counts_minibatches_up(small: 
         latents = guide_latents(method, batch, values, noise())
 
         sites = model_sites(method, batch, values, latents)
-        y = _rows(scale_and_mask(sites["y"].fn.log_prob(sites["y"].value), sites["y"].scale, sites["y"].mask), 2)
-        others = sum(_rows(kl_divergence(latents[k].fn, sites[k].fn), 2) for k in ("w_j", "b_j"))
+        y = sum_rows(scale_and_mask(sites["y"].fn.log_prob(sites["y"].value), sites["y"].scale, sites["y"].mask), 2)
+        others = sum(sum_rows(kl_divergence(latents[k].fn, sites[k].fn), 2) for k in ("w_j", "b_j"))
         return y - others - full
 
     assert torch.allclose(site_kl(batch), (kl * batch.mask).sum(1), rtol=1e-6)
@@ -151,7 +147,7 @@ def test_noise_is_read_forwards() -> None:
 def test_every_step_of_a_phase_has_fresh_draws(
     small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hierfl.inference.elbo as objective
+    import hierfl.inference.objective.elbo as objective
 
     seen: list[torch.Tensor] = []
     original = objective.model_sites
@@ -190,10 +186,10 @@ class Hyper(Method):
 
     order = ("w", "log_s")
 
-    def shared(self, start: Start) -> dict:
+    def shared(self, start: InitialWeights) -> dict:
         return {"w": torch.full_like(start.head, 1.0), "log_s": torch.zeros(1)}
 
-    def personal(self, start: Start) -> dict:
+    def personal(self, start: InitialWeights) -> dict:
         return {"mu": 0.1 * start.head, "pi": torch.zeros_like(start.head)}
 
     def model(self, batch: object) -> None:
@@ -265,10 +261,10 @@ def test_factors_and_anchors_on_globals_count(small: Federation, net: Architectu
 class Nested(Method):
     """s_j ~ N(0, 2^2), w_j | s_j ~ N(w + s_j, 0.05^2)."""
 
-    def shared(self, start: Start) -> dict:
+    def shared(self, start: InitialWeights) -> dict:
         return {"w": torch.ones_like(start.head)}
 
-    def personal(self, start: Start) -> dict:
+    def personal(self, start: InitialWeights) -> dict:
         d = len(start.head)
         return {"m": torch.zeros(1), "mu": torch.ones(d), "pi": torch.full((d,), -3.0)}
 
@@ -358,7 +354,7 @@ def test_dropout_elsewhere_is_refused() -> None:
 
 def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(small: Federation) -> None:
     net = architecture("mlp:40,dropout=0.3", small)
-    weights = {k.removeprefix("base."): v.double() for k, v in Start.of(net, 0).base.items()}
+    weights = {k.removeprefix("base."): v.double() for k, v in InitialWeights.of(net, 0).base.items()}
     x = small.batch([0]).x
     plain = net.base.apply(weights, x)
     normals = torch.randn((4000, *plain.shape[1:]), generator=generator("drop"), dtype=torch.float64)
@@ -494,7 +490,7 @@ def test_a_guide_is_asked_once_only_where_nothing_in_it_can_change(small: Federa
         shared, rows = states(method, small)
         values = {**shared, **rows}
         noise = noise_for(small, list(range(7)), 3)
-        site = standing_latent(method, small.batch(range(7)), values, noise, moving)
+        site = constant_latent(method, small.batch(range(7)), values, noise, moving)
         assert (site is not None) is stands, type(method)
         if site is not None:
             drawn = site.redrawn(noise.at(1))["w_j"].value

@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from hierfl import Federation, UserError
-from hierfl.inference.directions import AfterOneStep
-from hierfl.inference.exchange import Increment, Slots
-from hierfl.inference.method import Exchange, Start
-from hierfl.inference.method import Local as Rows
+from hierfl.inference.local.gradient_transforms import MetaGradient
+from hierfl.inference.server.rules.running import DeltaSum
+from hierfl.inference.server.rules.clusters import ClusterMeans
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.options import Options
-from hierfl.inference.run import Fit
+from hierfl.inference.run.fit import Fit
 from hierfl.models import (
     APFL,
     IFCA,
@@ -110,8 +112,8 @@ def test_scaffolds_variates_stay_together_when_a_message_is_lost(
 
 
 def test_an_increment_is_divided_by_all_clients() -> None:
-    rule = Increment(lambda local: torch.zeros(1))
-    exchange = Exchange(10, torch.tensor(2.0), 1, lambda names: {})
+    rule = DeltaSum(lambda local: torch.zeros(1))
+    exchange = AggregationContext(10, torch.tensor(2.0), 1, lambda names: {})
     new = rule.update({"c": torch.ones(3)}, {"c": torch.full((3,), 5.0)}, exchange)
     assert torch.allclose(new["c"], torch.full((3,), 1.5))
 
@@ -145,16 +147,16 @@ def test_ifca_finds_who_belongs_together() -> None:
 
 
 def test_a_cluster_that_nobody_chooses_stays(small: Federation, net: Architecture) -> None:
-    start = Start.of(net, 0)
+    start = InitialWeights.of(net, 0)
     method = IFCA(net, clusters=3)
     heads = method.shared(start)["w"]
     assert len({tuple(h.tolist()) for h in heads}) == 3  # equal ones would be chosen alike for ever
     local = rows_of(method, small, label=torch.tensor([0.0, 2, 0, 0, 2, 2, 0]).view(7, 1, 1).double())
     copies = torch.randn(7, 1, 3, net.head.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rule = Slots("label")
+    rule = ClusterMeans("label")
     sent = rule.message(["w"], local.put({"w": copies}))
     total = {k: v.sum(0) for k, v in sent.items()}
-    new = rule.update({"w": heads.double()}, total, Exchange(7, torch.tensor(7.0), 1, lambda names: {}))["w"]
+    new = rule.update({"w": heads.double()}, total, AggregationContext(7, torch.tensor(7.0), 1, lambda names: {}))["w"]
     assert torch.equal(new[1], heads[1].double())
     own = torch.tensor([0, 2, 3, 6])
     weights = local.n[own] / local.n[own].sum()
@@ -169,7 +171,7 @@ def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
     with torch.random.fork_rng():
         net = Architecture(Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh())), LinearHead(5, 3))
     generator = torch.Generator().manual_seed(0)
-    w = net.vector(Start.of(net, 0).base, Start.of(net, 0).head).double()
+    w = net.vector(InitialWeights.of(net, 0).base, InitialWeights.of(net, 0).head).double()
     w = w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64)
     x, y = small.examples(small.train[0])
     three, a = torch.arange(21).split(7), 0.3
@@ -177,7 +179,7 @@ def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
     exact = v - a * grad(lambda u: slope_at(net, u, x, y, three[2]) @ v)(w)
     errors = []
     for difference in (2e-3, 1e-3):
-        direction = AfterOneStep(a, difference)
+        direction = MetaGradient(a, difference)
         found = direction(lambda at, k: {"w": slope_at(net, at["w"], x, y, three[k])}, {"w": w}, {})["w"]
         errors.append(float((found - exact).abs().max()))
     assert errors[0] < 1e-3

@@ -19,10 +19,14 @@ from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import NotFinite
 from hierfl.experiments.folder import write_results
 from hierfl.inference import fit
-from hierfl.inference import predict as predictions
-from hierfl.inference.elbo import elbo, guide_latents
-from hierfl.inference.method import Local, Method, Start, visible
-from hierfl.inference.minibatches import plan
+from hierfl.inference.evaluation import fitted as predictions
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.sites import guide_latents
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import client_view
+from hierfl.inference.clients.minibatches import plan
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator
@@ -53,7 +57,7 @@ def method_of(cls: type[PFedV], fed: Federation, **settings: object) -> PFedV:
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
     """Shared values; rows for all clients with copies of everything trained, all different from what was sent."""
-    start, rows = Start.of(method.network, 5), {}
+    start, rows = InitialWeights.of(method.network, 5), {}
     shared = {k: v.double() for k, v in method.shared(start).items()}
     for k, v in {**shared, **method.personal(start)}.items():
         noise = 0.2 * torch.randn((fed.clients, 1, *v.shape), generator=generator(k), dtype=torch.float64)
@@ -108,10 +112,10 @@ def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str,
     method = method_of(cls, fed, prior=prior, kl=kl, alpha=0.7)
     shared, rows = states(method, fed)
     batch = fed.to(dtype=torch.float64).batch([0, 1, 2])
-    local = Local(method, fed.to(dtype=torch.float64), [0, 1, 2], 1, 0, shared, rows)
+    local = ClientChunk(method, fed.to(dtype=torch.float64), [0, 1, 2], 1, 0, shared, rows)
     noise, again = (local.noise(0, 1, local.sizes) for _ in range(2))
     norms = Norms(batch.mask, frozenset(rows)) if training else None
-    ours = elbo(method, batch, visible(shared, rows), noise, norms=norms) / batch.n
+    ours = elbo(method, batch, client_view(shared, rows), noise, norms=norms) / batch.n
     xi = again.normal("z", batch.width, torch.Size([method.network.latents]))[0]
     sent = None
     if prior == "hierarchical":
@@ -146,7 +150,7 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> 
     fed = pictures()
     method = method_of(cls, fed, prior=prior, alpha=0.3, kl="sum", epochs=2, lr=0.02 if more else 0.05, batch=4, **more)
     run = fit(method, fed, rounds=2, chunk=3, dtype=torch.float64, progress=False, seed=3)
-    start = Start.of(method.network, 3)
+    start = InitialWeights.of(method.network, 3)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     heads = dict.fromkeys(range(3), 0.1 * start.head)
     kept = {j: {k: start.base[k].double() for k in method.kept} for j in range(3)}
@@ -158,7 +162,7 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> 
             if sent is not None and method.settings.prior_norm == "running":
                 sent.eval()
             optimizer = torch.optim.SGD(client.parameters(), lr=method.settings.lr)
-            local = Local(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
+            local = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
             noise = local.noise(0, 1)
             for number, step in enumerate(plan(local, 0, 0, 4, 2)):
                 index = fed.train[j][step[step >= 0]]
@@ -190,7 +194,7 @@ def divergence(prior_norm: str) -> float:
     fed = pictures().to(dtype=torch.float64)
     method = method_of(FedV, fed, prior_norm=prior_norm)
     shared, _ = states(method, fed)
-    local = Local(method, fed, [0, 1, 2], 1, 0, shared, {}).own(shared)
+    local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {}).own(shared)
     batch, norms = local.batch(), Norms(local.batch().mask, frozenset(shared))
     q = guide_latents(method, batch, local.values, None, norms)["z"].fn.base_dist
     with Restrict(local.values, norms=norms):
@@ -204,8 +208,8 @@ def test_both_sites_are_scaled_alike(prior: str) -> None:
     fed = pictures((5, 4)).to(dtype=torch.float64)
     method = method_of(PFedV, fed, prior=prior, kl="sum", alpha=0.3)
     shared, rows = states(method, fed)
-    local = Local(method, fed, [0, 1], 1, 0, shared, rows)
-    values, many = visible(shared, rows), 40
+    local = ClientChunk(method, fed, [0, 1], 1, 0, shared, rows)
+    values, many = client_view(shared, rows), 40
     gaps = []
     for seed in range(many):
         exact, drawn = (
@@ -286,14 +290,14 @@ def test_a_flat_prior_is_the_plain_network() -> None:
         batch=32,
     )
     ours = PFedV(architecture("mlp:9,4", fed, latent=True), prior="flat", lr=0.1, epochs=2, batch=32)
-    shared = {k: v.double() for k, v in ours.shared(Start.of(ours.network, 0)).items()}
+    shared = {k: v.double() for k, v in ours.shared(InitialWeights.of(ours.network, 0)).items()}
     weight, bias = shared["encoder.3.weight"][:4], shared["encoder.3.bias"][:4]
     theirs = {"base.1.weight": shared["encoder.1.weight"], "base.1.bias": shared["encoder.1.bias"]}
     theirs |= {"base.3.weight": weight, "base.3.bias": bias}
     mu = torch.randn((2, 1, ours.network.head.d), generator=generator("mu"), dtype=torch.float64)
     fed = fed.to(dtype=torch.float64)
-    one = ours.local()[0].run(Local(ours, fed, [0, 1], 1, 0, shared, {"w_j_point": mu}), 0)
-    two = plain.local()[0].run(Local(plain, fed, [0, 1], 1, 0, theirs, {"mu": mu}), 0)
+    one = ours.local()[0].run(ClientChunk(ours, fed, [0, 1], 1, 0, shared, {"w_j_point": mu}), 0)
+    two = plain.local()[0].run(ClientChunk(plain, fed, [0, 1], 1, 0, theirs, {"mu": mu}), 0)
     assert torch.allclose(one.rows["w_j_point"], two.rows["mu"], atol=1e-10)
     assert torch.allclose(one.rows["encoder.3.weight"][:, :, :4], two.rows["base.3.weight"], atol=1e-10)
     assert torch.equal(one.rows["encoder.3.weight"][:, :, 4:], shared["encoder.3.weight"][4:].expand(2, 1, 4, 9))
@@ -357,7 +361,7 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
                 run.predict_new_client(x)
             said = run.predict_new_client(x[30:], given=(x[:30], y[:30]), draws=0, rounds=4)
             mean = run.personal["w_j_point"].mean(0)
-            assert torch.equal(run.fitted.method.newcomer(run.personal, {})["w_j_point"], mean)
+            assert torch.equal(run.fitted.method.init_new_client(run.personal, {})["w_j_point"], mean)
         else:
             with pytest.raises(UserError, match="nothing that a new client"):
                 run.predict_new_client(x, given=(x, y))
@@ -513,7 +517,7 @@ def test_a_least_standard_deviation() -> None:
     for least in (0.0, 0.25):
         method = method_of(PFedV, fed, sd_min=least)
         shared, rows = states(method, fed)
-        with Restrict(visible(shared, rows)):
+        with Restrict(client_view(shared, rows)):
             x = fed.batch([0, 1]).x
             p, q = method.prior(x).base_dist, method.posterior_of(x).base_dist
         means.append(torch.stack([p.loc.expand_as(q.loc), q.loc]))
@@ -529,7 +533,7 @@ def test_what_is_said_of_z(prior: str) -> None:
     """Standard deviations over the data, all clients alike."""
     fed = pictures((20, 6), test=0.2)
     run = fit(method_of(FedV, fed, prior=prior, lr=0.1), fed, rounds=3, dtype=torch.float64, progress=False)
-    _, numbers = run.fitted.method.report(run.fitted)
+    _, numbers = run.fitted.method.population_summary(run.fitted)
     if prior == "flat":
         assert numbers == {}
         return

@@ -16,14 +16,19 @@ from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
 from hierfl.inference import fit
-from hierfl.inference.compression import message_bytes
-from hierfl.inference.elbo import elbo, global_log_prob
-from hierfl.inference.method import Exchange, Local, Start, visible
-from hierfl.inference.minibatches import plan
+from hierfl.inference.messages.pipeline import message_bytes
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.log_joint import global_log_prob
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import client_view
+from hierfl.inference.clients.minibatches import plan
 from hierfl.inference.options import Options
-from hierfl.inference.predict import adapted, features
-from hierfl.inference.run import Fit
-from hierfl.inference.server import participants
+from hierfl.inference.evaluation.new_client import fit_new_client
+from hierfl.inference.evaluation.features import features
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.participation import draw_participants
 from hierfl.models import FedPer, PFedV, PFedVMP
 from hierfl.networks import architecture
 
@@ -73,15 +78,15 @@ def test_the_objective_is_equation_9(distance: str) -> None:
     method = method_of(fed, xi=0.7, distance=distance)
     assert fed.classes == CLASSES
     assert {int(k) for k in fed.y[fed.train[2]]} == {1, 2}
-    start, rng = Start.of(method.network, 3), torch.Generator().manual_seed(0)
+    start, rng = InitialWeights.of(method.network, 3), torch.Generator().manual_seed(0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     mu = torch.randn(CLASSES, method.features, dtype=torch.float64, generator=rng)
     shared |= {"centroids": mu, "counts": torch.tensor([3.0, 0.0, 2.0, 1.0], dtype=torch.float64)}
-    local = Local(method, fed, [0, 1, 2], 1, 0, shared, {})
+    local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {})
     local = local.put({"w_j_point": torch.randn(3, 1, method.network.head.d, dtype=torch.float64, generator=rng)})
     local = local.own([k for k in shared if k.startswith("base")])
     leaves = {k: v.requires_grad_() for k, v in local.rows.items()}
-    ours = elbo(method, local.batch(), visible(shared, leaves), None)
+    ours = elbo(method, local.batch(), client_view(shared, leaves), None)
     gradients = torch.autograd.grad(-ours.sum(), list(leaves.values()))
     known, xi = shared["counts"] > 0, 0.7 / (method.features if distance == "mean" else 1)
     spread = torch.distributions.Normal(0.0, method.spread)
@@ -116,13 +121,13 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
     run = fit(
         method, fed, rounds=rounds, chunk=3, dtype=torch.float64, progress=False, seed=seed, participation=participation
     )
-    s, start, d = method.settings, Start.of(method.network, 3), method.features
+    s, start, d = method.settings, InitialWeights.of(method.network, 3), method.features
     base = {k: v.double() for k, v in start.base.items()}
     heads = dict.fromkeys(range(3), 0.1 * start.head)
     mu, counts = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.float64)
     xi, kept = s.xi / (d if s.distance == "mean" else 1), 0
     for t in range(1, rounds + 1):
-        reporting = participants(fed, t, seed, participation, 1)
+        reporting = draw_participants(fed, t, seed, participation, 1)
         n_all = sum(fed.sizes()[j] for j in reporting)
         totals: dict[str, Tensor] = {}
         top = s.prior_precision * torch.eye(d).double().repeat(CLASSES, 1, 1)
@@ -131,7 +136,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
         for j, n in enumerate(fed.sizes()):
             client = Torch(method, base, heads[j])
             optimizer = torch.optim.SGD(client.parameters(), lr=0.05, momentum=s.momentum)
-            local = Local(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
+            local = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
             for step in plan(local, 0, 0, 4, 2):
                 index = fed.train[j][step[step >= 0]]
                 optimizer.zero_grad()
@@ -206,9 +211,9 @@ def test_what_is_sent() -> None:
     fed = bumps().to(dtype=torch.float64)
     for precision, numbers in (("full", 6 * 7 // 2), ("diagonal", 6), ("count", 1)):
         method = method_of(fed, precision=precision)
-        shared = {k: v.double() for k, v in method.shared(Start.of(method.network, 0)).items()}
+        shared = {k: v.double() for k, v in method.shared(InitialWeights.of(method.network, 0)).items()}
         head = torch.zeros(3, 1, method.network.head.d, dtype=torch.float64)
-        local = Local(method, fed, [0, 1, 2], 1, 0, shared, {"w_j_point": head})
+        local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {"w_j_point": head})
         rule = method.exchange()["centroids"]
         sent = rule.message(["centroids"], local)
         assert sent["precision"].shape == (3, CLASSES, numbers)
@@ -230,11 +235,11 @@ def test_a_class_that_nobody_reports_stays() -> None:
     method = method_of(fed, lr=0.05)
     first = fit(method, fed, rounds=2, progress=False)
     rule, old = method.exchange()["centroids"], {"centroids": first.shared["centroids"]}
-    local = Local(
+    local = ClientChunk(
         method, fed, [1], 1, 0, first.shared, {"w_j_point": first.personal["w_j_point"][1:2, None]}
     )  # without the first client nobody has class 3
     total = {k: v.sum(0) for k, v in rule.message(["centroids"], local).items()}
-    new = rule.update(old, total, Exchange(3, torch.tensor(1.0), 1, dict))["centroids"]
+    new = rule.update(old, total, AggregationContext(3, torch.tensor(1.0), 1, dict))["centroids"]
     there = {int(k) for k in fed.y[fed.train[1]]}
     for k in range(CLASSES):
         assert torch.equal(new[k], old["centroids"][k]) == (k not in there)
@@ -247,7 +252,7 @@ def test_a_client_that_diverges_is_left_out(precision: str) -> None:
     x = fed.x.clone()
     x[fed.train[1]] = 3e38
     run = fit(method_of(replace(fed, x=x), precision=precision, xi=0.5), replace(fed, x=x), rounds=3, progress=False)
-    assert run.rows[-1]["dropped"] == 3
+    assert run.evaluations[-1]["dropped"] == 3
     assert all(value.isfinite().all() for value in run.shared.values())
     there = torch.bincount(fed.y[torch.cat([fed.train[0], fed.train[2]])], minlength=CLASSES)
     assert torch.equal(run.shared["counts"], there.to(run.shared["counts"]))
@@ -260,7 +265,7 @@ def test_features_beyond_all_bounds_are_never_averaged_in() -> None:
     x[fed.train[1][7]] = 3e38
 
     class Steep(PFedVMP):
-        def shared(self, start: Start) -> dict[str, Tensor]:
+        def shared(self, start: InitialWeights) -> dict[str, Tensor]:
             return {k: v.abs() + k.startswith("base") for k, v in super().shared(start).items()}
 
     method = Steep(architecture("mlp:6", fed), epochs=0)
@@ -276,7 +281,7 @@ def test_the_prior_of_the_centroids_is_in_the_model() -> None:
     fed = bumps().to(dtype=torch.float64)
     for weight in (0.0, 2.0):
         method = method_of(fed, prior_precision=weight)
-        start = Start.of(method.network, 0)
+        start = InitialWeights.of(method.network, 0)
         shared = {k: v.double() for k, v in method.shared(start).items()}
         mu = shared["centroids"] = torch.randn(CLASSES, 6, dtype=torch.float64, generator=torch.Generator())
         personal = {k: v.double()[None, None] for k, v in method.personal(start).items()}
@@ -307,7 +312,7 @@ def test_predictions_and_a_newcomer() -> None:
             optimizer.step()
         with torch.no_grad():
             assert torch.allclose(said, by_hand.head(by_hand.base(fed.x[index].double())).softmax(-1), atol=1e-9)
-    served = adapted(run.fitted, fed.x[index], fed.y[index], 1)
+    served = fit_new_client(run.fitted, fed.x[index], fed.y[index], 1)
     assert served.personal.keys() == {"w_j_point"}
     assert run.fitted.method.adaptation()[0].trains == ("w_j_point",)
     posterior = run.posterior(draws=4)

@@ -17,9 +17,10 @@ from torch.nn.functional import softplus
 from hierfl import Federation, UserError
 from hierfl.formulas import from_formula
 from hierfl.inference import Run, fit
-from hierfl.inference.elbo import log_joint
-from hierfl.inference.langevin import Langevin
-from hierfl.inference.method import Local, Method
+from hierfl.inference.objective.log_joint import log_joint
+from hierfl.inference.local.langevin.step import Langevin
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.base import Method
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
 from hierfl.models.mixed_effects import MixedEffects
 from hierfl.networks import Architecture, architecture
@@ -364,7 +365,7 @@ def test_a_far_too_long_step_is_told() -> None:
     run = fit(method, fed, rounds=1, dtype=torch.float64, progress=False)
     wild = [step.target for step in method.posterior() if isinstance(step, Langevin)]
     assert wild == [0.574]  # (it adapts; the first round's steps do not)
-    local = Local(
+    local = ClientChunk(
         method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k}
     )
     stats = Langevin(["z"], 10, 50.0, metropolis=True).run(local, 0).rows["z_draws/stats"]

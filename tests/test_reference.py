@@ -7,8 +7,8 @@ from conftest import blobs
 from torch.nn.functional import cross_entropy, linear, relu, softplus
 
 from hierfl.inference import fit
-from hierfl.inference.method import Start
-from hierfl.inference.server import participants
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.server.participation import draw_participants
 from hierfl.models import PFedVEM
 from hierfl.networks import architecture
 from hierfl.noise import ClientNoise, permutation
@@ -44,7 +44,7 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
     )  # fmt: skip
     run = fit(method, fed, rounds=2, seed=SEED, participation=PARTICIPATION, dtype=torch.float64, progress=False)
 
-    start = Start.of(net, SEED)
+    start = InitialWeights.of(net, SEED)
     w, theta = 0.2 * start.head.double(), {k: v.double() for k, v in start.base.items()}
     d = len(w)
     mu = {c: w.clone() for c in fed.ids}
@@ -79,7 +79,7 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
                     optimizer.step()
                     step += 1
             own[c] = {k: v.detach() for k, v in base.items()}
-        heard = [fed.ids[j] for j in participants(fed, t, SEED, PARTICIPATION, 1)]
+        heard = [fed.ids[j] for j in draw_participants(fed, t, SEED, PARTICIPATION, 1)]
         assert len(heard) < fed.clients
         tau = {c: rho[c] ** -2 for c in heard}
         w = sum(tau[c] * mu[c] for c in heard) / sum(tau.values())  # Eq. 9

@@ -246,7 +246,7 @@ def test_where_nothing_can_be_written_nothing_is_run(
     command: tuple[object, ...], hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hierfl.inference import Run
-    from hierfl.inference.run import Fit
+    from hierfl.inference.run.fit import Fit
 
     def never(*_: object, **__: object) -> Run:
         raise AssertionError("something was run")
@@ -437,7 +437,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
 @pytest.mark.parametrize("forged", [False, True])
 def test_our_own_damaged_json_is_one_line(name: str, forged: bool, hierfl: Call, tmp_path: Path) -> None:
     """Damage anywhere is noticed; what a forger has made fit its checksum may be taken, and is never a traceback."""
-    from hierfl.inference import checkpoint
+    from hierfl.inference.run.fit import checkpoint
 
     luck = random.Random(7)
     assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
@@ -472,7 +472,7 @@ def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path) -> Non
     import torch
     from safetensors.torch import load_file, save_file
 
-    from hierfl.inference import checkpoint
+    from hierfl.inference.run.fit import checkpoint
 
     assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
     place = tmp_path / "o/checkpoint"

@@ -12,7 +12,7 @@ from conftest import Call
 from hierfl import UserError
 from hierfl.experiments.methods import load, shipped_settings
 from hierfl.experiments.tune import climb, grids, published_grid, start_of, tune
-from hierfl.inference.method import make_settings
+from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS
 
 GRID = {"lr": ["0.1", "0.01", "0.001"], "mu": ["1", "2", "4", "8"]}

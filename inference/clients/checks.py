@@ -12,11 +12,10 @@ from hierfl.federation import Federation, pad
 from hierfl.noise import ClientNoise
 from hierfl.plates import Site
 
-from ..objective.joint_model import JointModel
-from ..state import client_view
 from ..objective.elbo import elbo
+from ..objective.joint_model import JointModel
 from ..objective.sites import guide_latents, model_sites
-from ..state import State
+from ..state import State, client_view
 
 
 def check_rows(method: JointModel, federation: Federation, shared: State, personal: State) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from hierfl.federation import Batch, Examples, Federation
 from hierfl.noise import ClientNoise
 
-
 from ..objective.joint_model import JointModel
 from ..state import State, client_view
 

@@ -11,9 +11,9 @@ import torch
 from hierfl.batch_norm import is_statistic
 from hierfl.federation import buckets
 
-from .chunk import ClientChunk
 from ..objective.elbo import elbo
 from ..state import State
+from .chunk import ClientChunk
 
 
 def leaves(chunk: ClientChunk, names: Sequence[str]) -> State:

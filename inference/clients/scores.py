@@ -13,10 +13,10 @@ from hierfl.errors import UserError
 from hierfl.federation import buckets
 from hierfl.noise import Noise, SigmaPoints
 
-from .chunk import ClientChunk
 from ..objective.log_joint import log_joint
 from ..objective.sites import guide_latents
 from ..state import State
+from .chunk import ClientChunk
 
 #: draws x examples of a pass: for each of them second derivatives hold some fifty numbers
 HELD = 1_000_000

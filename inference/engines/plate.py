@@ -91,7 +91,7 @@ class PlateEngine:
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         method = self.method
-        copied = [k for group in method.copies for k in method.expand(group, shared)]
+        copied = [k for group in method.local_copies for k in method.expand(group, shared)]
         tentative = self.schedule.commit == "if-used"
         self.initial, self.exchange = initial, exchange
         self.store = ClientStore(len(self.ids), initial, {k: shared[k] for k in copied}, tentative)
@@ -106,9 +106,7 @@ class PlateEngine:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         self.store.settle(broadcast.used)
         federation, clients, reporting = self.federation, len(self.ids), set(plan.reporting)
-        receiver = Receiver(
-            self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio
-        )
+        receiver = Receiver(self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio)
         diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
         self.store.open(len(plan.training) == clients)
         for rows, index in self._chunks(plan.training):
@@ -144,7 +142,7 @@ class PlateEngine:
         self.store.settle(broadcast.used)
         personal = self._finished(broadcast) if broadcast.final else self.store.personal
         return Fitted(
-            self.method, self.federation, self.method.settled(broadcast.shared), personal, self.store.copies,
+            self.method, self.federation, self.method.prediction_params(broadcast.shared), personal, self.store.copies,
             self.initial, self.options.seed,
         )  # fmt: skip
 
@@ -190,7 +188,7 @@ class PlateEngine:
 
     def client_summary(self, broadcast: Broadcast) -> State:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        return self.method.per_client(self.fitted(broadcast).values(range(len(self.ids))))
+        return self.method.client_summary(self.fitted(broadcast).values(range(len(self.ids))))
 
     def state(self, broadcast: Broadcast) -> State:
         """See :class:`~hierfl.inference.engines.base.Engine`."""

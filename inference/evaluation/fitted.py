@@ -22,11 +22,10 @@ from hierfl.federation import Batch, Federation
 from hierfl.noise import ClientNoise, SigmaPoints, reparametrise
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
-from ..method.base import Method
-from ..state import client_view
 from ..objective.sites import guide_latents, model_sites
-from ..state import State
+from ..state import State, client_view
 from .keyed_draws import sample_keyed
+from .predictive_model import PredictiveModel
 from .response import over_draws, response
 
 #: latents of single examples (draws x examples x features) that a client's prediction holds at a time; part of what its
@@ -47,7 +46,7 @@ class Fitted:
         seed: keys the draws.
     """
 
-    method: Method
+    method: PredictiveModel
     federation: Federation
     shared: State
     personal: State
@@ -161,7 +160,7 @@ class Fitted:
 
     def _newcomer(self, rows: int) -> State:
         """What clients that were never seen see."""
-        newcomer = self.method.newcomer(self.personal, self.initial)
+        newcomer = self.method.init_new_client(self.personal, self.initial)
         return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **client_view(self.shared, {})}
 
     def prior_sites(

@@ -25,7 +25,7 @@ def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
         UserError: for a method with nothing personal to learn.
     """
     method, old = fitted.method, fitted.federation
-    steps = method.adaptation()
+    steps = method.new_client_steps()
     if not (fitted.initial and steps):
         raise UserError(f"{method.name or type(method).__name__} has nothing that a new client could learn for itself")
     nothing = torch.empty(0, dtype=torch.long, device=old.device)
@@ -33,11 +33,11 @@ def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
         old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
         everyone=nothing, ids=["newcomer"],
     )  # fmt: skip
-    rows = {k: v[None, None].clone() for k, v in method.newcomer(fitted.personal, fitted.initial).items()}
-    local = ClientChunk(method, federation, [0], 0, fitted.seed, fitted.shared, rows)
+    rows = {k: v[None, None].clone() for k, v in method.init_new_client(fitted.personal, fitted.initial).items()}
+    chunk = ClientChunk(method, federation, [0], 0, fitted.seed, fitted.shared, rows)
     with torch.no_grad():
         for again in range(rounds):
             for phase, step in enumerate(steps):
-                local = step.run(local, ("newcomer", again, phase))
-    personal = {k: local.rows[k].squeeze(1) for k in rows}
+                chunk = step.run(chunk, ("newcomer", again, phase))
+    personal = {k: chunk.values[k].squeeze(1) for k in rows}
     return replace(fitted, federation=federation, personal=personal, copies={})

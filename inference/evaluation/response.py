@@ -59,3 +59,14 @@ def site_rows(parts: Sequence[Sequence[Tensor]], batch: Batch, task: str) -> dic
         return classification_rows(whole[0].mT, batch.y, batch.mask)
     mean, log_density, *spread = whole
     return regression_rows(mean, spread[0] if spread else None, log_density, batch.y, batch.mask)
+
+
+def predictions(fn: Any, task: str) -> Tensor:
+    """What a response's distribution says, averaged over draws: class probabilities (n, C), or mean and standard
+    deviation (n, 2).
+    """
+    if task == "classification":
+        return log_probs(fn)[0].exp()
+    mean, variance = over_draws(fn.mean), over_draws(fn.variance)
+    spread = (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()
+    return torch.stack([mean.mean(0)[0], spread[0]], -1)

@@ -13,9 +13,8 @@ from torch.distributions import Independent
 from hierfl.chains import Draws
 from hierfl.plates import Site
 
-from ..state import client_view
 from ..objective.sites import guide_latents
-from ..state import State
+from ..state import State, client_view
 from .fitted import Fitted
 
 

@@ -16,9 +16,9 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOpti
     return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
 
-def adam(lr: float, weight_decay: float = 0.0, memory: float = 0.999) -> MakeOptimizer:
-    """Adam; ``weight_decay`` times the value is added to the gradient, ``memory`` is its beta_2."""
-    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, memory))
+def adam(lr: float, weight_decay: float = 0.0, beta2: float = 0.999) -> MakeOptimizer:
+    """Adam; ``weight_decay`` times the value is added to the gradient, ``beta2`` is its beta_2."""
+    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, beta2))
 
 
 def slice_optimizer(

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import get_args
 
 import pyro
 import torch
@@ -19,30 +19,17 @@ from hierfl.federation import Batch, buckets
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures, Site
 
-from ..clients.minibatches import active_spans, constant_features, minibatches, plan
 from ..clients.chunk import ClientChunk
-from ..objective.elbo import Terms
+from ..clients.minibatches import active_spans, constant_features, minibatches, plan
 from ..objective.constant_latent import constant_latent
+from ..objective.elbo import Terms
+from .block import Block, Per
 from .gradient_transforms import GradientTransform
 from .optimizers import MakeOptimizer, sgd
 from .trainer import Trainer, all_leaves
 
 #: a number, or one for each round, the same for all clients
 Count = int | Callable[[ClientChunk], int]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Values that are trained in turn with others, on the same minibatches.
-
-    Args:
-        names, optimizer, terms, repeats: as for :class:`SVI`.
-    """
-
-    names: Sequence[str]
-    optimizer: MakeOptimizer
-    terms: Terms = "all"
-    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +48,7 @@ class SVI:
         repeats: steps on each minibatch.
         terms: of the ELBO: all, those of the data plate, or the others (of which no data are needed).
         then: other values, trained after these on each minibatch.
-        direction: where the steps go, if not down the gradient.
+        transform: where the steps go, if not down the gradient.
     """
 
     names: Sequence[str]
@@ -69,12 +56,12 @@ class SVI:
     optimizer: MakeOptimizer
     batch: int | None = None
     particles: int = 1
-    per: Literal["sum", "example"] = "sum"
+    per: Per = "sum"
     steps: Count | None = None
     repeats: int = 1
     terms: Terms = "all"
     then: Sequence[Block] = ()
-    direction: GradientTransform | None = None
+    transform: GradientTransform | None = None
 
     def __post_init__(self) -> None:
         if self.per not in ("sum", "example"):
@@ -91,10 +78,10 @@ class SVI:
             value = getattr(self, name)
             if isinstance(value, int) and value < lowest:
                 raise UserError(f"SVI's {name} must be at least {lowest}, not {value}")
-        if self.direction is not None and self.direction.batches > 1 and (self.steps is None or self.batch is None):
-            raise UserError("a direction of several minibatches is counted in steps: SVI(..., batch=B, steps=N)")
-        if self.direction is not None and self.then:
-            raise UserError("a direction is of one block of values: SVI(..., then=()) beside it")
+        if self.transform is not None and self.transform.batches > 1 and (self.steps is None or self.batch is None):
+            raise UserError("a gradient transform of several minibatches is counted in steps: SVI(..., batch=B, steps=N)")
+        if self.transform is not None and self.then:
+            raise UserError("a gradient transform is of one block of values: SVI(..., then=()) beside it")
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
@@ -128,7 +115,7 @@ class SVI:
     def _whole(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int) -> None:
         names = frozenset(k for block in blocks for k in block.names)
         batch = chunk.batch()
-        trainers = [Trainer(self, block, chunk) for block in blocks]
+        trainers = [Trainer(block, chunk, self.per, self.transform, bool(self.then)) for block in blocks]
         noise = chunk.noise(phase, self.particles, chunk.sizes)
         values = {**chunk.view, **all_leaves(trainers)}
         frozen = FrozenFeatures.of(batch.x, names, values)
@@ -138,17 +125,17 @@ class SVI:
 
     def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
-        each = self.direction.batches if self.direction is not None else 1
+        each = self.transform.batches if self.transform is not None else 1
         plans = _plans(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
         frozen = FrozenFeatures(names, partial(constant_features, chunk))
         noise = chunk.noise(phase, self.particles)
         batches = minibatches(chunk, plans, frozen, noise)
         before: list[Trainer | None] = [None] * len(blocks)
-        alone = len(blocks) == 1 and blocks[0].repeats == 1 and self.direction is None
+        alone = len(blocks) == 1 and blocks[0].repeats == 1 and self.transform is None
         # rows come largest first, so their plans longest first
         for first, last, active in active_spans([len(steps) for steps in plans]):
             part = chunk.part(0, active)
-            trainers = [Trainer(self, block, part, old) for block, old in zip(blocks, before, strict=True)]
+            trainers = [Trainer(block, part, self.per, self.transform, bool(self.then), old) for block, old in zip(blocks, before, strict=True)]
             before = [*trainers]
             values, standing = {**part.view, **all_leaves(trainers)}, None
             for step in range(first, last, each):
@@ -172,7 +159,7 @@ class SVI:
         turns, turn = sum(trainer.block.repeats for trainer in trainers), 0
         for trainer in trainers:
             for _ in range(trainer.block.repeats):
-                if turns > 1 or self.direction is not None:  # (a turn has draws of its own)
+                if turns > 1 or self.transform is not None:  # (a turn has draws of its own)
                     noise.at(step * turns + turn, batches[0].rows)
                 trainer.step(batches, values, noise, frozen, latents)
                 turn += 1

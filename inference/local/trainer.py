@@ -13,12 +13,12 @@ from hierfl.federation import Batch
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures, Site
 
-from ..clients.gradients import leaves
 from ..clients.chunk import ClientChunk
+from ..clients.gradients import leaves
 from ..objective.elbo import elbo
 from ..state import State
+from .block import Block, Per
 from .optimizers import slice_optimizer
-from .svi import SVI, Block
 
 
 def all_leaves(trainers: Sequence[Trainer]) -> State:
@@ -30,13 +30,25 @@ class Trainer:
     """One block of values in training: its leaves, its optimiser.
 
     Args:
-        svi, block: what is trained, and how.
+        block: what is trained, and how.
         chunk: the rows that are.
+        per: of what the objective is.
+        transform: where the steps go, if not down the gradient.
+        several: whether other blocks are trained on the same minibatches.
         before: what trained them so far, with more rows; None at the beginning.
     """
 
-    def __init__(self, svi: SVI, block: Block, chunk: ClientChunk, before: Trainer | None = None) -> None:
-        self.svi, self.block, self.method = svi, block, chunk.method
+    def __init__(
+        self,
+        block: Block,
+        chunk: ClientChunk,
+        per: Per,
+        transform: GradientTransform | None,
+        several: bool,
+        before: Trainer | None = None,
+    ) -> None:
+        self.block, self.method = block, chunk.method
+        self.per, self.transform, self.several = per, transform, several
         self.leaves = leaves(chunk, block.names)
         self.optimizer: torch.optim.Optimizer | None = None
         if self.leaves:
@@ -54,22 +66,22 @@ class Trainer:
         """One step of the optimiser; running statistics follow the batch.
 
         Args:
-            batches: one, or as many as the direction needs.
+            batches: one, or as many as the transform needs.
             values: everything that the rows see, the leaves of all blocks among them.
             noise: at this step.
             frozen: outputs of networks that do not move.
             latents: the guide's, where they have been drawn already.
         """
         norms = Norms(batches[0].mask, frozen.moving)
-        direction = self.svi.direction
-        if direction is None:
+        transform = self.transform
+        if transform is None:
             # (zero_grad costs more: it calls the profiler)
             for group in self.optimizer.param_groups if self.optimizer else ():
                 for leaf in group["params"]:
                     leaf.grad = None
             loss = self._loss(batches[0], values, noise, frozen, latents, norms)
             if self.optimizer is not None:
-                loss.backward(inputs=list(self.leaves.values()) if self.svi.then else None)
+                loss.backward(inputs=list(self.leaves.values()) if self.several else None)
         else:
 
             def gradient(at: Mapping[str, Tensor], number: int) -> State:
@@ -84,7 +96,7 @@ class Trainer:
                     k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), slopes, strict=True)
                 }
 
-            found = direction(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
+            found = transform(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
             for name, leaf in self.leaves.items():
                 leaf.grad = found[name].detach()
         if self.optimizer is not None:
@@ -108,7 +120,7 @@ class Trainer:
         )  # fmt: skip
         if self.optimizer is not None and not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
-        return -(objective / batch.n if self.svi.per == "example" else objective).sum()
+        return -(objective / batch.n if self.per == "example" else objective).sum()
 
 
 def examples_present(batch: Batch) -> list[int]:

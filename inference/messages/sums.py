@@ -46,6 +46,4 @@ class Sums:
                 raise ValueError(f"a sum of {group!r} has {sorted(more)}, the other {sorted(total)}")
             for key, value in more.items():
                 total[key] = total[key] + value if key in total else value
-        return Sums(
-            self.reported + other.reported, self.diverged + other.diverged, totals, self.bytes + other.bytes
-        )
+        return Sums(self.reported + other.reported, self.diverged + other.diverged, totals, self.bytes + other.bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hierfl.errors import unknown
 from hierfl.federation import Batch
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
     from ..evaluation.fitted import Fitted
 from ..local.base import LocalStep
+from ..messages.pipeline import Stage
 from ..server.rules.base import AggregationRule
 from ..state import State
 from .initial import InitialWeights
+from .schedule import Schedule
 from .settings import make_settings
 
 
@@ -39,7 +41,7 @@ class Method:
     #: the name on the command line; a file of your own is called by its class
     name: ClassVar[str] = ""
     #: shared values of which a client uses its own locally trained copy when it predicts
-    copies: ClassVar[tuple[str, ...]] = ()
+    local_copies: ClassVar[tuple[str, ...]] = ()
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
@@ -47,20 +49,18 @@ class Method:
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
-    #: what becomes of personal values between rounds, and so who must train: they are "kept", everybody trains on
-    #: (unless told to rest); "fresh", begun anew from what is broadcast, and trained only where they are heard or
-    #: looked at; "heard", moved only by those who report
-    state: ClassVar[Literal["kept", "fresh", "heard"]] = "kept"
-    #: the posterior steps come before every evaluation, not only after the last round
-    adapts: ClassVar[bool] = False
 
     @dataclass(frozen=True)
     class Settings:
         """No settings."""
 
+    #: the values of ``Settings``; a method that declares some says so, so that a typing error is found:
+    #: ``settings: Settings``
+    settings: Any
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         self.network = network
-        self.settings: Any = make_settings(type(self), settings)
+        self.settings = make_settings(type(self), settings)
 
     def shared(self, start: InitialWeights) -> State:
         """Initial values of what the server owns, {name: (*shape)}."""
@@ -81,24 +81,25 @@ class Method:
         """What a client does in a round, in order."""
         return []
 
-    def posterior(self) -> Sequence[LocalStep]:
-        """What every client does once after the last round, the shared values held: chains, for its posterior.
-
-        Nothing is sent, and personal values may change their shape.
-        """
-        return []
-
-    def adaptation(self) -> Sequence[LocalStep]:
-        """What a client that was never seen does with a few examples of its own; it sends nothing.
-
-        By default what all do after the last round, or else those of a round's steps that train personal values alone.
-        """
-        personal = self.personal(InitialWeights.of(self.network, 0))
-        return [*self.posterior()] or [s for s in self.local() if set(s.trains) <= set(personal)]
+    def schedule(self) -> Schedule:
+        """Who trains when, when what was trained counts, and what happens at the end."""
+        return Schedule()
 
     def exchange(self) -> Mapping[str, AggregationRule]:
         """How the server updates each shared value (or group of values) from the sum of the messages."""
         return {}
+
+    def pipeline(self) -> Mapping[str, Sequence[Stage]]:
+        """What a message passes on its way to the server, {group of :meth:`exchange`: stages}."""
+        return {}
+
+    def new_client_steps(self) -> Sequence[LocalStep]:
+        """What a client that was never seen does with a few examples of its own; see :meth:`schedule`."""
+        schedule = self.schedule()
+        if schedule.new_client_steps is not None:
+            return schedule.new_client_steps
+        personal = self.personal(InitialWeights.of(self.network, 0))
+        return [*schedule.final_steps] or [step for step in self.local() if set(step.trains) <= set(personal)]
 
     @property
     def has_global_model(self) -> bool:
@@ -113,11 +114,11 @@ class Method:
         """
         return False
 
-    def settled(self, shared: State) -> State:
+    def prediction_params(self, shared: State) -> State:
         """The shared values that predictions are made with; by default as they are."""
         return shared
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         """Personal values of a client that was never seen, {name: (*shape)}; by default what everybody started from.
 
         Args:
@@ -126,11 +127,11 @@ class Method:
         """
         return initial
 
-    def per_client(self, values: State) -> State:
+    def client_summary(self, values: State) -> State:
         """Numbers worth a column in clients.csv, {name: (S,)}, from {name: (*shape) or (S, 1, *shape)}."""
         return {}
 
-    def report(self, fitted: Fitted) -> tuple[pd.DataFrame | None, dict[str, float]]:
+    def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame | None, dict[str, float]]:
         """What there is to say of the shared values after the last round: a table of effects, and numbers by name."""
         return None, {}
 
@@ -139,7 +140,7 @@ class Method:
         """Names of what stands along a latent's dimensions in ArviZ, {"LATENT_dim_K": names}; numbers where none."""
         return {}
 
-    def estimates(self, fitted: Fitted) -> pd.DataFrame | None:
+    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
         """What each client alone, all data as one, and the hierarchical model say of a client's numbers.
 
         Columns client, n, effect, local (NaN where a client's own data do not say), population (what the hierarchical

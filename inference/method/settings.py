@@ -7,7 +7,7 @@ import math
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -15,10 +15,15 @@ from hierfl.errors import UserError, unknown
 
 from ..checks import MOST
 
-from .base import Method
-
 #: numbers of settings become single precision in most fits
 SINGLE = torch.finfo(torch.float32)
+
+
+class Configurable(Protocol):
+    """A class with settings, such as a method."""
+
+    name: ClassVar[str]
+    Settings: ClassVar[type]
 
 
 def setting(
@@ -44,7 +49,7 @@ def setting(
     return field(default=default, metadata={"about": about, **limits, "unless": unless or {}, "scale_of": scale_of})
 
 
-def make_settings(method: type[Method], given: Mapping[str, Any]) -> Any:
+def make_settings(method: type[Configurable], given: Mapping[str, Any]) -> Any:
     """The method's settings from values that may be strings (the command line) or already typed (Python, TOML).
 
     Raises:
@@ -58,13 +63,15 @@ def make_settings(method: type[Method], given: Mapping[str, Any]) -> Any:
     return method.Settings(**{name: values[name] for name in given})
 
 
-def scale_setting(method: type[Method], prior: str) -> str | None:
+def scale_setting(method: type[Configurable], prior: str) -> str | None:
     """The setting that says how strongly a prior pulls, if there is one."""
     found = (f.name for f in dataclasses.fields(method.Settings) if prior in f.metadata.get("scale_of", ()))
     return next(found, None)
 
 
-def applicable(method: type[Method], given: Mapping[str, Any], rest: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def applicable(
+    method: type[Configurable], given: Mapping[str, Any], rest: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Those of some settings that change something beside the others.
 
     Args:
@@ -80,7 +87,7 @@ def applicable(method: type[Method], given: Mapping[str, Any], rest: Mapping[str
     return {name: value for name, value in given.items() if name not in silent}
 
 
-def _all_typed(method: type[Method], given: Mapping[str, Any]) -> dict[str, Any]:
+def _all_typed(method: type[Configurable], given: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name, defaults included."""
     fields = {f.name: f for f in dataclasses.fields(method.Settings)}
     types = typing.get_type_hints(method.Settings)

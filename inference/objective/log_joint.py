@@ -13,8 +13,8 @@ from hierfl.errors import unknown
 from hierfl.federation import Batch
 from hierfl.plates import FrozenFeatures, Restrict, Site
 
-from .joint_model import JointModel
 from ..state import client_view
+from .joint_model import JointModel
 from .sites import guide_latents, model_sites
 
 

@@ -49,7 +49,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
         keys = [(fitted.seed, "posterior_predictive", client, *place) for client in clients]
         counts = [piece.width] * len(rows) if piece.mask is None else piece.mask.sum(1).tolist()
         parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, counts)))
-    density, said = (torch.cat(same, -1) for same in zip(*parts, strict=True))
+    density, drawn_y = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
     chains, _ = chains_of(fitted)
 
@@ -92,6 +92,6 @@ def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dt
     some = Draws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
     told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     told["diverging"] = told["diverging"] > 0
-    if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.posterior()):
+    if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.schedule().final_steps):
         return {"step_size": told["step_size"]}  # (where every step is taken)
     return told

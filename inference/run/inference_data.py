@@ -46,7 +46,7 @@ def inference_data(
     names = [federation.ids[j] for j in rows]
     sizes = [len(federation.train[j]) for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
-    for name, value in fitted.method.per_client(fitted.values(rows)).items():
+    for name, value in fitted.method.client_summary(fitted.values(rows)).items():
         constants[name] = (("client",), value.cpu().numpy())
     for name in global_latents(fitted):
         point = fitted.shared[name].cpu().numpy()

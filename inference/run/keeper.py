@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..state import State
-from .fit import checkpoint as checkpoints
+from .checkpoint import save
 
 
 class CheckpointKeeper:
@@ -22,6 +22,6 @@ class CheckpointKeeper:
     def save(self, state: State, record: dict[str, Any]) -> None:
         assert self.folder is not None
         start = time.perf_counter()
-        checkpoints.save(self.folder, state, record)
+        save(self.folder, state, record)
         self._since = time.perf_counter()
         self._cost = self._since - start

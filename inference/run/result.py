@@ -12,28 +12,22 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 
 from ..checks import check_whole
+from ..engines.plate import suitable_chunk
 from ..evaluation.entropy import entropies
 from ..evaluation.fitted import Fitted
+from ..evaluation.inputs import Inputs, client_row, new_examples, raw_inputs, unlabelled
 from ..evaluation.new_client import fit_new_client
 from ..evaluation.personal import evaluate_personal
-from ..evaluation.response import log_probs, over_draws, response
+from ..evaluation.response import predictions, response
+from ..options import Options
 from ..state import State
 from .inference_data import inference_data
-from .options import Options
+from .journal import Row
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-Row = dict[str, Any]
-
-
-#: what a client did in a round, by number: nothing that was wanted of it; it reported; its message was dropped (not
-#: finite, or of the wrong form); it trained for itself alone, and that diverged
-REPORTS = ("away", "reported", "dropped", "failed")
 
 
 @dataclass(frozen=True)
@@ -43,24 +37,23 @@ class Run:
     Attributes:
         fitted: method, data and state.
         options: how it was run.
-        rows: one dict per evaluation and split.
+        evaluations: one dict per evaluation and split.
         seconds: spent in rounds (evaluation and writing left out).
-        chunk: rows in one plate.
         random: whether the guide has draws.
         tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`client_metrics`.
-        kept_history: what the method has of each client, by evaluated round; see :attr:`history`.
-        reports: (rounds, J) of :data:`REPORTS`, the last round last; see :attr:`participation`.
+        summaries: what the method has of each client, by evaluated round; see :attr:`history`.
+        status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`, the last round last; see
+            :attr:`participation`.
     """
 
     fitted: Fitted
     options: Options
-    rows: list[Row]
+    evaluations: list[Row]
     seconds: float
-    chunk: int
     random: bool
     tested: list[dict[str, np.ndarray]] | None = None
-    kept_history: Sequence[tuple[int, State]] = ()
-    reports: np.ndarray | None = None
+    summaries: Sequence[tuple[int, State]] = ()
+    status: np.ndarray | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -82,7 +75,7 @@ class Run:
         """One row per evaluation and split."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows)
+        return pd.DataFrame(self.evaluations)
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -100,7 +93,7 @@ class Run:
         for more in self.client_metrics[1:]:
             columns |= {f"draws_{name}": value for name, value in more.items() if name not in ("n", "bins")}
         everyone = self.fitted.values(range(federation.clients))
-        columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.per_client(everyone).items()}
+        columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.client_summary(everyone).items()}
         return pd.DataFrame(columns)
 
     @property
@@ -114,17 +107,17 @@ class Run:
         ids = list(self.fitted.federation.ids)
         rounds = [
             pd.DataFrame({"round": number, "client": ids, **{k: v.numpy() for k, v in values.items()}})
-            for number, values in self.kept_history
+            for number, values in self.summaries
         ]
         return pd.concat(rounds, ignore_index=True) if rounds else pd.DataFrame({"round": [], "client": []})
 
     @property
     def participation(self) -> pd.DataFrame:
-        """A row for each round, a column for each client: what it did, a number of :data:`REPORTS`."""
+        """A row for each round, a column for each client: what it did, a number of :class:`~hierfl.inference.engines.base.ClientStatus`."""
         import pandas as pd
 
         ids = list(self.fitted.federation.ids)
-        held = np.zeros((0, len(ids)), np.uint8) if self.reports is None else self.reports
+        held = np.zeros((0, len(ids)), np.uint8) if self.status is None else self.status
         rounds = range(self.options.rounds - len(held) + 1, self.options.rounds + 1)
         return pd.DataFrame(held, columns=ids, index=pd.Index(rounds, name="round"))
 
@@ -134,7 +127,8 @@ class Run:
         if self.tested is not None:
             return self.tested
         draws = (0, self.options.draws) if self.random else (0,)
-        return evaluate_personal(self.fitted, "test", self.chunk, draws)
+        chunk = self.options.chunk or suitable_chunk(self.fitted.federation.clients, self.fitted.federation.device)
+        return evaluate_personal(self.fitted, "test", chunk, draws)
 
     def reliability(self, averaged: bool = False) -> np.ndarray:
         """Counts of the clients' reliability diagrams on test data, (J, 15, 3); see :mod:`hierfl.metrics`.
@@ -162,11 +156,11 @@ class Run:
         check_whole("draws", draws, 0)
         if self.fitted.federation.task != "classification":
             raise UserError("predictive entropy is a classification's")
-        return entropies(self.fitted, None if x is None else self._raw(x), draws)
+        return entropies(self.fitted, None if x is None else raw_inputs(self.fitted.federation, x), draws)
 
     def last(self, split: str = "test") -> Row:
         """The last evaluation; an empty dict if there was none on that split."""
-        return next((row for row in reversed(self.rows) if row["split"] == split), {})
+        return next((row for row in reversed(self.evaluations) if row["split"] == split), {})
 
     def best(self) -> Row:
         """The test metrics of the round that was best on validation data.
@@ -174,18 +168,19 @@ class Run:
         Empty without validation data, and for a method that samples its posterior after the last round alone: its
         rounds stand on few draws, the last one on many, and they cannot be compared.
         """
-        if self.fitted.method.posterior() and not self.fitted.method.adapts:
+        schedule = self.fitted.method.schedule()
+        if schedule.final_steps and schedule.final_when == "end":
             return {}
         name, sign = ("pm_accuracy", -1) if self.fitted.federation.task == "classification" else ("pm_rmse", 1)
-        seen = [row for row in self.rows if row["split"] == "validation" and row[name] is not None]
+        seen = [row for row in self.evaluations if row["split"] == "validation" and row[name] is not None]
         if not seen:
             return {}
         chosen = min(seen, key=lambda row: sign * row[name])["round"]  # the first of equals
-        return next((row for row in self.rows if row["split"] == "test" and row["round"] == chosen), {})
+        return next((row for row in self.evaluations if row["split"] == "test" and row["round"] == chosen), {})
 
     # -- predictions ------------------------------------------------------------------------------------------------
 
-    def predict(self, x: Tensor | np.ndarray | pd.DataFrame, client: int | str, draws: int = 0) -> Tensor:
+    def predict(self, x: Inputs, client: int | str, draws: int = 0) -> Tensor:
         """What a client's own model says of new inputs.
 
         Args:
@@ -200,13 +195,13 @@ class Run:
         Raises:
             UserError: for a client that does not exist or inputs of another shape.
         """
-        row = self._row(client)
+        row = client_row(self.fitted.federation, client)
         check_whole("draws", draws, 0)
         return self._predicted(self.fitted, row, x, draws)
 
     def predict_new_client(
         self,
-        x: Tensor | np.ndarray | pd.DataFrame,
+        x: Inputs,
         draws: int = 100,
         given: tuple[Tensor | np.ndarray | pd.DataFrame, Tensor | np.ndarray | Sequence[float]] | None = None,
         rounds: int = 1,
@@ -235,84 +230,25 @@ class Run:
         if given is not None:
             if not isinstance(given, tuple) or len(given) != 2:
                 raise UserError("given is a pair of a new client's examples: (inputs, targets)")
-            return self._predicted(fit_new_client(self.fitted, *self._examples(*given), rounds), 0, x, draws)
+            return self._predicted(
+                fit_new_client(self.fitted, *new_examples(self.fitted.federation, *given), rounds), 0, x, draws
+            )
         fitted, noise = self.fitted, self.fitted.population_noise(1, draws)
-        pieces = fitted.pieces(self._unlabelled(x), draws)
-        return torch.cat([self._said(response(fitted.global_sites(piece, draws, noise)).fn) for piece in pieces])
+        pieces = fitted.pieces(unlabelled(self.fitted.federation, x), draws)
+        return torch.cat(
+            [
+                predictions(response(fitted.global_sites(piece, draws, noise)).fn, fitted.federation.task)
+                for piece in pieces
+            ]
+        )
 
-    def _predicted(self, fitted: Fitted, row: int, x: Tensor | np.ndarray | pd.DataFrame, draws: int) -> Tensor:
+    def _predicted(self, fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
         """What the model of a client says of inputs, piece by piece."""
         noise, parts = fitted.noise([row], draws, "predict") if draws else None, []
-        for piece in fitted.pieces(self._unlabelled(x), draws):
+        for piece in fitted.pieces(unlabelled(self.fitted.federation, x), draws):
             _, sites = fitted.personal_sites([row], piece, draws, noise=noise)
-            parts.append(self._said(response(sites).fn))
+            parts.append(predictions(response(sites).fn, fitted.federation.task))
         return torch.cat(parts)
-
-    def _examples(self, x: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """Examples of a new client as the pool has them, checked."""
-        federation, inputs = self.fitted.federation, self._raw(x)
-        targets = (
-            y.to(federation.device) if isinstance(y, Tensor) else torch.tensor(np.asarray(y)).to(federation.device)
-        )
-        if targets.shape != (len(inputs),):
-            raise UserError(f"{len(inputs)} inputs need as many targets, not {tuple(targets.shape)}")
-        if federation.task == "classification" and (
-            targets.is_floating_point() or not bool(((targets >= 0) & (targets < federation.classes)).all())
-        ):
-            raise UserError(f"labels of a new client are whole numbers from 0 to {federation.classes - 1}")
-        if not bool(targets.isfinite().all()):
-            raise UserError("targets hold values that are NaN or infinite")
-        return inputs, targets.to(federation.y.dtype)
-
-    def _row(self, client: int | str) -> int:
-        """A client by its name; by its place only where no name is a number."""
-        ids = list(self.fitted.federation.ids)
-        if str(client) in ids:
-            return ids.index(str(client))
-        if isinstance(client, int) and 0 <= client < len(ids) and not any(name.isdigit() for name in ids):
-            return client
-        raise UserError(f"no client {client!r}; there are {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}")
-
-    def _unlabelled(self, x: Tensor | np.ndarray | pd.DataFrame) -> Batch:
-        federation, raw = self.fitted.federation, self._raw(x)
-        y = federation.targets(torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device))
-        return Batch(
-            federation.inputs(raw)[None],
-            y,
-            None,
-            torch.ones(1, dtype=federation.dtype, device=federation.device),
-        )
-
-    def _raw(self, x: Tensor | np.ndarray | pd.DataFrame) -> Tensor:
-        """Inputs as the pool has them, (n, *event), checked."""
-        federation = self.fitted.federation
-        columns, reader = federation.about.get("columns"), federation.about.get("reader")
-        if reader is not None and not isinstance(x, Tensor | np.ndarray):
-            x = reader(x)  # the original table's columns, by the formula
-        elif columns and not isinstance(x, Tensor | np.ndarray):
-            lacking = [c for c in columns if c not in x.columns]
-            if lacking:
-                raise UserError(f"the table lacks column {lacking[0]!r}")
-            x = x[columns].to_numpy()
-        raw = (
-            x.to(federation.device) if isinstance(x, Tensor) else torch.tensor(np.asarray(x), device=federation.device)
-        )
-        if not len(raw):
-            raise UserError("there are no inputs to predict for")
-        if raw.is_floating_point() and not raw.isfinite().all():
-            raise UserError("inputs hold values that are NaN or infinite")
-        if raw.shape[1:] != federation.event_shape:
-            raise UserError(
-                f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))})"
-            )
-        return raw
-
-    def _said(self, fn: Any) -> Tensor:
-        if self.fitted.federation.task == "classification":
-            return log_probs(fn)[0].exp()
-        mean, variance = over_draws(fn.mean), over_draws(fn.variance)
-        spread = (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()
-        return torch.stack([mean.mean(0)[0], spread[0]], -1)
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 
@@ -348,7 +284,7 @@ class Run:
         if draws is not None:
             check_whole("draws", draws, 2)
         everyone = range(self.fitted.federation.clients)
-        rows = list(everyone) if clients is None else [self._row(client) for client in clients]
+        rows = list(everyone) if clients is None else [client_row(self.fitted.federation, client) for client in clients]
         if not rows or len(set(rows)) < len(rows):
             raise UserError("posterior takes at least one client, and each once")
         return inference_data(self.fitted, draws, rows, float32, limit, observed)

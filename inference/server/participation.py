@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from hierfl.errors import UserError
-from hierfl.federation import Federation
 from hierfl.noise import uniform
 
 #: how often who reports is drawn again before that is given up
@@ -37,7 +37,7 @@ def _never(clients: int, probability: float, least: int) -> UserError:
     )
 
 
-def draw_participants(federation: Federation, round: int, seed: int, probability: float, least: int) -> list[int]:
+def draw_participants(ids: Sequence[str], round: int, seed: int, probability: float, least: int) -> list[int]:
     """Who reports in this round: every client for itself with the same probability (Bernoulli), keyed by its id.
 
     Where fewer than ``least`` would, everyone draws again (pFedVEM's public code asks for two).
@@ -46,9 +46,9 @@ def draw_participants(federation: Federation, round: int, seed: int, probability
         UserError: if that many practically never report.
     """
     if probability >= 1:
-        return list(range(federation.clients))
+        return list(range(len(ids)))
     for attempt in range(ATTEMPTS):
-        chosen = [j for j, c in enumerate(federation.ids) if uniform(seed, round, c, "reports", attempt) < probability]
+        chosen = [j for j, c in enumerate(ids) if uniform(seed, round, c, "reports", attempt) < probability]
         if len(chosen) >= least:
             return chosen
-    raise _never(federation.clients, probability, least)
+    raise _never(len(ids), probability, least)

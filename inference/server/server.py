@@ -155,8 +155,7 @@ class Server(nn.Module):
             norms[name] = gaps.square().mean().sqrt().to(torch.float32)
             before = state.rule_state[name]  # an optimiser that has not begun remembers zeros
             rule_state[name] = {
-                k: torch.where(sound.to(v.device), v, before.get(k, torch.zeros_like(v)))
-                for k, v in kept[name].items()
+                k: torch.where(sound.to(v.device), v, before.get(k, torch.zeros_like(v))) for k, v in kept[name].items()
             }
         return replace(
             state,

@@ -9,7 +9,10 @@ The offset is fitted from 0 whenever the client's model is evaluated, stopped ea
 import torch
 
 from hierfl.federation import Batch
-from hierfl.inference.method import Start, State
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, param, sample
 
 from ._whole_network import WholeNetwork
@@ -18,11 +21,17 @@ from ._whole_network import WholeNetwork
 class FineTuned(WholeNetwork):
     """rho -> 0: every w_j is w, but for an offset that is fitted where the model is evaluated, and never sent."""
 
-    state = "heard"  # a client that does not report has nothing to remember
-    adapts = True
     averages_norms = True
 
-    def personal(self, start: Start) -> State:
+    def final_steps(self) -> list[LocalStep]:
+        """The fit to a client's own data, which it forgets again."""
+        raise NotImplementedError
+
+    def schedule(self) -> Schedule:
+        # a client that does not report has nothing to remember
+        return Schedule(absent="freeze", commit="if-used", final_steps=self.final_steps(), final_when="evaluation")
+
+    def personal(self, start: InitialWeights) -> State:
         return {"offset": torch.zeros_like(self.begin(start))}
 
     def model(self, batch: Batch) -> None:
@@ -34,5 +43,5 @@ class FineTuned(WholeNetwork):
     def guide(self, batch: Batch) -> None:
         """Everything is a point."""
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return initial

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, sample
 
 from ._whole_network import WholeNetwork
@@ -33,7 +38,7 @@ class GlobalAndPersonal(WholeNetwork):
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"v": self.begin(start)}
 
     def own(self, w: Tensor, batch: Batch) -> Tensor:
@@ -57,5 +62,5 @@ class GlobalAndPersonal(WholeNetwork):
     def local(self) -> list[LocalStep]:
         return [self.sgd("w", "v")]
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"w": SampleWeighted(keep=1 - self.settings.server_lr)}
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"w": SampleWeighted(server_lr=self.settings.server_lr)}

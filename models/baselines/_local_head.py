@@ -12,9 +12,14 @@ from typing import ClassVar
 from pyro.distributions import Delta
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import Method, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, param, sample
 
 
@@ -58,7 +63,7 @@ class LocalHead(Method):
 class SharedBase(LocalHead):
     """The base is everybody's, theta = sum n_j theta_j / sum n_j."""
 
-    copies: ClassVar[tuple[str, ...]] = ("base",)
+    local_copies: ClassVar[tuple[str, ...]] = ("base",)
 
     @dataclass(frozen=True)
     class Settings(LocalHead.Settings):
@@ -68,14 +73,14 @@ class SharedBase(LocalHead):
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return start.base
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"mu": self.settings.init_scale * start.head}
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {k: v.mean(0) for k, v in personal.items()}
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"base": SampleWeighted(keep=1 - self.settings.server_lr)}
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"base": SampleWeighted(server_lr=self.settings.server_lr)}

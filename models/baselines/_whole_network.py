@@ -10,7 +10,10 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch
-from hierfl.inference.method import Method, Start, State, setting
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.state import State
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, sample
 
@@ -44,11 +47,11 @@ class WholeNetwork(Method):
                 "average them"
             )
 
-    def begin(self, start: Start) -> Tensor:
+    def begin(self, start: InitialWeights) -> Tensor:
         """The initial weights, (d,): those of every other method with this network and seed."""
         return self.network.vector(start.base, self.settings.init_scale * start.head)
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {"w": self.begin(start), **self.network.statistics(start.base)}
 
     def prior(self, batch: Batch) -> Any:
@@ -71,7 +74,7 @@ class WholeNetwork(Method):
         with clients(batch):
             sample("w_j", q)
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {k: v.mean(0) for k, v in personal.items()}
 
 

@@ -15,8 +15,14 @@ import torch
 from torch import Tensor
 
 from hierfl.federation import Batch
-from hierfl.inference.method import ClosedForm, LocalStep, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.closed_form import ClosedForm
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.state import State
 from hierfl.plates import param
 
 from ._global_and_personal import GlobalAndPersonal
@@ -45,7 +51,7 @@ class APFL(GlobalAndPersonal):
         )
         alpha_lr: float = setting(1e-2, "step size of that share, one step a round; 0 holds it", at_least=0)
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {**super().personal(start), "alpha": torch.tensor([self.settings.alpha], dtype=torch.float64)}
 
     def own(self, w: Tensor, batch: Batch) -> Tensor:
@@ -65,12 +71,12 @@ class APFL(GlobalAndPersonal):
     def local(self) -> list[LocalStep]:
         return [*self.mixing(), *super().local()]
 
-    def adaptation(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         begin = ClosedForm("alpha", lambda v: torch.full_like(v["alpha"], self.settings.alpha))
-        return [begin, self.sgd("v"), *self.mixing()]
+        return Schedule(new_client_steps=[begin, self.sgd("v"), *self.mixing()])
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {"v": personal["v"].mean(0), "alpha": torch.zeros_like(initial["alpha"])}  # alpha 0 is w alone
 
-    def per_client(self, values: State) -> State:
+    def client_summary(self, values: State) -> State:
         return {"alpha": values["alpha"].flatten()}

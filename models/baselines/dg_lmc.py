@@ -16,9 +16,14 @@ from pyro.distributions import Normal
 
 from hierfl.chains import Draws
 from hierfl.federation import Batch
-from hierfl.inference.exchange import GibbsDraw, RunningMean
-from hierfl.inference.langevin import Langevin
-from hierfl.inference.method import LocalStep, Rule, Start, State, setting
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.langevin.step import Langevin
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.gibbs import GibbsDraw
+from hierfl.inference.server.rules.running import RunningMean
+from hierfl.inference.state import State
 from hierfl.plates import flat, param, sample
 
 from ._whole_network import WholeNetwork
@@ -49,10 +54,10 @@ class DGLMC(WholeNetwork):
         burn: int = setting(10, "rounds, the first, whose draws of w do not enter the mean that predicts", at_least=0)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {**super().shared(start), "mean": self.begin(start)}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"w_j_draws": self.begin(start).expand(1, min(self.settings.keep, self.settings.steps), -1)}
 
     def prior(self, batch: Batch) -> Any:
@@ -65,8 +70,8 @@ class DGLMC(WholeNetwork):
         s = self.settings
         return [Langevin(["w_j"], s.steps, s.step_size, batch=s.batch or None, burn=max(0, s.steps - s.keep))]
 
-    def exchange(self) -> dict[str, Rule]:
+    def exchange(self) -> dict[str, AggregationRule]:
         return {"w": GibbsDraw("w_j_draws", self.settings.rho), "mean": RunningMean("w", self.settings.burn)}
 
-    def settled(self, shared: State) -> State:
+    def prediction_params(self, shared: State) -> State:
         return {**shared, "w": shared["mean"]}  # predictions are made with w's posterior mean

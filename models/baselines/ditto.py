@@ -17,7 +17,8 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 
 from hierfl.federation import Batch
-from hierfl.inference.method import LocalStep, setting
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
 from hierfl.plates import clients, param, sample
 
 from ._global_and_personal import GlobalAndPersonal
@@ -53,5 +54,5 @@ class Ditto(GlobalAndPersonal):
         with clients(batch):
             sample("v_j", Delta(param("v")).to_event(1))
 
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd("v")]
+    def schedule(self) -> Schedule:
+        return Schedule(new_client_steps=[self.sgd("v")])

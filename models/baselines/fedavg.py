@@ -10,8 +10,11 @@ Those who take part send n_j w_j, n_j theta_j and n_j; the server divides: w = s
 from typing import ClassVar
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import LocalStep, Rule, Start, State
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, sample
 
 from ._local_head import SharedBase
@@ -27,12 +30,12 @@ class FedAvg(SharedBase):
     sent = "all"
     message_size = 1.0
     order = 160
-    copies: ClassVar[tuple[str, ...]] = ()
+    local_copies: ClassVar[tuple[str, ...]] = ()
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {"w": self.settings.init_scale * start.head, **start.base}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {}
 
     def model(self, batch: Batch) -> None:
@@ -47,8 +50,8 @@ class FedAvg(SharedBase):
     def local(self) -> list[LocalStep]:
         return [self.sgd("w", "base")]
 
-    def exchange(self) -> dict[str, Rule]:
-        rule = SampleWeighted(keep=1 - self.settings.server_lr)
+    def exchange(self) -> dict[str, AggregationRule]:
+        rule = SampleWeighted(server_lr=self.settings.server_lr)
         return {"w": rule, "base": rule}
 
     @property

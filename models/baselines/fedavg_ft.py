@@ -14,9 +14,14 @@ from typing import Literal
 import torch
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, param, sample
 
 from ._fine_tuned import FineTuned
@@ -50,7 +55,7 @@ class FedAvgFT(FineTuned):
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         d = len(start.head) if self.settings.scope == "head" else self.network.d
         return {"offset": start.head.new_zeros(d)}
 
@@ -65,10 +70,10 @@ class FedAvgFT(FineTuned):
         s = self.settings
         return [SVI(["w", "base"], s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")]
 
-    def posterior(self) -> list[LocalStep]:
+    def final_steps(self) -> list[LocalStep]:
         s = self.settings
         return [SVI(["offset"], s.ft_epochs, sgd(s.ft_lr, s.momentum), s.batch, per="example")]
 
-    def exchange(self) -> dict[str, Rule]:
-        rule = SampleWeighted(keep=1 - self.settings.server_lr)
+    def exchange(self) -> dict[str, AggregationRule]:
+        rule = SampleWeighted(server_lr=self.settings.server_lr)
         return {"w": rule, "base": rule}

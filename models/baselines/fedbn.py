@@ -12,8 +12,11 @@ the running statistics are personal (SiloBN; Andreux et al., 2020).
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hierfl.inference.method import LocalStep, Start, State, setting
-from hierfl.inference.svi import running_statistics
+from hierfl.inference.local.svi import running_statistics
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.state import State
 from hierfl.networks import Architecture
 
 from .fedavg import FedAvg
@@ -49,18 +52,16 @@ class FedBN(FedAvg):
         super().__init__(network, **settings)
         self.kept = network.norms(self.settings.local_norm)
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {k: v for k, v in super().shared(start).items() if k not in self.kept}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {k: v for k, v in start.base.items() if k in self.kept}
 
-    def posterior(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         s = self.settings
-        return [running_statistics(self.kept, s.bn_refresh_epochs, s.batch)] if s.bn_refresh_epochs else []
-
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd(*sorted(self.kept))]
+        refresh = [running_statistics(self.kept, s.bn_refresh_epochs, s.batch)] if s.bn_refresh_epochs else []
+        return Schedule(final_steps=refresh, new_client_steps=[self.sgd(*sorted(self.kept))])
 
     @property
     def has_global_model(self) -> bool:

@@ -8,7 +8,8 @@ A round: every client trains mu_j and a copy theta_j of the base jointly, by min
 likelihood. Those who take part send n_j theta_j and n_j; the server divides: theta = sum n_j theta_j / sum n_j.
 """
 
-from hierfl.inference.method import LocalStep
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.schedule import Schedule
 
 from ._local_head import SharedBase
 
@@ -27,5 +28,5 @@ class FedPer(SharedBase):
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]
 
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd("mu")]
+    def schedule(self) -> Schedule:
+        return Schedule(new_client_steps=[self.sgd("mu")])

@@ -16,9 +16,14 @@ from typing import Any
 from pyro.distributions import Delta, Normal
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted
-from hierfl.inference.method import LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.plates import param
 
 from ._whole_network import WholeNetwork, penalty
@@ -48,7 +53,7 @@ class FedProx(WholeNetwork):
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {}
 
     def prior(self, batch: Batch) -> Any:
@@ -61,6 +66,6 @@ class FedProx(WholeNetwork):
         s = self.settings
         return [SVI(["w", "base"], s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")]
 
-    def exchange(self) -> dict[str, Rule]:
-        rule = SampleWeighted(keep=1 - self.settings.server_lr)
+    def exchange(self) -> dict[str, AggregationRule]:
+        rule = SampleWeighted(server_lr=self.settings.server_lr)
         return {"w": rule, "base": rule}

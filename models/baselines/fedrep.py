@@ -11,8 +11,10 @@ theta = sum n_j theta_j / sum n_j.
 
 from dataclasses import dataclass
 
-from hierfl.inference.method import LocalStep, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.settings import setting
 
 from ._local_head import SharedBase
 

@@ -16,9 +16,17 @@ from typing import Any, Literal
 import torch
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import SampleWeighted, Slots
-from hierfl.inference.method import LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, Likeliest, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.hard_assignment import HardAssignment
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.clusters import ClusterMeans
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.state import State
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, flat, param, sample
 
@@ -35,8 +43,6 @@ class IFCA(WholeNetwork):
     sent = "base, all slots of heads"
     message_size = 1.01
     order = 340
-    state = "heard"
-    adapts = True
 
     @dataclass(frozen=True)
     class Settings(WholeNetwork.Settings):
@@ -56,7 +62,7 @@ class IFCA(WholeNetwork):
         self.averages_norms = settings.get("scope", "head") == "head"  # type: ignore[misc]
         super().__init__(network, **settings)
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         s = self.settings
         # (equal ones would be chosen alike for ever)
         more = torch.randn((s.clusters - 1, len(start.head)), generator=start.rng, dtype=start.head.dtype)
@@ -66,7 +72,7 @@ class IFCA(WholeNetwork):
         whole = torch.stack([self.network.vector(start.base, head) for head in heads])
         return {"w": whole}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"label": torch.zeros(1)}
 
     def model(self, batch: Batch) -> None:
@@ -85,19 +91,24 @@ class IFCA(WholeNetwork):
     def local(self) -> list[LocalStep]:
         s = self.settings
         descent = SVI(["w", "base"], s.epochs, sgd(s.lr, s.momentum), s.batch, per="example")
-        return [*self.posterior(), descent]
+        return [self.assignment, descent]
 
-    def posterior(self) -> list[LocalStep]:
-        return [Likeliest("label", self.settings.clusters)]
+    @property
+    def assignment(self) -> LocalStep:
+        """Every client chooses its cluster again."""
+        return HardAssignment("label", self.settings.clusters)
 
-    def exchange(self) -> dict[str, Rule]:
-        keep = 1 - self.settings.server_lr
-        return {"w": Slots("label", keep), "base": SampleWeighted(keep)}
+    def schedule(self) -> Schedule:
+        return Schedule(absent="freeze", commit="if-used", final_steps=[self.assignment], final_when="evaluation")
 
-    def newcomer(self, personal: State, initial: State) -> State:
+    def exchange(self) -> dict[str, AggregationRule]:
+        server_lr = self.settings.server_lr
+        return {"w": ClusterMeans("label", server_lr), "base": SampleWeighted(server_lr)}
+
+    def init_new_client(self, personal: State, initial: State) -> State:
         return {"label": personal["label"].flatten().mode().values.view(1)}  # the larger cluster's
 
-    def per_client(self, values: State) -> State:
+    def client_summary(self, values: State) -> State:
         return {"label": values["label"].flatten()}
 
     @property

@@ -18,9 +18,16 @@ from typing import Any
 from pyro.distributions import Delta, Normal
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import Mean
-from hierfl.inference.method import Local, LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import UniformMean
+from hierfl.inference.state import State
 from hierfl.noise import uniform
 from hierfl.plates import flat, param, sample
 
@@ -52,7 +59,7 @@ class L2GD(WholeNetwork):
         batch: int = setting(10, "examples in a minibatch", at_least=1)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"mu": self.begin(start)}
 
     def prior(self, batch: Batch) -> Any:
@@ -70,19 +77,19 @@ class L2GD(WholeNetwork):
         )  # fmt: skip
         return [towards, along]
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"w": Mean(of="mu")}
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"w": UniformMean(of="mu")}
 
-    def adaptation(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         s = self.settings
-        return [SVI(["mu"], 1, sgd(s.lr), s.batch, per="example")]
+        return Schedule(new_client_steps=[SVI(["mu"], 1, sgd(s.lr), s.batch, per="example")])
 
 
 def geometric(stop: float, name: str) -> Any:
     """How often in a row, at least once: after each time it ends with probability ``stop``; one number for a round."""
 
-    def count(local: Local) -> int:
-        u = uniform(local.seed, local.round, "turns", name)
+    def count(chunk: ClientChunk) -> int:
+        u = uniform(chunk.seed, chunk.round, "turns", name)
         return 1 + (math.floor(math.log1p(-u) / math.log1p(-stop)) if stop < 1 else 0)
 
     return count

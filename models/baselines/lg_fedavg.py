@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierfl.errors import UserError
-from hierfl.inference.method import LocalStep, Start, State, setting
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.state import State
 from hierfl.networks import Architecture
 
 from .fedavg import FedAvg
@@ -47,14 +50,14 @@ class LGFedAvg(FedAvg):
             )
         self.below = {name for layer in below for name in layer}
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {k: v for k, v in super().shared(start).items() if k not in self.below}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {k: v for k, v in start.base.items() if k in self.below}
 
-    def adaptation(self) -> list[LocalStep]:
-        return [self.sgd(*sorted(self.below))]
+    def schedule(self) -> Schedule:
+        return Schedule(new_client_steps=[self.sgd(*sorted(self.below))])
 
     @property
     def has_global_model(self) -> bool:

@@ -8,7 +8,9 @@ A round: every client trains (mu_j, theta_j) jointly, by minibatch gradient desc
 is sent.
 """
 
-from hierfl.inference.method import LocalStep, Start, State
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import State
 
 from ._local_head import LocalHead
 
@@ -24,7 +26,7 @@ class Local(LocalHead):
     message_size = 0.0
     order = 110
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"mu": self.settings.init_scale * start.head, **start.base}
 
     def local(self) -> list[LocalStep]:

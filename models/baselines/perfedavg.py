@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierfl.errors import UserError
-from hierfl.inference.directions import AfterOneStep
-from hierfl.inference.exchange import Mean
-from hierfl.inference.method import LocalStep, Rule, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.gradient_transforms import MetaGradient
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import UniformMean
 from hierfl.networks import Architecture
 
 from ._fine_tuned import FineTuned
@@ -63,12 +66,12 @@ class PerFedAvg(FineTuned):
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        ahead = AfterOneStep(s.alpha, s.difference)
-        return [SVI(["w", "base"], 0, sgd(s.lr), s.batch, per="example", steps=s.steps, direction=ahead)]
+        ahead = MetaGradient(s.alpha, s.difference)
+        return [SVI(["w", "base"], 0, sgd(s.lr), s.batch, per="example", steps=s.steps, transform=ahead)]
 
-    def posterior(self) -> list[LocalStep]:
+    def final_steps(self) -> list[LocalStep]:
         s = self.settings
         return [SVI(["offset"], s.ft_epochs, sgd(s.alpha), s.batch, per="example", steps=s.ft_steps or None)]
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"w": Mean(), "base": Mean()}
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"w": UniformMean(), "base": UniformMean()}

@@ -19,9 +19,15 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import Mean
-from hierfl.inference.method import LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, Block, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI, Block
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import UniformMean
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, param, sample, scale
 
 from ._whole_network import WholeNetwork
@@ -53,15 +59,15 @@ class PFedBayes(WholeNetwork):
             1.0, "beta, how far the server moves to the clients' mean: 1 replaces what it had", above=0
         )
 
-    def spread(self, start: Start) -> Tensor:
+    def spread(self, start: InitialWeights) -> Tensor:
         """softplus^-1(sigma_0), (d,)."""
         sigma_0 = torch.tensor(self.settings.sigma_0, dtype=torch.float64)
         return sigma_0.expm1().log().expand_as(self.begin(start))
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {**super().shared(start), "spread": self.spread(start)}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"mu": self.begin(start), "pi": self.spread(start)}
 
     def prior(self, batch: Batch) -> Any:
@@ -88,10 +94,10 @@ class PFedBayes(WholeNetwork):
         copy = Block(["w", "spread"], sgd(s.prior_lr), terms="prior")
         return [SVI(["mu", "pi"], s.epochs, sgd(s.lr), s.batch or None, s.particles, then=[copy])]
 
-    def exchange(self) -> dict[str, Rule]:
-        rule = Mean(keep=1 - self.settings.server_lr)
+    def exchange(self) -> dict[str, AggregationRule]:
+        rule = UniformMean(server_lr=self.settings.server_lr)
         return {"w": rule, "spread": rule}
 
-    def adaptation(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         s = self.settings
-        return [SVI(["mu", "pi"], s.epochs, sgd(s.lr), s.batch or None, s.particles)]
+        return Schedule(new_client_steps=[SVI(["mu", "pi"], s.epochs, sgd(s.lr), s.batch or None, s.particles)])

@@ -16,9 +16,16 @@ from typing import Any
 from pyro.distributions import Delta, Normal
 
 from hierfl.federation import Batch
-from hierfl.inference.exchange import Mean
-from hierfl.inference.method import ClosedForm, LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, Block, sgd
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.closed_form import ClosedForm
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI, Block
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import UniformMean
+from hierfl.inference.state import State
 from hierfl.plates import flat, param, sample
 
 from ._whole_network import WholeNetwork, penalty
@@ -34,7 +41,6 @@ class PFedMe(WholeNetwork):
     sent = "copy of w"
     message_size = 1.0
     order = 220
-    state = "fresh"
 
     @dataclass(frozen=True)
     class Settings:
@@ -51,7 +57,7 @@ class PFedMe(WholeNetwork):
         batch: int = setting(20, "examples in a minibatch", at_least=1)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"theta": self.begin(start)}
 
     def prior(self, batch: Batch) -> Any:
@@ -72,10 +78,11 @@ class PFedMe(WholeNetwork):
         """theta_j <- w."""
         return ClosedForm("theta", lambda v: v["w"].expand_as(v["theta"]))
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"w": Mean(keep=1 - self.settings.server_lr)}
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"w": UniformMean(server_lr=self.settings.server_lr)}
 
-    def adaptation(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         s = self.settings
         inner = SVI(["theta"], 0, sgd(s.lr), s.batch, per="example", steps=s.rounds, repeats=s.steps)
-        return [self.begin_at_w(), inner]
+        # (personal values begin at w in every round: nothing is lost where a client does not train)
+        return Schedule(absent="catch-up", new_client_steps=[self.begin_at_w(), inner])

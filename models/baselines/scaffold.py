@@ -19,10 +19,18 @@ import torch
 from torch import Tensor
 
 from hierfl.federation import Batch
-from hierfl.inference.directions import Corrected
-from hierfl.inference.exchange import Increment, Mean
-from hierfl.inference.method import Local, LocalStep, Rule, Start, State, setting
-from hierfl.inference.svi import SVI, sgd
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.gradient_transforms import ControlVariate
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import UniformMean
+from hierfl.inference.server.rules.running import DeltaSum
+from hierfl.inference.state import State
 from hierfl.plates import clients, data, flat, sample
 
 from ._whole_network import WholeNetwork
@@ -38,7 +46,6 @@ class Scaffold(WholeNetwork):
     sent = "all, change of c_j"
     message_size = 2.0
     order = 330
-    state = "heard"  # c must stay the mean of the c_j
     averages_norms = True
 
     @dataclass(frozen=True)
@@ -49,10 +56,10 @@ class Scaffold(WholeNetwork):
             1.0, "eta_g, how far the server moves to the clients' mean: 1 replaces what it had", above=0
         )
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         return {**super().shared(start), "c": torch.zeros_like(self.begin(start))}
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         return {"c_j": torch.zeros_like(self.begin(start))}
 
     def model(self, batch: Batch) -> None:
@@ -66,22 +73,23 @@ class Scaffold(WholeNetwork):
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        corrected = Corrected("w", plus="c", minus="c_j")
-        descent = SVI(["w", "base"], s.epochs, sgd(s.lr), s.batch, per="example", direction=corrected)
+        corrected = ControlVariate("w", plus="c", minus="c_j")
+        descent = SVI(["w", "base"], s.epochs, sgd(s.lr), s.batch, per="example", transform=corrected)
         return [descent, Add("c_j", self.change)]
 
-    def change(self, local: Local) -> Tensor:
+    def change(self, chunk: ClientChunk) -> Tensor:
         """c_j^+ - c_j = (w - w_j) / (K_j eta) - c, after K_j steps to w_j: (S, d)."""
         s = self.settings
-        taken = [s.epochs * -(-n // s.batch) for n in local.sizes]
-        along = local.n.new_tensor(taken).clamp_min(1)[:, None] * s.lr
-        return (local.shared["w"] - local.rows["w"].squeeze(1)) / along - local.shared["c"]
+        taken = [s.epochs * -(-n // s.batch) for n in chunk.sizes]
+        along = chunk.n.new_tensor(taken).clamp_min(1)[:, None] * s.lr
+        return (chunk.shared["w"] - chunk.values["w"].squeeze(1)) / along - chunk.shared["c"]
 
-    def exchange(self) -> dict[str, Rule]:
-        return {"w": Mean(keep=1 - self.settings.server_lr), "c": Increment(self.change), "base": Mean()}
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"w": UniformMean(server_lr=self.settings.server_lr), "c": DeltaSum(self.change), "base": UniformMean()}
 
-    def adaptation(self) -> list[LocalStep]:
-        return []
+    def schedule(self) -> Schedule:
+        # c must stay the mean of the c_j
+        return Schedule(absent="freeze", commit="if-used", new_client_steps=[])
 
 
 @dataclass(frozen=True)
@@ -94,13 +102,13 @@ class Add:
     """
 
     name: str
-    change: Callable[[Local], Tensor]
+    change: Callable[[ClientChunk], Tensor]
 
     @property
     def trains(self) -> tuple[str, ...]:
         """The value."""
         return (self.name,)
 
-    def run(self, local: Local, phase: object) -> Local:
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Adds."""
-        return local.put({self.name: local.rows[self.name] + self.change(local).unsqueeze(1)})
+        return chunk.put({self.name: chunk.values[self.name] + self.change(chunk).unsqueeze(1)})

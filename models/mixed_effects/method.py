@@ -20,9 +20,13 @@ from pyro.distributions import MultivariateNormal
 
 from hierfl.chains import Draws
 from hierfl.federation import Batch
-from hierfl.inference.exchange import Scoring
-from hierfl.inference.langevin import Langevin
-from hierfl.inference.method import LocalStep, Rule, Start, State
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.langevin.step import Langevin
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.newton import NewtonScoring
+from hierfl.inference.state import State
 from hierfl.plates import clients, param, sample
 
 from .model import SD_FLOOR, MixedModel
@@ -33,7 +37,7 @@ from .summary import effects_table
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hierfl.inference.predict import Fitted
+    from hierfl.inference.evaluation.fitted import Fitted
 
 #: burn-in of the last chains, and what their step sizes are adapted to accept
 FINAL_BURN_IN, FINAL_ACCEPTANCE = 300, 0.574
@@ -52,7 +56,7 @@ class MixedEffects(MixedModel):
     #: a new client differs from the others: the spread between them belongs to what is said of it (not gaussian: those)
     global_draws = 200
 
-    def personal(self, start: Start) -> State:
+    def personal(self, start: InitialWeights) -> State:
         s, q = self.settings, len(self.network.random)
         kept = 0 if self.exact else s.steps - s.steps // 2
         draws = torch.randn((s.chains, kept, q), generator=start.rng, dtype=torch.float64) * self.first_sd()
@@ -76,14 +80,15 @@ class MixedEffects(MixedModel):
             thin=thin, target=target, start=start,
         )  # fmt: skip
 
-    def posterior(self) -> list[LocalStep]:
+    def schedule(self) -> Schedule:
         s = self.settings
-        if not s.draws:
-            return [PosteriorMode(self)]
-        steps = FINAL_BURN_IN + s.draws * s.thin
-        return [PosteriorMode(self), self.chain(steps, FINAL_BURN_IN, s.thin, FINAL_ACCEPTANCE)]
+        final: list[LocalStep] = [PosteriorMode(self)]
+        if s.draws:
+            steps = FINAL_BURN_IN + s.draws * s.thin
+            final.append(self.chain(steps, FINAL_BURN_IN, s.thin, FINAL_ACCEPTANCE))
+        return Schedule(final_steps=final)
 
-    def exchange(self) -> dict[str, Rule]:
+    def exchange(self) -> dict[str, AggregationRule]:
         s = self.settings
         how: dict[str, Any] = {"most": {"effects.log_sd": 0.5, "effects.corr": 0.5, "effects.log_noise": 0.5}}
         if s.prior == "hierarchical":
@@ -93,15 +98,15 @@ class MixedEffects(MixedModel):
             return 1.0 if t <= s.newton_rounds else 1 / (t - s.newton_rounds + 1)
 
         if self.exact:
-            return {"effects": Scoring("b", 0, sigma_points=True, rate=rate, **how)}
-        return {"effects": Scoring("b", s.chains * (s.steps - s.steps // 2), keep=0.8, rate=rate, **how)}
+            return {"effects": NewtonScoring("b", 0, sigma_points=True, rate=rate, **how)}
+        return {"effects": NewtonScoring("b", s.chains * (s.steps - s.steps // 2), curvature_decay=0.8, rate=rate, **how)}
 
     @property
     def global_moments(self) -> bool:
         """Of a gaussian response they say all."""
         return self.exact
 
-    def per_client(self, v: State) -> State:
+    def client_summary(self, v: State) -> State:
         if self.exact:
             mean, root = v["b_mean"].squeeze(1), v["b_root"].squeeze(1)
             spread = root.square().sum(-1).sqrt()
@@ -118,10 +123,10 @@ class MixedEffects(MixedModel):
         """The random effects' names."""
         return {"b_dim_0": list(self.network.random)}
 
-    def report(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
+    def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""
         return effects_table(fitted)
 
-    def estimates(self, fitted: Fitted) -> pd.DataFrame:
+    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame:
         """See :func:`~hierfl.models.mixed_effects.shrinkage.shrinkage_table`."""
         return shrinkage_table(fitted)

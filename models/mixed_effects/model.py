@@ -21,7 +21,10 @@ from torch import Tensor
 from hierfl.errors import UserError
 from hierfl.federation import Batch
 from hierfl.formulas import INTERCEPT, Design
-from hierfl.inference.method import Method, Start, State, setting
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
+from hierfl.inference.state import State
 from hierfl.networks import Architecture
 from hierfl.plates import clients, data, param, sample
 
@@ -74,7 +77,7 @@ class MixedModel(Method):
         if network.separate and self.settings.covariance == "full":
             raise UserError("random effects in terms of their own have no correlations: say covariance=diagonal")
 
-    def shared(self, start: Start) -> State:
+    def shared(self, start: InitialWeights) -> State:
         s, d, q = self.settings, self.network, len(self.network.random)
         beta = torch.tensor([d.centre if name in INTERCEPT else 0.0 for name in d.fixed], dtype=torch.float64)
         values = {"beta": beta, "log_sd": self.first_sd().log()}

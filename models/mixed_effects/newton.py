@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hierfl.federation import Batch, buckets
-from hierfl.inference.method import Local
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.plates import Restrict
 
 from .families import linear_predictor, slope_and_weight
@@ -45,21 +45,21 @@ class PosteriorMode:
         """Mode, a lower triangle whose square is V_j, and the chains."""
         return ("b_mean", "b_root", "b_draws")
 
-    def run(self, local: Local, phase: object) -> Local:
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Solves all rows' systems at once."""
         parts = []
-        for first, last in buckets(local.sizes):
-            part = local.part(first, last)
-            with Restrict(part.values):
+        for first, last in buckets(chunk.sizes):
+            part = chunk.part(first, last)
+            with Restrict(part.view):
                 parts.append(self.solve(part.batch()))
         mean, root = (torch.cat(found).unsqueeze(1) for found in zip(*parts, strict=True))
         new = {"b_mean": mean, "b_root": root}
         if not self.method.exact:
-            old = {k: local.rows[k].flatten(0, 1) for k in self.trains}  # (S, q), (S, q, q), (S, chains, kept, q)
+            old = {k: chunk.values[k].flatten(0, 1) for k in self.trains}  # (S, q), (S, q, q), (S, chains, kept, q)
             gap = (old["b_draws"] - old["b_mean"][:, None, None]).flatten(1, 2)
             gap = torch.linalg.solve_triangular(old["b_root"].mT, gap, upper=True, left=False) @ root.squeeze(1).mT
-            new["b_draws"] = gap.view_as(local.rows["b_draws"]) + mean[:, :, None, None]
-        return local.put(new)
+            new["b_draws"] = gap.view_as(chunk.values["b_draws"]) + mean[:, :, None, None]
+        return chunk.put(new)
 
     def solve(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """m_j (S, q) and R_j (S, q, q) with V_j = R_j R_j^T."""

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.federation import Batch, buckets
-from hierfl.inference.elbo import elbo, log_joint
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.log_joint import log_joint
 from hierfl.noise import SigmaPoints
 from hierfl.plates import Restrict
 
@@ -26,8 +27,8 @@ from .model import MixedModel
 from .newton import PosteriorMode
 
 if TYPE_CHECKING:
-    from hierfl.inference.predict import Fitted
-    from hierfl.inference.result import Run
+    from hierfl.inference.evaluation.fitted import Fitted
+    from hierfl.inference.run.result import Run
 
 #: nodes along each axis of a quadrature over so many random effects
 NODES = {1: 41, 2: 21, 3: 13, 4: 9, 5: 7}

@@ -20,7 +20,7 @@ from .quadrature import passes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hierfl.inference.predict import Fitted
+    from hierfl.inference.evaluation.fitted import Fitted
 
 #: so many times the response's spread is the width of a prior that says nothing
 FLAT_PRIOR_WIDTH = 1e5

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from hierfl.inference.method import State
+from hierfl.inference.state import State
 from hierfl.plates import Restrict
 
 from .model import SD_FLOOR, MixedModel
@@ -18,7 +18,7 @@ from .quadrature import pass_marginal, passes, total_marginal
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hierfl.inference.predict import Fitted
+    from hierfl.inference.evaluation.fitted import Fitted
 
 #: a standard deviation is zero where the log likelihood there is lower by no more than this
 ZERO_SD_TOLERANCE = 1e-3

@@ -1,6 +1,6 @@
 """pFedVEM with w learned and every rho_j held where it begins."""
 
-from hierfl.inference.method import State
+from hierfl.inference.state import State
 from hierfl.models import PFedVEM
 
 

@@ -34,7 +34,8 @@ def measured(arguments: list[str]) -> None:
     """Runs a command of hierfl in this process, and prints what its parts took."""
     from hierfl.experiments import folder, runner
     from hierfl.experiments.cli import main
-    from hierfl.inference import draws, engine, run
+    from hierfl.inference.run.fit import inference_data, fit
+    from hierfl.inference.engines import plate
     from hierfl.models.mixed_effects import MixedEffects
 
     spent: dict[str, list[float]] = {}
@@ -53,11 +54,11 @@ def measured(arguments: list[str]) -> None:
         setattr(owner, name, call)
 
     timed(runner, "build", "table, federation, checks")
-    timed(run.Fit, "step", "a round")
-    timed(run, "evaluate_personal", "an evaluation, personal")
-    timed(run, "evaluate_global", "an evaluation, global")
-    timed(engine.PlateEngine, "posterior", "chains")
-    timed(draws, "_gathered", "draws of the posterior, densities")
+    timed(fit.Fit, "step", "a round")
+    timed(fit, "evaluate_personal", "an evaluation, personal")
+    timed(fit, "evaluate_global", "an evaluation, global")
+    timed(plate.PlateEngine, "posterior", "chains")
+    timed(inference_data, "_gathered", "draws of the posterior, densities")
     timed(folder, "mixing", "R-hat and ESS")
     timed(MixedEffects, "report", "effects and standard errors")
     timed(MixedEffects, "estimates", "shrinkage")

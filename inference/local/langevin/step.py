@@ -33,8 +33,8 @@ from hierfl.federation import buckets
 from hierfl.noise import ClientNoise
 from hierfl.plates import FrozenFeatures
 
-from ...clients.minibatches import constant_features, minibatches, plan
 from ...clients.chunk import ClientChunk
+from ...clients.minibatches import constant_features, minibatches, plan
 from ...state import State
 from .layout import event_first, like_event, sum_over_event
 from .names import STATS, kept_as, stats_of

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from hierfl.noise import generator
 
-from ...messages.form import Form, values_form
-
 from ...clients.chunk import ClientChunk
+from ...messages.form import Form, values_form
 from ...state import State
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...messages.form import Form, beside, some_weight, values_form
-from .base import AggregationContext
 from ...clients.chunk import ClientChunk
+from ...messages.form import Form, beside, some_weight, values_form
 from ...state import State
+from .base import AggregationContext
 from .weights import append_dims, server_step
 
 
@@ -24,11 +24,11 @@ class ClusterMeans:
 
     Args:
         label: the personal value (1,) that says which slot is a row's, 0 ... C - 1.
-        keep: as for :class:`SampleWeighted`.
+        server_lr: as for :class:`SampleWeighted`.
     """
 
     label: str
-    keep: float = 0.0
+    server_lr: float = 1.0
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -49,5 +49,5 @@ class ClusterMeans:
         """Divide, slot by slot."""
         ((name, value),) = old.items()
         weight = append_dims(total["weight"], value)
-        new = server_step(self.keep, value, total[name] / weight.clamp_min(1))
+        new = server_step(self.server_lr, value, total[name] / weight.clamp_min(1))
         return {name: torch.where(weight > 0, new, value)}

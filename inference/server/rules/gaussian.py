@@ -10,11 +10,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...messages.form import Field, Form, not_negative
-from .base import AggregationContext
 from ...clients.chunk import ClientChunk
+from ...messages.form import Field, Form, not_negative
 from ...objective.gaussians import Gaussian, Kind, packed_size
 from ...state import State
+from .base import AggregationContext
 
 
 @dataclass(frozen=True)

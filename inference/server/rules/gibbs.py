@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ...messages.form import Form, beside, values_form
-from .base import AggregationContext
 from ...clients.chunk import ClientChunk
+from ...messages.form import Form, beside, values_form
 from ...state import State
+from .base import AggregationContext
 from .weights import times_rows
 
 

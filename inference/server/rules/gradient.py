@@ -10,13 +10,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...local.optimizers import MakeOptimizer
+from ...clients.chunk import ClientChunk
 from ...clients.gradients import elbo_gradient
 from ...clients.scores import controlled_scores
-from ...chunk.optimizers import MakeOptimizer
 from ...messages.form import Form, values_form
-from .base import AggregationContext
-from ...clients.chunk import ClientChunk
 from ...state import State
+from .base import AggregationContext
 
 #: from an optimiser to one of torch's schedules, such as ``partial(ExponentialLR, gamma=0.99)``
 MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]

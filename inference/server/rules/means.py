@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ...messages.form import Form, beside, values_form
-from .base import AggregationContext
 from ...clients.chunk import ClientChunk
+from ...messages.form import Form, beside, values_form
 from ...state import State
+from .base import AggregationContext
 from .weights import server_step, times_rows
 
 
@@ -22,11 +22,11 @@ class SampleWeighted:
     FedAvg's rule. It is no M-step of a network's weights, and claims nothing.
 
     Args:
-        keep: beta, how much of the old value stays: theta = beta theta_old + (1 - beta) mean. Where few clients
+        server_lr: how far the server goes from the old value towards the mean; 1 is the mean itself. Where few clients
             report, this averages over the rounds as well.
     """
 
-    keep: float = 0.0
+    server_lr: float = 1.0
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -40,7 +40,7 @@ class SampleWeighted:
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        return {name: server_step(self.keep, old[name], total[name] / total["weight"]) for name in old}
+        return {name: server_step(self.server_lr, old[name], total[name] / total["weight"]) for name in old}
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class UniformMean:
 
     Args:
         of: the personal value; None for the copies.
-        keep: how much of the old value stays: 1 - keep is the server's step towards the mean.
+        server_lr: how far the server goes from the old value towards the mean.
     """
 
     of: str | None = None
-    keep: float = 0.0
+    server_lr: float = 1.0
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -69,7 +69,7 @@ class UniformMean:
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        return {name: server_step(self.keep, old[name], total[name] / context.reported) for name in old}
+        return {name: server_step(self.server_lr, old[name], total[name] / context.reported) for name in old}
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class PrecisionWeightedMean:
     Args:
         mean: the personal value mu_j, (d,).
         rho: the personal value rho_j = tau_j^(-1/2), (1,).
-        keep: beta, how much of the old w stays; above 0 it is a step towards the maximiser.
+        server_lr: how far the server goes from the old w towards the maximiser; the paper's beta is 1 less this.
     """
 
     mean: str
     rho: str
-    keep: float = 0.0
+    server_lr: float = 1.0
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -102,4 +102,4 @@ class PrecisionWeightedMean:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
         (name,) = old
-        return {name: server_step(self.keep, old[name], total[name] / total["tau"])}
+        return {name: server_step(self.server_lr, old[name], total[name] / total["tau"])}

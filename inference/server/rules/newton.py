@@ -9,13 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ...clients.chunk import ClientChunk
 from ...clients.scores import curvature
 from ...messages.form import Field, Form, values_form
-from .base import AggregationContext
-from ...clients.chunk import ClientChunk
 from ...state import State
+from .base import AggregationContext
 from .newton_step import newton_step
-from .weights import server_step
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class NewtonScoring:
         particles: K, draws per client; with sigma points 0.
         sigma_points: expectations at these instead of draws: exact where the log joint is quadratic in the latent and
             the guide is Gaussian. With draws, gradients have control variates.
-        keep: how much of the last round's matrices stays.
+        curvature_decay: how much of the last round's matrices stays.
         rate: share of the step, or a function of the round, from 1.
         radius: a step is shortened to so much in the metric of H (about so many standard errors) to begin with, and at
             least. After a shortened step along which the gradient has kept more than half of its slope the radius is
@@ -52,7 +51,7 @@ class NewtonScoring:
     latent: str
     particles: int
     sigma_points: bool = False
-    keep: float = 0.0
+    curvature_decay: float = 0.0
     rate: float | Callable[[int], float] = 1.0
     radius: float = 5.0
     least: Mapping[str, Tensor] | None = None
@@ -99,8 +98,9 @@ class NewtonScoring:
             before = old_one.abs().amax()
             new = torch.where((before > 0) & (new.abs().amax() > LARGEST_GROWTH * before), torch.nan, new)
             # (a void round leaves nothing to remember)
-            known[name] = torch.where(old_one.abs().sum() > 0, server_step(self.keep, old_one, new), new)
-            if self.keep:
+            mixed = self.curvature_decay * old_one + (1 - self.curvature_decay) * new if self.curvature_decay else new
+            known[name] = torch.where(old_one.abs().sum() > 0, mixed, new)
+            if self.curvature_decay:
                 context.rule_state[name] = known[name]
         free = ~((here <= least) & (g < 0))
         rate = self.rate(context.round) if callable(self.rate) else self.rate

@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...messages.form import Form, not_negative, values_form
-from .base import AggregationContext
 from ...clients.chunk import ClientChunk
+from ...messages.form import Form, not_negative, values_form
 from ...state import State
+from .base import AggregationContext
 
 
 @dataclass(frozen=True)

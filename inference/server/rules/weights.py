@@ -15,5 +15,6 @@ def append_dims(weight: Tensor, value: Tensor) -> Tensor:
     return weight.view(*weight.shape, *[1] * (value.dim() - weight.dim()))
 
 
-def server_step(keep: float, old: Tensor, new: Tensor) -> Tensor:
-    return keep * old + (1 - keep) * new if keep else new
+def server_step(server_lr: float, old: Tensor, new: Tensor) -> Tensor:
+    """From an old value towards a new one; 1 replaces it."""
+    return (1 - server_lr) * old + server_lr * new if server_lr != 1 else new

@@ -1,0 +1,61 @@
+"""What predictions need of a method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from ..local.base import LocalStep
+from ..method.schedule import Schedule
+from ..objective.joint_model import JointModel
+from ..state import State
+
+
+class PredictiveModel(JointModel, Protocol):
+    """A joint model that predicts for its clients, for the population, and for clients that were never seen.
+
+    See :class:`hierfl.inference.method.base.Method` for each of these.
+    """
+
+    name: ClassVar[str]
+    global_draws: ClassVar[int]
+    settings: Any
+
+    @property
+    def has_global_model(self) -> bool:
+        """Whether the shared values alone predict."""
+        ...
+
+    @property
+    def global_moments(self) -> bool:
+        """Whether mean and variance say all of the global model's predictions."""
+        ...
+
+    @property
+    def coordinates(self) -> Mapping[str, Sequence[str]]:
+        """Names of what is along a latent's dimensions."""
+        ...
+
+    def schedule(self) -> Schedule:
+        """Among others, the final steps."""
+        ...
+
+    def new_client_steps(self) -> Sequence[LocalStep]:
+        """What a client that was never seen does."""
+        ...
+
+    def init_new_client(self, personal: State, initial: State) -> State:
+        """Where it begins."""
+        ...
+
+    def client_summary(self, values: State) -> State:
+        """Numbers of each client."""
+        ...
+
+    def population_summary(self, fitted: Any) -> tuple[Any, dict[str, float]]:
+        """What there is to say of the shared values."""
+        ...
+
+    def shrinkage_table(self, fitted: Any) -> Any:
+        """Local, pooled and hierarchical estimates."""
+        ...

@@ -1,0 +1,79 @@
+"""What a fit has been through: evaluations, what clients did, and how that goes into a checkpoint and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hierfl.schema import AnyOf, Number, Schema
+
+from ..engines.base import ClientStatus
+from ..state import State
+
+#: one evaluation on one split
+Row = dict[str, Any]
+#: what a checkpoint says beside the tensors; an evaluation has numbers, or nothing where one does not apply
+RECORD: Schema = {
+    "seconds": Number(float, 0), "diverged": Number(int, 0), "federation": str, "dtype": str,
+    "metrics": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
+    "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str)},
+}  # fmt: skip
+
+
+@dataclass
+class Journal:
+    """What a fit has been through.
+
+    Attributes:
+        round: rounds that have ended.
+        seconds: spent in them (evaluation and writing left out).
+        diverged: how often a client's own computation has failed.
+        evaluations: one for each evaluated round and split.
+        summaries: what the method has of each client, by evaluated round: {name: (J,)}.
+        status: what every client did, by round: (J,), :class:`~hierfl.inference.engines.base.ClientStatus`.
+    """
+
+    round: int = 0
+    seconds: float = 0.0
+    diverged: int = 0
+    evaluations: list[Row] = field(default_factory=list)
+    summaries: list[tuple[int, State]] = field(default_factory=list)
+    status: list[Tensor] = field(default_factory=list)
+
+    @property
+    def rejected(self) -> int:
+        """Messages that were not used."""
+        return sum(int((status == ClientStatus.REJECTED).sum()) for status in self.status)
+
+    def last(self, split: str) -> Row | None:
+        """The last evaluation on a split."""
+        return next((row for row in reversed(self.evaluations) if row["split"] == split), None)
+
+    def tensors(self) -> State:
+        """Its part of a checkpoint's tensors."""
+        return {
+            **({"status": torch.stack(self.status)} if self.status else {}),
+            **{f"summaries/{t}/{k}": v for t, values in self.summaries for k, v in values.items()},
+        }
+
+    def record(self) -> dict[str, Any]:
+        """Its part of a checkpoint's json."""
+        return {"round": self.round, "seconds": self.seconds, "diverged": self.diverged, "metrics": self.evaluations}
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any], device: torch.device) -> Journal:
+        """The one that :meth:`tensors` and :meth:`record` have described."""
+        held: dict[int, State] = {}
+        for key, value in sorted(tensors.items()):
+            place, _, rest = key.partition("/")
+            if place == "summaries":
+                number, _, name = rest.partition("/")
+                held.setdefault(int(number), {})[name] = value.cpu()
+        status = list(tensors["status"].to(device)) if "status" in tensors else []
+        return cls(
+            record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(held.items()), status
+        )
