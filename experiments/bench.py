@@ -28,9 +28,9 @@ from hierfl.datasets import BN_CNN, CNN, make_pool
 from hierfl.errors import UserError, unknown
 from hierfl.federation import Examples, Federation
 from hierfl.files import check_writable
+from hierfl.inference.checks import check_device
 from hierfl.inference.local import svi
 from hierfl.inference.options import Options
-from hierfl.inference.checks import check_device
 from hierfl.inference.run.fit import Fit
 from hierfl.likelihoods import Softmax
 from hierfl.networks import LinearHead, Network, architecture
@@ -148,8 +148,8 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
 
 def work_of(fit: Fit, federation: Federation | None = None, rows: slice = slice(None)) -> Work[Any]:
     """What the references start from: where the fit has come to."""
-    personal = {k: v[rows] for k, v in fit.engine.store.personal.items()}
-    return Work.of(fit.method, federation or fit.engine.federation, fit.state.shared, personal, fit.engine.chunk)
+    personal = {k: v[rows] for k, v in fit.fitted().personal.items()}
+    return Work.of(fit.method, federation or fit.federation, fit.state.shared, personal, fit.engine.chunk)
 
 
 def contestants(fit: Fit, references: bool) -> dict[str, Callable[[], object]]:

@@ -23,10 +23,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hierfl.federation import Federation, buckets
 from hierfl.federation import pad as pad_indices
-from hierfl.inference.method.base import Method
-from hierfl.inference.state import State
 from hierfl.inference.clients.minibatches import active_spans
 from hierfl.inference.local.optimizers import slice_optimizer
+from hierfl.inference.method.base import Method
+from hierfl.inference.state import State
 from hierfl.likelihoods import Softmax
 from hierfl.models import FedRep, PFedV, PFedVEM
 from hierfl.networks import Network
@@ -226,7 +226,9 @@ def _batched_base(work: Work[PFedVEM], rows: list[int], mu: Tensor, sigma: Tenso
     optimizer = None
     for first, last, active in active_spans([len(plan) for plan in plans]):
         leaves = {k: v[:active].detach().requires_grad_() for k, v in bases.items()}
-        optimizer = slice_optimizer(optimizer, lambda p: work.sgd(p, s.base_lr, fused=True), list(leaves.values()), active)
+        optimizer = slice_optimizer(
+            optimizer, lambda p: work.sgd(p, s.base_lr, fused=True), list(leaves.values()), active
+        )
         for step in range(first, last):
             here = places[step, :active]
             mask, at = here >= 0, (starts[:active] + here.clamp_min(0)).flatten()

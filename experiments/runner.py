@@ -19,11 +19,11 @@ from hierfl.federation import Federation
 from hierfl.files import user_path
 from hierfl.foreign import located, regular_file
 from hierfl.formulas import from_formula
-from hierfl.inference.method.settings import applicable, make_settings
 from hierfl.inference.messages.limits import MAX_MESSAGE_RATIO
+from hierfl.inference.method.settings import applicable, make_settings
 from hierfl.inference.options import Options
-from hierfl.inference.run.progress import working
 from hierfl.inference.run.fit import Fit
+from hierfl.inference.run.progress import working
 from hierfl.networks import Architecture, architecture
 from hierfl.schema import read_json
 
@@ -31,7 +31,7 @@ from . import folder as folders
 from . import methods
 
 OPTIONS = (
-    "rounds", "seed", "participation", "quorum", "evaluate_every", "idle", "draws", "chunk", "device",
+    "rounds", "seed", "participation", "quorum", "evaluate_every", "draws", "chunk", "device",
     "max_message_ratio",
 )  # fmt: skip
 
@@ -408,6 +408,7 @@ def options_of(config: Mapping[str, Any]) -> Options:
     """How a configuration is run."""
     run = config["run"]
     given = {k: run[k] for k in OPTIONS}
+    given["absent_clients"] = {"train": "train", "rest": "catch-up", "never": "freeze"}[run["idle"]]
     if tables.is_table(run["data"]):  # a statistician's digits; and where no rows are held out, the fit itself
         given |= {"dtype": torch.float64, "splits": ("test",) if run["test"] else ("train",)}
     return Options(**given)

@@ -14,8 +14,8 @@ from hierfl import Federation, UserError
 from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.clients.minibatches import plan
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import FedAvg, FedPop
 from hierfl.networks import Architecture, LinearHead, Network
 from hierfl.noise import generator

@@ -15,11 +15,11 @@ from hierfl import Federation
 from hierfl.federation import Batch
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import log_joint
-from hierfl.inference.server.rules.gibbs import GibbsDraw
-from hierfl.inference.server.rules.running import RunningMean
-from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.gibbs import GibbsDraw
+from hierfl.inference.server.rules.running import RunningMean
 from hierfl.models import (
     DGLMC,
     PFedBayes,
@@ -110,7 +110,9 @@ def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation,
     for (name, value), slope in zip(prior.items(), slopes_of, strict=True):
         rule = method.exchange()[name]
         total = {k: v.sum(0) for k, v in rule.message([name], done).items()}
-        new = rule.update({name: value.detach()}, total, AggregationContext(7, torch.tensor(7.0), 1, lambda names: {}))[name]
+        new = rule.update({name: value.detach()}, total, AggregationContext(7, torch.tensor(7.0), 1, lambda names: {}))[
+            name
+        ]
         assert torch.allclose(new, value + lr * slope / 7, rtol=1e-9, atol=1e-12)
 
 
@@ -229,6 +231,8 @@ def test_rounds_that_were_void_do_not_enter_the_mean_of_draws() -> None:
     memory: dict[str, Tensor] = {}
     mean = torch.zeros(2)
     for number, value in ((1, 5.0), (2, 1.0), (7, 3.0)):
-        exchange = AggregationContext(4, torch.tensor(4.0), number, lambda names: {}, memory, {"w": torch.full((2,), value)})
+        exchange = AggregationContext(
+            4, torch.tensor(4.0), number, lambda names: {}, memory, {"w": torch.full((2,), value)}
+        )
         mean = rule.update({"mean": mean}, {}, exchange)["mean"]
     assert torch.allclose(mean, torch.full((2,), 2.0))

@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import ExponentialLR
 
 from hierfl import Federation, UserError
 from hierfl.inference import Compressed, Gradient, Quantise, Sparsify, fit
+from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.messages.codec import Compressor
 from hierfl.inference.messages.pipeline import message_bytes
-from hierfl.inference.local.optimizers import sgd
 from hierfl.models import PFedVEM
 from hierfl.networks import Architecture
 from hierfl.noise import generator

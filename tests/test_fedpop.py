@@ -14,8 +14,8 @@ from torch import nn
 
 from hierfl import Federation, UserError, datasets
 from hierfl.inference import fit
-from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit

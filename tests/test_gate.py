@@ -25,13 +25,13 @@ from torch import Tensor
 from hierfl import Federation, UserError, models
 from hierfl.formulas import from_formula
 from hierfl.inference import Method, SampleWeighted, fit
-from hierfl.inference.server.rules.newton_step import newton_step
+from hierfl.inference.clients.scores import _solve
 from hierfl.inference.objective.gaussians import Gaussian
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
-from hierfl.inference.clients.scores import _solve
-from hierfl.inference.server.server import Server
 from hierfl.inference.server.participation import check_participation
+from hierfl.inference.server.rules.newton_step import newton_step
+from hierfl.inference.server.server import Server
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
 from hierfl.networks import Architecture
 

@@ -18,17 +18,17 @@ from torch.nn.functional import cross_entropy, softplus
 from hierfl import Batch, Federation, UserError
 from hierfl.federation import Deferred
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.objective.elbo import elbo
-from hierfl.inference.clients.gradients import elbo_gradient
-from hierfl.inference.objective.log_joint import global_log_prob
 from hierfl.inference.clients.chunk import ClientChunk as Rows
-from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.clients.minibatches import active_spans
+from hierfl.inference.local.optimizers import adam, sgd
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.log_joint import global_log_prob
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
-from hierfl.inference.server.server import Server
 from hierfl.inference.server.participation import draw_participants
-from hierfl.inference.local.optimizers import adam, sgd
+from hierfl.inference.server.server import Server
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator, permutation, reparametrise

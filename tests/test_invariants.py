@@ -18,15 +18,15 @@ from torch.nn.functional import cross_entropy, softplus
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.rho import closed_form_rho
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import global_log_prob
 from hierfl.inference.objective.sites import guide_latents
-from hierfl.inference.local.rho import closed_form_rho
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.state import client_view
-from hierfl.inference.clients.chunk import ClientChunk as Rows
-from hierfl.inference.local.optimizers import sgd
 from hierfl.models import (
     APFL,
     DGLMC,

@@ -15,12 +15,12 @@ from hierfl import Federation, UserError
 from hierfl.chains import Draws
 from hierfl.federation import Batch
 from hierfl.inference import Gradient, Langevin, Method, fit
-from hierfl.inference.clients.gradients import elbo_gradient
-from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.clients.chunk import ClientChunk as Rows
-from hierfl.inference.method.initial import InitialWeights
-from hierfl.inference.state import State
+from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.local.optimizers import adam
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.log_joint import log_joint
+from hierfl.inference.state import State
 from hierfl.networks import architecture
 from hierfl.noise import generator
 from hierfl.plates import clients, data, param, sample

@@ -16,13 +16,13 @@ from torch import Tensor
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, Method, fit
-from hierfl.inference.server.rules.means import UniformMean
-from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
-from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.means import UniformMean
 from hierfl.models import (
     APFL,
     DGLMC,
@@ -296,7 +296,9 @@ def test_a_new_client_begins_with_what_the_federation_has_learned(small: Federat
     population = run.predict_new_client(x)
     close = run.predict_new_client(x, given=(x, y))
     assert (population - close).abs().max() > 1e-3
-    unseen = PFedMe(net).network(PFedMe(net).begin(InitialWeights.of(net, 0)).double(), small.examples(small.train[0])[0][None])
+    unseen = PFedMe(net).network(
+        PFedMe(net).begin(InitialWeights.of(net, 0)).double(), small.examples(small.train[0])[0][None]
+    )
     assert (close - unseen[0].softmax(-1)).abs().max() > 0.05
     clusters = fitted(IFCA(net), small, 3)
     assert clusters.fitted.method.init_new_client(clusters.personal, {})["label"] in (0, 1)
@@ -327,7 +329,9 @@ def test_a_plain_mean_counts_clients_not_examples(small: Federation, net: Archit
     copies = torch.randn(7, 1, net.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rule = UniformMean(keep=0.25)
     total = {k: v.sum(0) for k, v in rule.message(["w"], local.put({"w": copies})).items()}
-    new = rule.update({"w": local.shared["w"]}, total, AggregationContext(9, torch.tensor(7.0), 1, lambda names: {}))["w"]
+    new = rule.update({"w": local.shared["w"]}, total, AggregationContext(9, torch.tensor(7.0), 1, lambda names: {}))[
+        "w"
+    ]
     assert torch.allclose(new, 0.25 * local.shared["w"] + 0.75 * copies.mean((0, 1)), rtol=1e-12)
 
 

@@ -12,12 +12,12 @@ import torch
 from hierfl import UserError
 from hierfl.formulas import Design, from_formula
 from hierfl.inference import fit
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.scores import curvature
+from hierfl.inference.run.result import Run
+from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.newton import NewtonScoring
 from hierfl.inference.server.rules.newton_step import newton_step
-from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.clients.chunk import ClientChunk as Rows
-from hierfl.inference.run.result import Run
-from hierfl.inference.clients.scores import curvature
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
 from hierfl.networks import architecture
 from hierfl.noise import generator

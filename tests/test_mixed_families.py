@@ -17,9 +17,9 @@ from scipy.stats import chi2, norm
 
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
-from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
 from hierfl.tables import TABLES

@@ -19,15 +19,15 @@ from hierfl.convergence import rhat_and_ess
 from hierfl.federation import Batch
 from hierfl.formulas import from_formula
 from hierfl.inference import fit
-from hierfl.inference.run.inference_data import inference_data
-from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.scores import curvature
+from hierfl.inference.evaluation.global_model import evaluate_global
+from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
-from hierfl.inference.evaluation.global_model import evaluate_global
-from hierfl.inference.run.result import Run
 from hierfl.inference.run.fit import Fit
-from hierfl.inference.clients.scores import curvature
+from hierfl.inference.run.inference_data import inference_data
+from hierfl.inference.run.result import Run
 from hierfl.metrics import mean_difference
 from hierfl.models import mixed_effects
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood, marginals, shrunken

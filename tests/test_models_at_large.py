@@ -19,16 +19,16 @@ from torch.nn.functional import softplus
 
 from hierfl import Batch, Federation, UserError
 from hierfl.inference import SVI, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.objective.log_joint import sum_rows, global_log_prob
-from hierfl.inference.objective.elbo import elbo
-from hierfl.inference.clients.gradients import elbo_gradient
-from hierfl.inference.objective.sites import guide_latents, model_sites
-from hierfl.inference.objective.constant_latent import constant_latent
 from hierfl.inference.clients.chunk import ClientChunk as Rows
-from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.evaluation.fitted import Fitted
-from hierfl.inference.server.server import Server
 from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.constant_latent import constant_latent
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.log_joint import global_log_prob, sum_rows
+from hierfl.inference.objective.sites import guide_latents, model_sites
+from hierfl.inference.server.server import Server
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.networks import Architecture, LinearHead, Network, architecture
 from hierfl.noise import ClientNoise, generator

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from hierfl import Federation, UserError
-from hierfl.inference.local.gradient_transforms import MetaGradient
-from hierfl.inference.server.rules.running import DeltaSum
-from hierfl.inference.server.rules.clusters import ClusterMeans
-from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.local.gradient_transforms import MetaGradient
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.clusters import ClusterMeans
+from hierfl.inference.server.rules.running import DeltaSum
 from hierfl.models import (
     APFL,
     IFCA,

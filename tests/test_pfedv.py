@@ -19,14 +19,14 @@ from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import NotFinite
 from hierfl.experiments.folder import write_results
 from hierfl.inference import fit
-from hierfl.inference.evaluation import fitted as predictions
-from hierfl.inference.objective.elbo import elbo
-from hierfl.inference.objective.sites import guide_latents
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.minibatches import plan
+from hierfl.inference.evaluation import fitted as predictions
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.objective.sites import guide_latents
 from hierfl.inference.state import client_view
-from hierfl.inference.clients.minibatches import plan
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
 from hierfl.networks import Architecture, architecture
 from hierfl.noise import generator

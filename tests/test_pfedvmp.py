@@ -16,19 +16,19 @@ from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
 from hierfl.inference import fit
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.minibatches import plan
+from hierfl.inference.evaluation.features import features
+from hierfl.inference.evaluation.new_client import fit_new_client
 from hierfl.inference.messages.pipeline import message_bytes
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import global_log_prob
-from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.inference.method.initial import InitialWeights
-from hierfl.inference.state import client_view
-from hierfl.inference.clients.minibatches import plan
 from hierfl.inference.options import Options
-from hierfl.inference.evaluation.new_client import fit_new_client
-from hierfl.inference.evaluation.features import features
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.participation import draw_participants
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.state import client_view
 from hierfl.models import FedPer, PFedV, PFedVMP
 from hierfl.networks import architecture
 

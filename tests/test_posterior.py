@@ -17,10 +17,10 @@ from torch.nn.functional import softplus
 from hierfl import Federation, UserError
 from hierfl.formulas import from_formula
 from hierfl.inference import Run, fit
-from hierfl.inference.objective.log_joint import log_joint
-from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.method.base import Method
+from hierfl.inference.objective.log_joint import log_joint
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
 from hierfl.models.mixed_effects import MixedEffects
 from hierfl.networks import Architecture, architecture

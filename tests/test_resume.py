@@ -18,8 +18,8 @@ from conftest import Call, blobs
 
 from hierfl import UserError
 from hierfl.experiments import folder
-from hierfl.inference.run.fit import checkpoint as checkpoints
 from hierfl.inference import fit
+from hierfl.inference.run.fit import checkpoint as checkpoints
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.networks import architecture
 

@@ -32,8 +32,8 @@ def elbo_gradient(chunk: ClientChunk, names: Sequence[str], particles: int, phas
         particles: K, draws of the guide.
         phase: keys them.
     """
-    rows = {k: v for k, v in chunk.values.items() if k not in names}
-    at_broadcast = dataclasses.replace(chunk, rows=rows).own(names)
+    values = {k: v for k, v in chunk.values.items() if k not in names}
+    at_broadcast = dataclasses.replace(chunk, values=values).own(names)
     gradients = {k: torch.zeros_like(at_broadcast.values[k]) for k in names}
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(chunk.sizes):

@@ -18,9 +18,9 @@ from torch import Tensor
 from hierfl.federation import Batch
 
 from ..evaluation.fitted import Fitted
-from ..messages.exchange import Exchange
 from ..messages.sums import Sums
 from ..method.schedule import Plan
+from ..server.exchange import Exchange
 from ..state import State
 
 

@@ -19,11 +19,11 @@ from ..evaluation.global_model import evaluate_global
 from ..evaluation.personal import evaluate_personal
 from ..evaluation.response import response
 from ..local.base import LocalStep
-from ..messages.exchange import Exchange
-from ..messages.receiver import Receiver
 from ..method.base import Method
 from ..method.schedule import Plan
 from ..options import Options
+from ..server.exchange import Exchange
+from ..server.receiver import Receiver
 from ..state import State
 from .base import Broadcast, ClientStatus, Reports, Scores
 

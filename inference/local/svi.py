@@ -79,7 +79,9 @@ class SVI:
             if isinstance(value, int) and value < lowest:
                 raise UserError(f"SVI's {name} must be at least {lowest}, not {value}")
         if self.transform is not None and self.transform.batches > 1 and (self.steps is None or self.batch is None):
-            raise UserError("a gradient transform of several minibatches is counted in steps: SVI(..., batch=B, steps=N)")
+            raise UserError(
+                "a gradient transform of several minibatches is counted in steps: SVI(..., batch=B, steps=N)"
+            )
         if self.transform is not None and self.then:
             raise UserError("a gradient transform is of one block of values: SVI(..., then=()) beside it")
 
@@ -135,7 +137,10 @@ class SVI:
         # rows come largest first, so their plans longest first
         for first, last, active in active_spans([len(steps) for steps in plans]):
             part = chunk.part(0, active)
-            trainers = [Trainer(block, part, self.per, self.transform, bool(self.then), old) for block, old in zip(blocks, before, strict=True)]
+            trainers = [
+                Trainer(block, part, self.per, self.transform, bool(self.then), old)
+                for block, old in zip(blocks, before, strict=True)
+            ]
             before = [*trainers]
             values, standing = {**part.view, **all_leaves(trainers)}, None
             for step in range(first, last, each):

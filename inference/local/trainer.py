@@ -18,6 +18,7 @@ from ..clients.gradients import leaves
 from ..objective.elbo import elbo
 from ..state import State
 from .block import Block, Per
+from .gradient_transforms import GradientTransform
 from .optimizers import slice_optimizer
 
 

@@ -21,10 +21,10 @@ from ..engines.base import Broadcast, ClientStatus, Engine
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..evaluation.trace import has_random_guide
-from ..messages.exchange import Exchange
 from ..method.base import Method
 from ..method.initial import InitialWeights
 from ..options import Options
+from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
 from ..state import State
@@ -123,6 +123,8 @@ class Fit:
         self._tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
         begun = self.engine.fitted(Broadcast(0, shared))
         self.random = has_random_guide(begun)
+        #: the clients' data that are here
+        self.federation = begun.federation
         if method.has_global_model:
             begun.global_sites(template)
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from hierfl.errors import UserError
 from hierfl.federation import Batch
 
-from ..messages.exchange import Exchange
 from ..messages.form import LONGEST
 from ..messages.sums import Sums
 from ..objective.joint_model import JointModel
 from ..objective.log_joint import global_log_prob
 from ..state import State
+from .exchange import Exchange
 from .rules.base import AggregationContext
 
 log = logging.getLogger("hierfl")

@@ -99,7 +99,9 @@ class MixedEffects(MixedModel):
 
         if self.exact:
             return {"effects": NewtonScoring("b", 0, sigma_points=True, rate=rate, **how)}
-        return {"effects": NewtonScoring("b", s.chains * (s.steps - s.steps // 2), curvature_decay=0.8, rate=rate, **how)}
+        return {
+            "effects": NewtonScoring("b", s.chains * (s.steps - s.steps // 2), curvature_decay=0.8, rate=rate, **how)
+        }
 
     @property
     def global_moments(self) -> bool:

@@ -11,6 +11,20 @@ from typing import Any
 
 Convert = Callable[[Any], Any]
 
+
+def share_to_step(keep: Any) -> Any:
+    """The server's step from the share of the old values that it kept, which was the setting."""
+    step = round(1 - float(keep), 12)
+    return f"{step:g}" if isinstance(keep, str) else step
+
+
+#: methods whose `beta` was that share
+AVERAGING = (
+    "pfedvem", "fedavg", "fedper", "fedrep", "fedbn", "lg-fedavg", "fedprox", "fedavg-ft", "ifca", "ditto", "apfl",
+)  # fmt: skip
+
+#: what clients do that do not report
+ABSENT = {"train": "train", "rest": "catch-up", "never": "freeze"}
 #: command line option: old -> new, as in {"--idle": "--absent-clients"}; taken where the command has the new one
 OPTIONS: dict[str, str] = {}
 #: an option's value, (old option, old value) -> new value, as in {("--idle", "never"): "freeze"}; where the option has
@@ -19,7 +33,17 @@ VALUES: dict[tuple[str, str], str] = {}
 #: (method or "*", old setting) -> (new setting, what becomes of its value), as in
 #: {("fedavg", "beta"): ("server_lr", lambda v: 1 - v), ("*", "w_0"): ("init_scale", None)}; taken where the method's
 #: Settings have the new field and not the old one
-SETTINGS: dict[tuple[str, str], tuple[str, Convert | None]] = {}
+SETTINGS: dict[tuple[str, str], tuple[str, Convert | None]] = {
+    ("*", "w_0"): ("init_scale", None),
+    ("*", "keeps"): ("local_norm", None),
+    ("*", "refresh"): ("bn_refresh_epochs", None),
+    ("fedpop", "controls"): ("control_variates", None),
+    ("fedpop", "memory"): ("beta2", None),
+    ("mixed-effects", "settle"): ("newton_rounds", None),
+    ("pfedme", "beta"): ("server_lr", None),
+    ("pfedbayes", "beta"): ("server_lr", None),
+    **{(name, "beta"): ("server_lr", share_to_step) for name in AVERAGING},
+}
 #: (method or "*", old setting, old value) -> new value, as in {("fedbn", "keeps", "all"): "weights"}; taken where the
 #: setting has its new name (see SETTINGS); a setting that keeps its name needs ("fedbn", "keeps"): ("keeps", ...) there
 SETTING_VALUES: dict[tuple[str, str, str], str] = {}
@@ -42,7 +66,27 @@ ATTRIBUTES: dict[str, str] = {}
 #: value or None), as in ("summary.json", r"failed_local_steps", "diverged", None). The first that fits renames a key of
 #: the old folder, unless the new folder has the old key. Keys are paths: "run.idle", "best.pm_nll", a csv's column
 #: names, a netCDF's "posterior/w_j", "posterior/w_j.dims", "posterior/w_j@units", a safetensors' tensor names.
-KEYS: list[tuple[str, str, str, Convert | None]] = []
+KEYS: list[tuple[str, str, str, Convert | None]] = [
+    ("*metrics*.csv", r"(.*)dropped", r"\1rejected", None),
+    ("*metrics*.csv", r"(.*)void", r"\1skipped", None),
+    ("*metrics*.csv", r"(.*)failed", r"\1diverged", None),
+    ("*metrics*.csv", r"(.*)moved_(.*)", r"\1update_norm_\2", None),
+    ("*.npz", r"(.*)metrics\.dropped", r"\1metrics.rejected", None),
+    ("*.npz", r"(.*)metrics\.void", r"\1metrics.skipped", None),
+    ("*.npz", r"(.*)metrics\.failed", r"\1metrics.diverged", None),
+    ("*.npz", r"(.*)metrics\.moved_(.*)", r"\1metrics.update_norm_\2", None),
+    ("*.safetensors", r"server/memory/(.*)", r"server/rule_state/\1", None),
+    ("*.safetensors", r"server/moved/(.*)", r"server/update_norm/\1", None),
+    ("*.safetensors", r"server/void", r"server/skipped", None),
+    ("*.safetensors", r"(personal|copies)/(.*)", r"engine/\1/\2", None),
+    ("*.safetensors", r"reports", r"journal/status", None),
+    ("*.safetensors", r"history/(.*)", r"journal/summaries/\1", None),
+    ("*checkpoint.json", r"(metrics.*)dropped", r"\1rejected", None),
+    ("*checkpoint.json", r"(metrics.*)void", r"\1skipped", None),
+    ("*checkpoint.json", r"((?:metrics.*)?)failed", r"\1diverged", None),
+    ("*checkpoint.json", r"(metrics.*)moved_(.*)", r"\1update_norm_\2", None),
+    ("*checkpoint.json", r"fit\.idle", r"fit.absent_clients", ABSENT.get),
+]
 #: names of files in a case's folder, (pattern of the whole path, replacement), old -> new
 FILES: list[tuple[str, str]] = []
 
@@ -55,6 +99,7 @@ EXEMPT: list[tuple[str, str, str, str]] = [
     ("*", "*config*", "*method_digest", "digest of the method's source file"),
     ("*", "*.json", "*method_digest*", "digest of the method's source file"),
     ("*", "*/checkpoint.json", "digest", "of the tensors' file, which is compared itself"),
+    ("*", "*.safetensors", "server/dropped", "a sum over journal/status, no longer held twice"),
     ("*", "*/checkpoint.json", "checksum", "of a file that holds seconds"),
 ]
 #: of an html page, what is taken out before it is compared (regular expressions), and why

@@ -34,8 +34,8 @@ def measured(arguments: list[str]) -> None:
     """Runs a command of hierfl in this process, and prints what its parts took."""
     from hierfl.experiments import folder, runner
     from hierfl.experiments.cli import main
-    from hierfl.inference.run.fit import inference_data, fit
     from hierfl.inference.engines import plate
+    from hierfl.inference.run.fit import fit, inference_data
     from hierfl.models.mixed_effects import MixedEffects
 
     spent: dict[str, list[float]] = {}

@@ -55,20 +55,20 @@ class AggregationContext:
     """What a rule may know on the server beside the sum.
 
     Attributes:
-        clients: J, how many there are in all.
+        num_clients: J, how many there are in all.
         reported: |A|, how many valid messages were summed (a tensor, so that nothing leaves the device).
         round: from 1.
         prior_gradient: names -> gradient of log p(globals) at the current shared values.
-        memory: what the rule keeps from round to round, checkpointed with the server.
+        rule_state: what the rule keeps from round to round, checkpointed with the server.
         shared: all shared values before the update, those of other rules among them.
         seed: of the run.
     """
 
-    clients: int
+    num_clients: int
     reported: Tensor
     round: int
     prior_gradient: Callable[[Sequence[str]], State]
-    memory: State = field(default_factory=dict)
+    rule_state: State = field(default_factory=dict)
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     seed: int = 0
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...local.optimizers import MakeOptimizer
 from ...clients.chunk import ClientChunk
 from ...clients.gradients import elbo_gradient
 from ...clients.scores import controlled_scores
+from ...local.optimizers import MakeOptimizer
 from ...messages.form import Form, values_form
 from ...state import State
 from .base import AggregationContext

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ..messages.form import LONGEST, Field, Form, everywhere, largest, listed, malformed
+from ..messages.sums import Sums
 from ..state import State
 from .exchange import Exchange
-from .form import LONGEST, Field, Form, everywhere, largest, listed, malformed
-from .sums import Sums
 
 log = logging.getLogger("hierfl")
 

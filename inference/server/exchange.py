@@ -13,10 +13,10 @@ from hierfl.batch_norm import is_statistic
 from hierfl.errors import UserError
 
 from ..clients.chunk import ClientChunk
-from ..server.rules.base import AggregationRule, form_of
+from ..messages.form import Form, malformed
+from ..messages.pipeline import Pipeline, Stage
 from ..state import State
-from .form import Form, malformed
-from .pipeline import Pipeline, Stage
+from .rules.base import AggregationRule, form_of
 
 
 @dataclass(frozen=True)
