@@ -14,7 +14,7 @@ from hierfl.plates import clients, data, flat, param, sample
 class StudentPopulation(Method):
     """The population's centre w and scale rho are learned by the generic rule: no closed form is needed."""
 
-    copies = ("base",)
+    local_copies = ("base",)
 
     @dataclass(frozen=True)
     class Settings:
