@@ -1,6 +1,6 @@
 """Files that come from elsewhere: only regular ones are opened, and a bad one is told in one line.
 
-Every reader of data goes through this module; those of whole arrays are in :mod:`hierfl.array_files`. Nothing in such a
+Every reader of data goes through this module; those of whole arrays are in :mod:`hierfl.data.readers.mat`. Nothing in such a
 file is executed. What a file says of its size is checked before memory is taken for it: all of it together may be no
 larger than :func:`byte_limit`.
 """
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import numpy as np
 
-from .errors import UserError
-from .files import shown, user_path
+from ...errors import UserError
+from ...files import shown, user_path
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,12 +22,12 @@ from pyro.poutine.plate_messenger import PlateMessenger
 from torch import Tensor
 from torch.distributions import constraints
 
-from .batch_norm import Norms
-from .chains import Draws
-from .errors import UserError
-from .federation import Batch
-from .networks import Drop, Network
-from .noise import Noise, reparametrise
+from ..data.federation import Batch
+from ..errors import UserError
+from ..nn.functional import Drop, Network
+from ..nn.layers.batch_norm import Norms
+from ..rng import Noise, reparametrise
+from .empirical_draws import Draws
 
 CLIENTS, DATA = "clients", "data"
 

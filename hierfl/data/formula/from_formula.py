@@ -1,7 +1,7 @@
 """Mixed-effects formulas: a table and ``y ~ 1 + x + (1 + x | site)`` become a federation and a design.
 
 Formulas are read by formulae (Capretto, 2022), which knows random effects, categories, interactions and transforms,
-once they have passed :mod:`hierfl.formula_gate`: no text is evaluated before.
+once they have passed :mod:`hierfl.data.formula.gate`: no text is evaluated before.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import formula_gate
-from .client_names import client_names
-from .errors import UserError, unknown
-from .federation import Federation
-from .networks import Architecture, LinearHead, Network
+from ...errors import UserError, unknown
+from ...nn.functional import Architecture, LinearHead, Network
+from ..client_names import client_names
+from ..federation import Federation
+from . import gate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .formula_gate import Formula
+    from .gate import Formula
 
 #: what a column of ones is called
 INTERCEPT = ("Intercept", "1")
@@ -120,12 +120,12 @@ def from_formula(
 
     if family not in get_args(Family):
         raise unknown("family", family, get_args(Family))
-    terms = formula_gate.parse(formula)
+    terms = gate.parse(formula)
     read, place = _read(df, terms, client, error)
     try:
         fixed, random = read.common.as_dataframe().astype(float), _random_columns(read.group)
     except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
-        raise formula_gate.misfit(terms, fault) from fault
+        raise gate.misfit(terms, fault) from fault
     who = client_names(df[place], f"column {place!r}")
     for name, column in [*fixed.items(), *random.items()]:
         _check_numbers(f"the effect {name!r}", np.asarray(column))
@@ -177,7 +177,7 @@ class Reader:
 
     Attributes:
         read: formulae's design matrices of the table that was fitted.
-        place: the column that stands for the clients' (see :func:`hierfl.formula_gate.evaluate`).
+        place: the column that stands for the clients' (see :func:`hierfl.data.formula.gate.evaluate`).
         random: names of the random columns.
         error: column of standard errors; None without.
         formula: as it was written.
@@ -195,7 +195,7 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
-        terms = formula_gate.parse(self.formula)
+        terms = gate.parse(self.formula)
         for name in sorted(terms.predictors):
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}")
@@ -203,11 +203,11 @@ class Reader:
                 raise UserError(f"column {name!r} has missing values")
         here = df.assign(**{self.place: 0})
         try:
-            with formula_gate.quietly():
+            with gate.quietly():
                 fixed = self.read.common.evaluate_new_data(here).as_dataframe().astype(float)
                 random = _random_columns(self.read.group.evaluate_new_data(here))
         except Exception as fault:  # a level that was not there, and whatever else formulae says
-            raise formula_gate.misfit(terms, fault) from fault
+            raise gate.misfit(terms, fault) from fault
         columns = [fixed.to_numpy(), *(random[name][:, None] for name in self.random)]
         if self.error:
             if self.error not in df.columns:
@@ -243,7 +243,7 @@ def _read(df: pd.DataFrame, terms: Formula, client: str | None, error: str | Non
     if terms.response <= terms.predictors | {place}:
         (name, *_) = sorted(terms.response)
         raise UserError(f"the response {name!r} is among its own predictors")
-    read = formula_gate.evaluate(terms, df)
+    read = gate.evaluate(terms, df)
     if read.group is None:
         raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
     if read.common is None:

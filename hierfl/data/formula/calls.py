@@ -1,4 +1,4 @@
-"""The functions that a formula may call, and what each of them takes. See :mod:`hierfl.formula_gate`."""
+"""The functions that a formula may call, and what each of them takes. See :mod:`hierfl.data.formula.gate`."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ comes from a command line, a config.toml or a colleague: it is data. So it is to
     formula   [response ~] sum                                        response: a column, or one call
     sum       effects joined by + and -, with * / : and (a + b)**2    effects: 0, 1, a column, a call, {arithmetic}
     random    (sum | column)
-    call      a name of :data:`hierfl.formula_calls.CALLS` with the arguments that it takes there
+    call      a name of :data:`hierfl.data.formula.calls.CALLS` with the arguments that it takes there
     arguments columns, numbers, + - * / **, one comparison
 
 Columns are names, or anything between backquotes. A name before a parenthesis is always a function and never a column;
@@ -31,21 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import UserError
-from .formula_calls import (
-    CALLS,
-    CONTRAST,
-    CONTRASTS,
-    FLAG,
-    INTEGER,
-    LEVEL,
-    NUMBER,
-    NUMPY,
-    TRANSFORMS,
-    VALUE,
-    WHOLE,
-    Arguments,
-)
+from ...errors import UserError
+from .calls import CALLS, CONTRAST, CONTRASTS, FLAG, INTEGER, LEVEL, NUMBER, NUMPY, TRANSFORMS, VALUE, WHOLE, Arguments
 
 if TYPE_CHECKING:
     import pandas as pd

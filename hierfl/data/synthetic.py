@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .datasets import Pool, natural_pool
-from .errors import UserError
+from ..errors import UserError
+from .datasets.registry import Pool, natural_pool
 from .federation import Federation
 
 #: standard deviation of the response: the paper writes N(., 0.1), which is a variance; its notebook takes 0.1 as this

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
-from .errors import UserError, unknown
-from .foreign import open_regular
+from ..errors import UserError, unknown
+from .readers.safe_files import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .formulas import Family
+    from .formula.from_formula import Family
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from .errors import UserError
-from .partition import hold_out, split_pool
+from ..errors import UserError
+from .partition.split_pool import hold_out, split_pool
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .datasets import Pool
+    from .datasets.registry import Pool
 
 SPLITS = ("train", "validation", "test")
 Task = Literal["classification", "regression"]
@@ -131,12 +131,12 @@ class Federation:
 
     @classmethod
     def from_pool(cls, pool: Pool, clients: int, split: str, *, validation: float = 0.1, seed: int = 0) -> Federation:
-        """Splits a pool (see :mod:`hierfl.datasets`) among J clients.
+        """Splits a pool (see :mod:`hierfl.data.datasets.registry`) among J clients.
 
         Args:
             pool: the data set.
             clients: J; for ``split="natural"`` the number the data say, or 0.
-            split: a name of :data:`hierfl.partition.SPLITS` with its parameter, such as "label-skew:5".
+            split: a name of :data:`hierfl.data.partition.split_pool.SPLITS` with its parameter, such as "label-skew:5".
             validation: fraction of each class that is held out where a client has at least ten of it.
             seed: of the split and of what is held out.
 
@@ -201,7 +201,7 @@ class Federation:
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
-        from .datasets import natural_pool
+        from .datasets.registry import natural_pool
 
         pool = natural_pool(
             np.asarray(x),
@@ -228,8 +228,8 @@ class Federation:
         validation: float = 0.1,
         seed: int = 0,
     ) -> Federation:
-        """A federation from an ``.npz`` file; see :func:`hierfl.datasets.load_npz` for the arrays it must hold."""
-        from .datasets import load_npz
+        """A federation from an ``.npz`` file; see :func:`hierfl.data.datasets.registry.load_npz` for the arrays it must hold."""
+        from .datasets.registry import load_npz
 
         return cls.from_pool(load_npz(Path(path)), clients, split, validation=validation, seed=seed)
 
@@ -261,7 +261,7 @@ class Federation:
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
-        from .datasets import frame_arrays
+        from .datasets.registry import frame_arrays
 
         inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
         made = cls.from_arrays(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import UserError, unknown
+from ...errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from .datasets import Pool
+    from ..datasets.registry import Pool
 
 Index = np.ndarray
 Parts = tuple[list[Index], list[Index]]  # each client's training and test indices into the pool (train, then test)

@@ -21,7 +21,8 @@ from torch.func import functional_call
 from torch.nn.functional import pad
 from torch.nn.modules.dropout import _DropoutNd
 
-from .batch_norm import (
+from ..errors import UserError, unknown
+from .layers.batch_norm import (  # fmt: skip
     NORMS,
     STATISTICS,
     Moments,
@@ -31,13 +32,12 @@ from .batch_norm import (
     layer_values,
     running_norm,
     standing_norm,
-)  # fmt: skip
-from .errors import UserError, unknown
-from .layers import by_example, client_convolution, client_linear, convolve
+)
+from .layers.linear import by_example, client_convolution, client_linear, convolve
 from .likelihoods import Softmax, gaussian
 
 if TYPE_CHECKING:
-    from .federation import Federation
+    from ..data.federation import Federation
 
 
 #: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hierfl.errors import UserError
+from ..errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

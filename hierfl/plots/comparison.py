@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .paired import by_size
-from .plots import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis, _percent, _save, _sizes, _styled
+from ..metrics.paired import by_size
+from .style import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis, _percent, _save, _sizes, _styled
 
 if TYPE_CHECKING:
     import pandas as pd

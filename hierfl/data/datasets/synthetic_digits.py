@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import UserError
-from .foreign import check_size, read_picture, read_text, shown
-from .vision import read_matlab_digits
+from ...errors import UserError
+from ..readers.safe_files import check_size, read_picture, read_text, shown
+from .torchvision_layout import read_matlab_digits
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from .errors import UserError
-from .plots import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis
-from .posterior import ASKED, import_arviz
+from ..arviz_io import ASKED, import_arviz
+from ..errors import UserError
+from .style import COLOURS, GLOBAL, INK, NAMED, PERSONAL, QUIET, _axis
 
 #: a personal variable's name, and where in it a number stands: {dimension: label}
 Which = tuple[str, Mapping[str, Any]]

@@ -1,7 +1,7 @@
 """Arrays in files: .npz, idx (the MNIST family), .mat (MATLAB 5).
 
 The readers take what a header says of shapes and sizes for a claim: it must fit the bytes that are there, and the limit
-of :mod:`hierfl.foreign`, before memory is taken. Only numbers and, in .npz, text are read; nothing is ever unpickled.
+of :mod:`hierfl.data.readers.safe_files`, before memory is taken. Only numbers and, in .npz, text are read; nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import IO
 
 import numpy as np
 
-from .errors import UserError
-from .foreign import check_size, open_regular, read_bytes, reading, shown
+from ...errors import UserError
+from .safe_files import check_size, open_regular, read_bytes, reading, shown
 
 # -- .npz --------------------------------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def read_npz(path: Path | str, required: Sequence[str], optional: Sequence[str] 
         optional: names of arrays that it may hold. Others are not read.
 
     Raises:
-        UserError: for what is no .npz, or damaged, encrypted, larger than :func:`hierfl.foreign.byte_limit`, or lacks
+        UserError: for what is no .npz, or damaged, encrypted, larger than :func:`hierfl.data.readers.safe_files.byte_limit`, or lacks
             an array; for one that is there twice, or holds neither numbers nor text.
     """
     with open_regular(path, f"an .npz with {', '.join(required)}") as stream:

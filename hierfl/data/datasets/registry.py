@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from .array_files import read_npz
-from .client_names import client_names
-from .domains import DIGIT_FIVE, DIGIT_THREE
-from .errors import UserError, unknown
-from .foreign import located, shown
-from .partition import rows_of
+from ...errors import UserError, unknown
+from ..client_names import client_names
+from ..partition.split_pool import rows_of
+from ..readers.mat import read_npz
+from ..readers.safe_files import located, shown
+from .synthetic_digits import DIGIT_FIVE, DIGIT_THREE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .domains import Made
+    from .synthetic_digits import Made
 
 Task = Literal["classification", "regression"]
 
@@ -124,7 +124,7 @@ def _images(name: str) -> Callable[[Path], Pool]:
     """A loader of a set in torchvision's layout."""
 
     def read(root: Path) -> Pool:
-        from .vision import load_images
+        from .torchvision_layout import load_images
 
         found = load_images(name, root)
         return make_pool(
@@ -136,13 +136,13 @@ def _images(name: str) -> Callable[[Path], Pool]:
 
 
 def _synthetic_regression(seed: int) -> Pool:
-    from .synthetic import synthetic_pool
+    from ..synthetic import synthetic_pool
 
     return synthetic_pool(seed)[0]
 
 
 def _mnist_m(root: Path) -> Pool:
-    from .domains import mnist_m
+    from .synthetic_digits import mnist_m
 
     def mnist() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         pool = load("mnist", root)
@@ -153,7 +153,7 @@ def _mnist_m(root: Path) -> Pool:
 
 
 def _synthetic_digits(root: Path) -> Pool:
-    from .domains import synthetic_digits
+    from .synthetic_digits import synthetic_digits
 
     return _made("synthetic-digits", synthetic_digits(root))
 
@@ -167,7 +167,7 @@ def _domains(name: str, parts: Sequence[str]) -> Callable[[Path], Pool]:
     """A loader of several sets of digits as domains of one."""
 
     def read(root: Path) -> Pool:
-        from .domains import resized
+        from .synthetic_digits import resized
 
         pools = [load(part, root) for part in parts]
         x_train, x_test = (
@@ -294,7 +294,7 @@ def load_npz(path: Path) -> Pool:
     channel, other inputs are used as they are. Object arrays are refused: nothing is ever unpickled.
 
     Raises:
-        UserError: for a file that is missing, damaged, too large (see :func:`hierfl.foreign.byte_limit`) or no
+        UserError: for a file that is missing, damaged, too large (see :func:`hierfl.data.readers.safe_files.byte_limit`) or no
             ``.npz``, a missing or object array, shapes that do not fit, inputs that are not finite, labels that are
             no 0..K-1.
     """

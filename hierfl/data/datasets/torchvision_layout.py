@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from . import cifar_files
-from .array_files import read_idx, read_mat
-from .errors import UserError
-from .foreign import DAMAGED, read_picture, read_sheet, read_text, reading, shown
+from ...errors import UserError
+from ..readers import cifar_pickle
+from ..readers.mat import read_idx, read_mat
+from ..readers.safe_files import DAMAGED, read_picture, read_sheet, read_text, reading, shown
 
 log = logging.getLogger("hierfl")
 
@@ -200,19 +200,19 @@ def _fetch_emnist(sets: Any, root: Path) -> None:
 def _cifar10(root: Path) -> Images:
     """CIFAR-10 (Krizhevsky, 2009)."""
     folder = root / "cifar-10-batches-py"
-    parts = [cifar_files.read_batch(folder / f"data_batch_{k}", "labels") for k in range(1, 6)]
+    parts = [cifar_pickle.read_batch(folder / f"data_batch_{k}", "labels") for k in range(1, 6)]
     x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Images(x, y, *cifar_files.read_batch(folder / "test_batch", "labels"))
+    return Images(x, y, *cifar_pickle.read_batch(folder / "test_batch", "labels"))
 
 
 def _cifar100(root: Path) -> Images:
     """CIFAR-100 (Krizhevsky, 2009): the superclass is the label."""
     folder = root / "cifar-100-python"
     (x, fine), (x_test, fine_test) = (
-        cifar_files.read_batch(folder / part, "fine_labels") for part in ("train", "test")
+        cifar_pickle.read_batch(folder / part, "fine_labels") for part in ("train", "test")
     )
     coarse = {name: number for number, names in enumerate(CIFAR100.values()) for name in names}
-    names = cifar_files.read_names(folder / "meta", "fine_label_names")
+    names = cifar_pickle.read_names(folder / "meta", "fine_label_names")
     with reading(folder / "meta", "file of CIFAR-100's names"):
         of = np.array([coarse[name] for name in names])
         both = np.concatenate([fine, fine_test])

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .foreign import read_bytes, reading
+from .safe_files import read_bytes, reading
 
 #: names that may occur, and the words that they become
 _WORDS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import UserError
+from ..errors import UserError
 
 #: characters of a name
 LONGEST = 200

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .errors import UserError
-from .files import write_whole
-from .metrics import MANY
+from ..errors import UserError
+from ..files import write_whole
+from ..metrics.classification import MANY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,7 +211,7 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
         column: of the history.
         ax: where to draw.
     """
-    from .posterior import import_arviz
+    from ..arviz_io import import_arviz
 
     ax, az = _axis(ax), import_arviz()
     values = {number: part[column].to_numpy(float) for number, part in history.groupby("round")}

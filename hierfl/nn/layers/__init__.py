@@ -1,0 +1,1 @@
+"""Layers under a client dimension."""
