@@ -24,16 +24,16 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hierfl.datasets import BN_CNN, CNN, make_pool
+from hierfl.data.datasets.registry import BN_CNN, CNN, make_pool
+from hierfl.data.federation import Examples, Federation
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Examples, Federation
 from hierfl.files import check_writable
 from hierfl.inference import svi
 from hierfl.inference.options import Options, check_device
 from hierfl.inference.run import Fit
-from hierfl.likelihoods import Softmax
-from hierfl.networks import LinearHead, Network, architecture
-from hierfl.noise import ClientNoise
+from hierfl.nn.functional import LinearHead, Network, architecture
+from hierfl.nn.likelihoods import Softmax
+from hierfl.rng import ClientNoise
 
 from . import folder as folders
 from .launch import keep_memory

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl import paired, posterior
-from hierfl.datasets import defaults
+from hierfl import arviz_io
+from hierfl.data.datasets.registry import defaults
 from hierfl.errors import UserError
 from hierfl.inference.method import applicable, scale_setting
-from hierfl.metrics import MANY
+from hierfl.metrics import paired
+from hierfl.metrics.classification import MANY
 
 from . import folder as folders
 from . import page
@@ -269,7 +270,7 @@ def unfit(run: Path) -> str:
     path = run / "posterior.nc"
     if not path.is_file():
         return "it has no draws (posterior.nc)"
-    density = posterior.read(path).log_likelihood
+    density = arviz_io.read(path).log_likelihood
     kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
     if kind == "point":
         return "its guide is a point, of which ArviZ's would be training likelihood"
@@ -281,7 +282,7 @@ def unfit(run: Path) -> str:
 
 
 def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
-    """``az.compare`` of PSIS-LOO (:func:`hierfl.posterior.loo`) under every seed, and how many k are large.
+    """``az.compare`` of PSIS-LOO (:func:`hierfl.arviz_io.loo`) under every seed, and how many k are large.
 
     Columns seed, variant, those of ``az.compare``, good_k and k_large, the share of the examples above it.
     """
@@ -289,8 +290,8 @@ def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataF
 
     parts = []
     for seed in seeds:
-        found = {v.name: posterior.loo(posterior.read(v.runs[seed] / "posterior.nc")) for v in variants}
-        frame = posterior.import_arviz().compare(found).rename_axis("variant").reset_index()
+        found = {v.name: arviz_io.loo(arviz_io.read(v.runs[seed] / "posterior.nc")) for v in variants}
+        frame = arviz_io.import_arviz().compare(found).rename_axis("variant").reset_index()
         frame.insert(0, "seed", seed)
         large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
         frame["good_k"] = frame["variant"].map({name: one["good_k"] for name, one in found.items()})
@@ -473,7 +474,7 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
 
     Methods local and fedavg; {metric: a picture, function of an axis} of the first seed that all three have.
     """
-    from hierfl.comparison_plots import three_ways
+    from hierfl.plots.comparison import three_ways
 
     by_method = {v.setting["run"]["method"]: v for v in reversed(found.variants)}
     first, three = found.variants[0], [by_method.get("local"), by_method.get("fedavg")]
@@ -497,8 +498,8 @@ def path_from(folder: Path, run: Path) -> str:
 
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
-    from hierfl.comparison_plots import gain_by_size, gain_intervals
-    from hierfl.plots import column_by_size, confidence_by_deviation, save_all
+    from hierfl.plots.comparison import gain_by_size, gain_intervals
+    from hierfl.plots.style import column_by_size, confidence_by_deviation, save_all
 
     folder.mkdir(parents=True, exist_ok=True)
     record = {

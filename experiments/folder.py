@@ -21,7 +21,7 @@ import tomli_w
 
 from hierfl.errors import NotFinite, UserError
 from hierfl.files import PART, is_leftover, locked, make_folder, sync_folder, write_whole
-from hierfl.metrics import ood_auroc
+from hierfl.metrics.classification import ood_auroc
 from hierfl.schema import AnyOf, Number, Schema, check, read_json, read_toml
 
 from .csv_files import read_frame, write_frame, write_rows
@@ -421,8 +421,8 @@ def write_results(
         ood, strange: name and raw inputs of a data set that the models have not been made for.
         observed: whether posterior.nc holds the training data's responses.
     """
-    from hierfl.plots import panels, save_all
-    from hierfl.posterior import write
+    from hierfl.arviz_io import write
+    from hierfl.plots.style import panels, save_all
 
     clients, federation = run.clients, run.fitted.federation
     try:

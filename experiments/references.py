@@ -21,14 +21,14 @@ from torch.nn.functional import cross_entropy, pad, softplus
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from hierfl.federation import Federation, buckets
-from hierfl.federation import pad as pad_indices
+from hierfl.data.federation import Federation, buckets
+from hierfl.data.federation import pad as pad_indices
 from hierfl.inference.method import Method, State
 from hierfl.inference.minibatches import spans
 from hierfl.inference.svi import shrunk
-from hierfl.likelihoods import Softmax
 from hierfl.models import FedRep, PFedV, PFedVEM
-from hierfl.networks import Network
+from hierfl.nn.functional import Network
+from hierfl.nn.likelihoods import Softmax
 
 M = TypeVar("M", bound=Method)
 

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierfl import datasets
-from hierfl.datasets import Pool, make_pool
+from hierfl.data.datasets import registry
+from hierfl.data.datasets.registry import Pool, make_pool
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Federation
 from hierfl.inference.run import Fit
-from hierfl.networks import architecture
+from hierfl.nn.functional import architecture
 
 from . import folder as folders
 from .launch import launch
@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> None:
         if any((cell["method"], cell["seed"]) == (name, seed) for cell in folders.read_cells(path, about)):
             continue
         if pool is None or new is None:
-            pool, new = without(datasets.load(said.data, said.data_root or Path("data")), said.leave)
+            pool, new = without(registry.load(said.data, said.data_root or Path("data")), said.leave)
             if max(said.given) > len(new["y"]):
                 there = f"{said.leave} has {len(new['y'])} training examples"
                 raise UserError(f"{there}; --given asks for {max(said.given)}")

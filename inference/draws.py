@@ -14,10 +14,10 @@ from pyro.distributions import Delta, ImproperUniform
 from torch import Tensor
 from torch.distributions import Independent
 
-from hierfl.chains import Draws
+from hierfl.arviz_io import to_inference_data
 from hierfl.errors import NotFinite
-from hierfl.plates import Site
-from hierfl.posterior import to_inference_data
+from hierfl.ppl.empirical_draws import Draws
+from hierfl.ppl.plates import Site
 
 from .elbo import guide_latents
 from .langevin import STATS, Langevin, stats_of
@@ -111,7 +111,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     """Some clients' arrays: posterior and prior (chains, draws, S, *event), the data's (chains, draws, S, n), padded.
 
     sample_stats, (chains, draws, S), has lp, the log density of the client's latents and data, where the guide is of
-    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.posterior.loo`
+    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.arviz_io.loo`
     needs both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
     (:data:`hierfl.inference.langevin.STATS`).
 

@@ -22,11 +22,11 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution, kl_divergence
 
-from hierfl.batch_norm import Norms, is_statistic
+from hierfl.data.federation import Batch, Federation, buckets, pad
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, Federation, buckets, pad
-from hierfl.noise import ClientNoise, Noise
-from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
+from hierfl.nn.layers.batch_norm import Norms, is_statistic
+from hierfl.ppl.plates import FrozenFeatures, Restrict, Site, draw_with
+from hierfl.rng import ClientNoise, Noise
 
 from .method import Local, Method, State, visible
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hierfl.federation import Federation
+from hierfl.data.federation import Federation
 
 from .method import Local, Method, State
 from .server import Server

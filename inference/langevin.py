@@ -30,10 +30,10 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
+from hierfl.data.federation import Batch, buckets
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, buckets
-from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures, Restrict, draw_with
+from hierfl.ppl.plates import FrozenFeatures, Restrict, draw_with
+from hierfl.rng import ClientNoise
 
 from .elbo import log_joint
 from .method import Local, State

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
+from hierfl.data.federation import Batch, Examples, Federation
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, Examples, Federation
-from hierfl.networks import BROADCAST, Architecture
-from hierfl.noise import ClientNoise, generator
+from hierfl.nn.functional import BROADCAST, Architecture
+from hierfl.rng import ClientNoise, generator
 
 from .forms import Form, values_form
 from .options import MOST
@@ -113,7 +113,7 @@ class Method:
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
-    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.networks.architecture`
+    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.nn.functional.architecture`
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False

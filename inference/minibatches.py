@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hierfl.federation import Batch, buckets
-from hierfl.networks import Network
-from hierfl.noise import ClientNoise, permutation
-from hierfl.plates import FrozenFeatures
+from hierfl.data.federation import Batch, buckets
+from hierfl.nn.functional import Network
+from hierfl.ppl.plates import FrozenFeatures
+from hierfl.rng import ClientNoise, permutation
 
 from .method import Local
 

@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, MultivariateNormal, Normal, Poisson
 
+from hierfl.data.federation import Batch, Federation
 from hierfl.errors import UserError
-from hierfl.federation import Batch, Federation
-from hierfl.likelihoods import Softmax
-from hierfl.metrics import (
+from hierfl.metrics.classification import (
     calibration_error,
     classification_rows,
     over_clients,
     predictive_entropy,
     regression_rows,
 )
-from hierfl.noise import ClientNoise, SigmaPoints, key, reparametrise
-from hierfl.plates import FrozenFeatures, Restrict, Site
+from hierfl.nn.likelihoods import Softmax
+from hierfl.ppl.plates import FrozenFeatures, Restrict, Site
+from hierfl.rng import ClientNoise, SigmaPoints, key, reparametrise
 
 from .elbo import guide_latents, model_sites
 from .method import Local, Method, State, visible

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.data.federation import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 
 from .draws import inference_data
 from .method import State

@@ -13,9 +13,9 @@ import pyro
 import torch
 from torch import Tensor
 
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.federation import Federation
-from hierfl.metrics import over_clients
+from hierfl.metrics.classification import over_clients
 from hierfl.schema import AnyOf, Number, Schema, check
 
 from . import checkpoint as checkpoints

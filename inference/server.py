@@ -10,10 +10,10 @@ import pyro
 import torch
 from torch import Tensor, nn
 
-from hierfl.batch_norm import is_statistic
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.federation import Federation
-from hierfl.noise import uniform
+from hierfl.nn.layers.batch_norm import is_statistic
+from hierfl.rng import uniform
 
 from .compression import message_bytes
 from .elbo import global_log_prob

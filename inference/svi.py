@@ -13,11 +13,11 @@ import pyro
 import torch
 from torch import Tensor
 
-from hierfl.batch_norm import Norms, is_statistic
+from hierfl.data.federation import Batch, buckets
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, buckets
-from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures, Site
+from hierfl.nn.layers.batch_norm import Norms, is_statistic
+from hierfl.ppl.plates import FrozenFeatures, Site
+from hierfl.rng import ClientNoise
 
 from .directions import Direction
 from .elbo import Terms, elbo, leaves, standing_latent

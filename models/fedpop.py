@@ -28,15 +28,15 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 from torch.optim.lr_scheduler import ExponentialLR
 
-from hierfl.chains import Draws, Energy
+from hierfl.data.federation import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.compression import Compressed, Compressor, Quantise, Sparsify
 from hierfl.inference.exchange import Gradient, SampleWeighted
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, adam, sgd
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.empirical_draws import Draws, Energy
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 #: log sigma is projected above this: a population without any spread is one pooled model
 LEAST_LOG_SIGMA = -7.0

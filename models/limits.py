@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
+from hierfl.data.federation import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, running_statistics, sgd
-from hierfl.networks import Architecture
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.nn.functional import Architecture
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 
 class Limit(Method):

@@ -27,17 +27,17 @@ import torch
 from pyro.distributions import Bernoulli, MultivariateNormal, Normal, Poisson
 from torch import Tensor
 
-from hierfl.chains import Draws
+from hierfl.data.federation import Batch, buckets
+from hierfl.data.formula.from_formula import INTERCEPT, Design
 from hierfl.errors import UserError
-from hierfl.federation import Batch, buckets
-from hierfl.formulas import INTERCEPT, Design
 from hierfl.inference.elbo import elbo, log_joint
 from hierfl.inference.exchange import Scoring
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
-from hierfl.networks import Architecture
-from hierfl.noise import SigmaPoints
-from hierfl.plates import Restrict, clients, data, param, sample
+from hierfl.nn.functional import Architecture
+from hierfl.ppl.empirical_draws import Draws
+from hierfl.ppl.plates import Restrict, clients, data, param, sample
+from hierfl.rng import SigmaPoints
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,14 +23,14 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
+from hierfl.data.federation import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.directions import AfterOneStep, Corrected
 from hierfl.inference.exchange import Increment, Mean, SampleWeighted, Slots
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, Likeliest, sgd
-from hierfl.networks import Architecture
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.nn.functional import Architecture
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from .whole import Whole, penalty
 

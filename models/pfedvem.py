@@ -19,11 +19,11 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
-from hierfl.federation import Batch
+from hierfl.data.federation import Batch
 from hierfl.inference.exchange import RHO_FLOOR, ConfidenceWeighted, SampleWeighted, closed_form_rho
 from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 
 class PFedVEM(Method):

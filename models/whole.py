@@ -31,16 +31,16 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from hierfl.chains import Draws
+from hierfl.data.federation import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.exchange import GibbsDraw, Mean, RunningMean, SampleWeighted
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, Block, sgd
-from hierfl.networks import Architecture
-from hierfl.noise import uniform
-from hierfl.plates import clients, data, flat, param, sample, scale
+from hierfl.nn.functional import Architecture
+from hierfl.ppl.empirical_draws import Draws
+from hierfl.ppl.plates import clients, data, flat, param, sample, scale
+from hierfl.rng import uniform
 
 
 class Whole(Method):

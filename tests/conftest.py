@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from hierfl import Federation
-from hierfl.datasets import make_pool
+from hierfl.data.datasets.registry import make_pool
 from hierfl.experiments import cli
-from hierfl.networks import Architecture, architecture
+from hierfl.nn.functional import Architecture, architecture
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]

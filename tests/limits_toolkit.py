@@ -12,7 +12,7 @@ from hierfl.inference import Method, fit
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start
 from hierfl.inference.result import Run
-from hierfl.networks import Architecture, architecture
+from hierfl.nn.functional import Architecture, architecture
 
 NOISE = 0.5
 WHOLE = 10_000  # a batch that is all of anybody's data

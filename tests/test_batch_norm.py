@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from hierfl import Federation, UserError
-from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
 from hierfl.inference.method import Local, Start
 from hierfl.inference.minibatches import plan
 from hierfl.models import FedAvg, FedPop
-from hierfl.networks import Architecture, LinearHead, Network
-from hierfl.noise import generator
+from hierfl.nn.functional import Architecture, LinearHead, Network
+from hierfl.nn.layers.batch_norm import Norms, is_statistic
+from hierfl.rng import generator
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from hierfl.inference import Compressed, Gradient, Quantise, Sparsify, fit
 from hierfl.inference.compression import Compressor, message_bytes
 from hierfl.inference.svi import sgd
 from hierfl.models import PFedVEM
-from hierfl.networks import Architecture
-from hierfl.noise import generator
+from hierfl.nn.functional import Architecture
+from hierfl.rng import generator
 
 COMPRESSORS = [Quantise(1), Quantise(4), Quantise(16), Quantise(100), Sparsify(0.05), Sparsify(0.3), Sparsify(1.0)]
 

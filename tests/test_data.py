@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierfl import Federation, UserError
-from hierfl.datasets import load, load_npz, make_pool
+from hierfl.data.datasets.registry import load, load_npz, make_pool
+from hierfl.data.federation import Examples, buckets, pad
 from hierfl.experiments.runner import configure
-from hierfl.federation import Examples, buckets, pad
 
 
 def test_digits_are_embedded_and_always_the_same(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_integer_names_are_names_and_labels_are_kept() -> None:
     """A hospital called 1 is not the second hospital; columns of a prediction follow the sorted labels."""
     from hierfl.inference import fit
     from hierfl.models import FedPer
-    from hierfl.networks import architecture
+    from hierfl.nn.functional import architecture
 
     df = frame().assign(site=np.arange(30) % 3 + 1, x=np.linspace(-1, 1, 30))
     df["kind"] = np.where(df.site == 2, "yes", np.where(df.index < 15, "no", "yes"))

@@ -23,7 +23,7 @@ from test_invariants import TUTORIAL, network_for
 from torch import Tensor
 
 from hierfl import Federation, UserError, models
-from hierfl.formulas import from_formula
+from hierfl.data.formula.from_formula import from_formula
 from hierfl.inference import Method, SampleWeighted, fit
 from hierfl.inference.exchange import newton_step
 from hierfl.inference.gaussians import Gaussian
@@ -32,7 +32,7 @@ from hierfl.inference.run import Fit
 from hierfl.inference.scores import _solve
 from hierfl.inference.server import Server, check_participation
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
-from hierfl.networks import Architecture
+from hierfl.nn.functional import Architecture
 
 CLIENTS = 10
 REGISTRY: list[tuple[Any, dict[str, Any]]] = [(getattr(models, entry.cls), {}) for entry in METHODS.values()]

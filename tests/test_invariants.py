@@ -46,9 +46,9 @@ from hierfl.models import (
     PFedVEM,
     Scaffold,
 )
-from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import ClientNoise, generator
-from hierfl.plates import Restrict, draw_with
+from hierfl.nn.functional import Architecture, LinearHead, Network, architecture
+from hierfl.ppl.plates import Restrict, draw_with
+from hierfl.rng import ClientNoise, generator
 
 PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls

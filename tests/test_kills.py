@@ -129,7 +129,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     import hierfl.experiments.runner
     import hierfl.models.pfedvem  # noqa: F401
     from hierfl import plots
-    from hierfl.posterior import import_arviz
+    from hierfl.arviz_io import import_arviz
 
     import_arviz()
     every = plots.save_all

@@ -12,16 +12,16 @@ from conftest import slopes
 from pyro.distributions import Bernoulli, Gamma, LogNormal, Normal
 
 from hierfl import Federation, UserError
-from hierfl.chains import Draws
-from hierfl.federation import Batch
+from hierfl.data.federation import Batch
 from hierfl.inference import Gradient, Langevin, Method, fit
 from hierfl.inference.elbo import elbo_gradient, log_joint
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start, State
 from hierfl.inference.svi import adam
-from hierfl.networks import architecture
-from hierfl.noise import generator
-from hierfl.plates import clients, data, param, sample
+from hierfl.nn.functional import architecture
+from hierfl.ppl.empirical_draws import Draws
+from hierfl.ppl.plates import clients, data, param, sample
+from hierfl.rng import generator
 
 CHAINS = 4
 

@@ -41,9 +41,9 @@ from hierfl.models import (
     PFedMe,
     Scaffold,
 )
-from hierfl.networks import Architecture, architecture
-from hierfl.noise import permutation
-from hierfl.plates import Restrict
+from hierfl.nn.functional import Architecture, architecture
+from hierfl.ppl.plates import Restrict
+from hierfl.rng import permutation
 
 # -- one vector -----------------------------------------------------------------------------------------------------
 

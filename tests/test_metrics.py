@@ -12,7 +12,7 @@ from scipy.stats import norm
 from sklearn.metrics import log_loss, roc_auc_score
 from torch.distributions import Normal
 
-from hierfl.metrics import (
+from hierfl.metrics.classification import (
     BINS,
     calibration_error,
     classification_rows,
@@ -21,7 +21,7 @@ from hierfl.metrics import (
     predictive_entropy,
     regression_rows,
 )
-from hierfl.noise import generator
+from hierfl.rng import generator
 
 
 def predictions() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hierfl import UserError
-from hierfl.formulas import Design, from_formula
+from hierfl.data.formula.from_formula import Design, from_formula
 from hierfl.inference import fit
 from hierfl.inference.exchange import Scoring, newton_step
 from hierfl.inference.method import Exchange
@@ -18,8 +18,8 @@ from hierfl.inference.method import Local as Rows
 from hierfl.inference.result import Run
 from hierfl.inference.scores import curvature
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
-from hierfl.networks import architecture
-from hierfl.noise import generator
+from hierfl.nn.functional import architecture
+from hierfl.rng import generator
 
 
 def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:

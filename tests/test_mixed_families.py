@@ -15,13 +15,13 @@ from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 from scipy.stats import chi2, norm
 
-from hierfl.formulas import from_formula
+from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.tables import TABLES
 from hierfl.inference import fit
 from hierfl.inference.elbo import log_joint
 from hierfl.inference.method import Local, Start
 from hierfl.inference.result import Run
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
-from hierfl.tables import TABLES
 
 
 def counts(family: str, places: int = 30, seed: int = 1) -> pd.DataFrame:

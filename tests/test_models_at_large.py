@@ -34,9 +34,9 @@ from hierfl.inference.predict import Fitted
 from hierfl.inference.server import Server
 from hierfl.inference.svi import sgd
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
-from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import ClientNoise, generator
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.nn.functional import Architecture, LinearHead, Network, architecture
+from hierfl.ppl.plates import clients, data, flat, param, sample
+from hierfl.rng import ClientNoise, generator
 
 
 class TwoSites(Method):

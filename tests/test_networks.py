@@ -11,10 +11,10 @@ from pyro.distributions import Categorical
 from torch import nn
 
 from hierfl import Federation, UserError
-from hierfl.layers import client_convolution, client_linear
-from hierfl.likelihoods import Softmax
-from hierfl.networks import LinearHead, Network, architecture
-from hierfl.noise import generator
+from hierfl.nn.functional import LinearHead, Network, architecture
+from hierfl.nn.layers.linear import client_convolution, client_linear
+from hierfl.nn.likelihoods import Softmax
+from hierfl.rng import generator
 
 
 def mlp() -> nn.Module:

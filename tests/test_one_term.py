@@ -29,8 +29,8 @@ from hierfl.models import (
     PerFedAvg,
     Scaffold,
 )
-from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import permutation
+from hierfl.nn.functional import Architecture, LinearHead, Network, architecture
+from hierfl.rng import permutation
 
 # -- SCAFFOLD -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
-from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import NotFinite
 from hierfl.experiments.folder import write_results
 from hierfl.inference import fit
@@ -24,9 +23,10 @@ from hierfl.inference.elbo import elbo, guide_latents
 from hierfl.inference.method import Local, Method, Start, visible
 from hierfl.inference.minibatches import plan
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
-from hierfl.networks import Architecture, architecture
-from hierfl.noise import generator
-from hierfl.plates import Restrict
+from hierfl.nn.functional import Architecture, architecture
+from hierfl.nn.layers.batch_norm import Norms, is_statistic
+from hierfl.ppl.plates import Restrict
+from hierfl.rng import generator
 
 SPEC = "bncnn:3,4:8,z-norm"
 

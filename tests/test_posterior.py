@@ -15,15 +15,15 @@ from torch.distributions import Normal
 from torch.nn.functional import softplus
 
 from hierfl import Federation, UserError
-from hierfl.formulas import from_formula
+from hierfl.arviz_io import import_arviz, loo, write
+from hierfl.data.formula.from_formula import from_formula
 from hierfl.inference import Run, fit
 from hierfl.inference.elbo import log_joint
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, Method
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
 from hierfl.models.mixed_effects import MixedEffects
-from hierfl.networks import Architecture, architecture
-from hierfl.posterior import import_arviz, loo, write
+from hierfl.nn.functional import Architecture, architecture
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from hierfl.inference import fit
 from hierfl.inference.method import Start
 from hierfl.inference.server import participants
 from hierfl.models import PFedVEM
-from hierfl.networks import architecture
-from hierfl.noise import ClientNoise, permutation
+from hierfl.nn.functional import architecture
+from hierfl.rng import ClientNoise, permutation
 
 SEED, PARTICIPATION, K, R, E, B = 3, 0.6, 4, 3, 2, 4
 SIGMA, HEAD_LR, BASE_LR, MOMENTUM = 0.3, 0.003, 0.05, 0.9

@@ -21,10 +21,10 @@ from conftest import Call
 from PIL import Image
 
 from hierfl import Federation, UserError
-from hierfl.datasets import CONSTANTS, DATASETS, load, make_pool
-from hierfl.domains import DIGIT_FIVE, DIGIT_THREE
-from hierfl.networks import architecture
-from hierfl.vision import CIFAR100, LAYOUTS, SUN_HIERARCHY, SUN_SUPERCLASSES
+from hierfl.data.datasets.registry import CONSTANTS, DATASETS, load, make_pool
+from hierfl.data.datasets.synthetic_digits import DIGIT_FIVE, DIGIT_THREE
+from hierfl.data.datasets.torchvision_layout import CIFAR100, LAYOUTS, SUN_HIERARCHY, SUN_SUPERCLASSES
+from hierfl.nn.functional import architecture
 
 RNG = np.random.default_rng(0)
 DOMAINS = {"digit-five": DIGIT_FIVE, "digit-three": DIGIT_THREE}
