@@ -10,7 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .data.federation import Batch, Federation
+    from .data.batch import Batch
+    from .data.federation import Federation
     from .errors import UserError
 
 __version__ = "0.1.0"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .convergence import MAX_DIAGNOSED_NUMBERS
 from .errors import UserError
 from .files import write_whole
 
@@ -122,10 +123,6 @@ def loo(data: Any) -> Any:
     return found
 
 
-#: of more numbers than this nobody asks how well their chains mixed: it takes a millisecond for each
-ASKED = 20_000
-
-
 def _efficiency(data: Any) -> float:
     """Effective draws of the mean over draws, on average over the posterior's numbers, as ``az.loo`` takes it."""
     posterior = getattr(data, "posterior", None)
@@ -133,7 +130,9 @@ def _efficiency(data: Any) -> float:
         return 1.0
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     each = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
-    some = posterior.isel(client=slice(None, None, max(1, round(each * posterior.sizes["client"] / ASKED))))
+    some = posterior.isel(
+        client=slice(None, None, max(1, round(each * posterior.sizes["client"] / MAX_DIAGNOSED_NUMBERS)))
+    )
     found = import_arviz().ess(some, method="mean")
     return float(np.concatenate([v.values.ravel() for v in found.data_vars.values()]).mean() / draws)
 

@@ -7,23 +7,18 @@ of its own, and long local phases draw from it in blocks whose size depends on t
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
 
 import torch
-from pyro.distributions import Delta
 from torch import Tensor
-
-from .errors import UserError
 
 #: normals drawn from one client's generator at a time; part of the definition of the stream, so not an option. On a
 #: CPU what a small client does not use is drawn for nothing; elsewhere every draw is a launch.
-BLOCK = {"cpu": 16384}
-ELSEWHERE = 65536
+NORMALS_PER_BLOCK = {"cpu": 16384}
+NORMALS_PER_BLOCK_ELSEWHERE = 65536
 
 
 def key(*parts: object) -> int:
@@ -104,7 +99,7 @@ class ClientNoise:
     def _client_noise(self, site: str, event_shape: torch.Size) -> Tensor:
         per_step = max(1, self.particles * math.prod(event_shape))
         length = max(
-            1, BLOCK.get(self.device.type, ELSEWHERE) // per_step
+            1, NORMALS_PER_BLOCK.get(self.device.type, NORMALS_PER_BLOCK_ELSEWHERE) // per_step
         )  # steps in a block: a function of the site, not of the plate
         number, offset = divmod(self.step, length)
         drawn, block = self._blocks.get(site, (-1, torch.empty(0)))
@@ -145,92 +140,3 @@ class ClientNoise:
                 shape, generator=self._generators[site][row], device=self.device, dtype=self.dtype
             )
         return noise
-
-
-class SigmaPoints:
-    """Not noise, but points whose weighted mean is an expectation under N(0, I): exact for polynomials of a degree.
-
-    Degree 3: 2 d points, +- sqrt(d) along each axis, of equal weight, for a Gaussian guide's expectation of anything
-    quadratic (Julier and Uhlmann, 1997, kappa = 0). Degree 5: 2 d^2 + 1 points, also in the planes of two axes, for
-    covariances of what is quadratic (McNamee and Stenger, Numerische Mathematik 1967). For one latent only: two would
-    need points of their joint space.
-
-    Args:
-        dtype: of the points.
-        degree: 3 or 5.
-    """
-
-    particles = 0  # as many as the latent's dimensions say
-
-    def __init__(self, dtype: torch.dtype, degree: Literal[3, 5] = 3) -> None:
-        self.dtype, self.degree = dtype, degree
-        self._site: str | None = None
-
-    def normal(
-        self, site: str, width: int | None, event_shape: torch.Size, device: torch.device | str = "cpu"
-    ) -> Tensor:
-        """(K, 1, 1, *event), K = 2 d or 2 d^2 + 1."""
-        if width is not None or self._site not in (None, site):
-            raise UserError("sigma points are for a guide with one latent, in the client plate")
-        self._site, d = site, math.prod(event_shape)
-        axes = torch.eye(d, dtype=self.dtype, device=device)
-        points = math.sqrt(d if self.degree == 3 else d + 2) * axes
-        found = [points, -points]
-        if self.degree == 5:
-            one, other = torch.triu_indices(d, d, 1, device=device)
-            pairs = math.sqrt((d + 2) / 2) * torch.cat([axes[one] + axes[other], axes[one] - axes[other]])
-            found = [torch.zeros_like(points[:1]), *found, pairs, -pairs]
-        return torch.cat(found).view(-1, 1, 1, *event_shape)
-
-    def weights(self, d: int, device: torch.device | str = "cpu") -> Tensor:
-        """Of the points in d dimensions, (K,)."""
-        if self.degree == 3:
-            return torch.full((2 * d,), 1 / (2 * d), dtype=self.dtype, device=device)
-        centre, axis, pair = 2 / (d + 2), (4 - d) / (2 * (d + 2) ** 2), 1 / (d + 2) ** 2
-        each = [centre] + [axis] * (2 * d) + [pair] * (2 * d * (d - 1))
-        return torch.tensor(each, dtype=self.dtype, device=device)
-
-
-#: what a guide's sites are drawn with
-Noise = ClientNoise | SigmaPoints
-
-
-def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Tensor:
-    """The value of a guide site as a differentiable function of standard normals.
-
-    Args:
-        fn: the site's distribution, batch shape (S, 1) or (S, n).
-        noise: draws standard normals that broadcast to the value; None for the distribution's mean (for a transformed
-            one without a mean of its own, the image of its base's mean).
-        name: the site's name, for the error message.
-
-    Raises:
-        UserError: for a distribution that cannot be written as a function of normals.
-    """
-    d = torch.distributions
-    if isinstance(fn, d.Independent):
-        return reparametrise(fn.base_dist, noise, name)
-    if isinstance(fn, Delta):
-        return fn.v
-    if noise is None:
-        with contextlib.suppress(NotImplementedError):
-            return fn.mean
-    if isinstance(fn, d.TransformedDistribution):
-        value = reparametrise(fn.base_dist, noise, name)
-        for transform in fn.transforms:
-            value = transform(value)
-        return value
-    if noise is None:
-        raise UserError(f"guide site {name!r}: {type(fn).__name__} has no mean to stand at")
-    if isinstance(fn, d.Normal):
-        return torch.addcmul(fn.loc, fn.scale, noise())
-    if isinstance(fn, d.MultivariateNormal):
-        return fn.loc + (fn.scale_tril @ noise().unsqueeze(-1)).squeeze(-1)
-    if fn.has_rsample and type(fn).icdf is not d.Distribution.icdf:
-        normals = noise()
-        tiny = torch.finfo(normals.dtype).eps
-        return fn.icdf(torch.special.ndtr(normals).clamp(tiny, 1 - tiny))
-    raise UserError(
-        f"guide site {name!r}: {type(fn).__name__} cannot be drawn with client-keyed noise; "
-        "use a Normal, LogNormal, MultivariateNormal, Delta or another distribution with an inverse cdf"
-    )

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 
 #: characters of a name
-LONGEST = 200
+MAX_NAME_LENGTH = 200
 
 
 def client_names(values: Any, what: str) -> np.ndarray:
@@ -70,7 +70,16 @@ def _check_distinct(given: np.ndarray, names: np.ndarray, what: str) -> None:
 def _check_name(name: str, what: str) -> None:
     if not name:
         raise UserError(f"{what} holds an empty name")
-    if len(name) > LONGEST:
-        raise UserError(f"{what} holds a name of {len(name)} characters, more than {LONGEST}: {name[:40]!r}...")
+    if len(name) > MAX_NAME_LENGTH:
+        raise UserError(f"{what} holds a name of {len(name)} characters, more than {MAX_NAME_LENGTH}: {name[:40]!r}...")
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
         raise UserError(f"{what} holds {name!r}: names have no control characters")
+
+
+def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
+    """Where each name stands in an array of names, (N,): in the names' order, places ascending."""
+    if not len(names):
+        return {}
+    distinct, which = np.unique(names, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    return dict(zip(distinct.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))

@@ -1,4 +1,4 @@
-"""Data at J places: one pool of tensors on the device, and ragged index sets that say whose is what.
+"""Data of J clients: one pool of tensors on the device, and ragged index sets that say whose is what.
 
 Nothing is copied per client: two hundred clients cost one data set. Images stay uint8 until they are batched.
 """
@@ -6,80 +6,27 @@ Nothing is copied per client: two hundred clients cost one data set. Images stay
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from ..errors import UserError
-from .partition.split_pool import hold_out, split_pool
+from .arrays import natural_pool
+from .batch import Batch
+from .frames import frame_arrays
+from .npz import load_npz
+from .padding import pad
+from .partition.hold_out import hold_out
+from .partition.split_pool import split_pool
+from .pool import PooledDataset, Task
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from .datasets.registry import Pool
-
-SPLITS = ("train", "validation", "test")
-Task = Literal["classification", "regression"]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Some rows of the client plate with (some of) their examples, padded on the right.
-
-    Attributes:
-        x: inputs, (S, n, *event).
-        y: targets, (S, n); int64 labels or floats.
-        mask: (S, n), False where a row is padded; None where no row is.
-        n: (S,), how many training examples each of these clients has in all.
-        scale: (S, 1), the likelihood's weight n_j / b_j in a minibatch; None where the whole set is here.
-    """
-
-    x: Tensor
-    y: Tensor
-    mask: Tensor | None
-    n: Tensor
-    scale: Tensor | None = None
-
-    @property
-    def rows(self) -> int:
-        """S, the number of clients here."""
-        return self.x.shape[0]
-
-    @property
-    def width(self) -> int:
-        """n, the length to which the rows are padded."""
-        return self.x.shape[1]
-
-    def narrow(self) -> Batch:
-        """The same rows with one example each, for what does not depend on them (Pyro has no empty plates)."""
-        mask = None if self.mask is None else self.mask[:, :1]
-        return Batch(self.x[:, :1], self.y[:, :1], mask, self.n, self.scale)
-
-    @property
-    def row_numbers(self) -> Tensor:
-        """0..S-1 (handed to the plate, which would otherwise make it anew at each step)."""
-        return _count(self.rows, self.x.device)
-
-    @property
-    def column_numbers(self) -> Tensor:
-        """0..n-1."""
-        return _count(self.width, self.x.device)
-
-
-_COUNTS: dict[torch.device, Tensor] = {}
-
-
-def _count(n: int, device: torch.device) -> Tensor:
-    if device not in _COUNTS or len(_COUNTS[device]) < n:
-        _COUNTS[device] = torch.arange(max(n, 1024), device=device)
-    return _COUNTS[device][:n]
 
 
 @dataclass(frozen=True)
@@ -90,7 +37,7 @@ class Federation:
         x: the pool's inputs, (N, *event); uint8 images or floats.
         y: the pool's targets, (N,).
         train, validation, test: for each client, int64 indices into the pool (sets may overlap between clients).
-        everyone: indices of the whole test set, on which a global model is evaluated.
+        global_test: indices of the whole test set, on which a global model is evaluated.
         ids: one name per client. Random numbers are keyed by it, so it travels with the client.
         task: "classification" or "regression".
         classes: number of labels; 0 for regression.
@@ -104,7 +51,7 @@ class Federation:
     train: Sequence[Tensor]
     validation: Sequence[Tensor]
     test: Sequence[Tensor]
-    everyone: Tensor
+    global_test: Tensor
     ids: Sequence[str]
     task: Task
     classes: int = 0
@@ -130,13 +77,15 @@ class Federation:
     # -- making one ---------------------------------------------------------------------------------------------
 
     @classmethod
-    def from_pool(cls, pool: Pool, clients: int, split: str, *, validation: float = 0.1, seed: int = 0) -> Federation:
+    def from_pool(
+        cls, pool: PooledDataset, clients: int, split: str, *, validation: float = 0.1, seed: int = 0
+    ) -> Federation:
         """Splits a pool (see :mod:`hierfl.data.datasets.registry`) among J clients.
 
         Args:
             pool: the data set.
             clients: J; for ``split="natural"`` the number the data say, or 0.
-            split: a name of :data:`hierfl.data.partition.split_pool.SPLITS` with its parameter, such as "label-skew:5".
+            split: a name of :data:`hierfl.data.partition.registry.SPLITS` with its parameter, such as "label-skew:5".
             validation: fraction of each class that is held out where a client has at least ten of it.
             seed: of the split and of what is held out.
 
@@ -152,20 +101,17 @@ class Federation:
             train=[torch.as_tensor(i) for i in train],
             validation=[torch.as_tensor(i) for i in held],
             test=[torch.as_tensor(i) for i in parts.test],
-            everyone=torch.as_tensor(np.unique(np.concatenate(parts.test))),
+            global_test=torch.as_tensor(np.unique(np.concatenate(parts.test))),
             ids=parts.ids,
             task=pool.task,
             classes=pool.classes,
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
             about={
-                "data": pool.name,
-                "split": split,
-                "redraws": parts.redraws,
-                "data_digest": pool.digest(),
+                "data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
                 "origin": pool.origin,
             },
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_arrays(
@@ -201,52 +147,23 @@ class Federation:
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
-        from .datasets.registry import natural_pool
-
         pool = natural_pool(
-            np.asarray(x),
-            np.asarray(y),
-            client,
-            x_test,
-            y_test,
-            client_test,
-            test,
-            seed,
-            task,
-            name,
-            standardise,
+            np.asarray(x), np.asarray(y), client, x_test, y_test, client_test, test, seed, task, name, standardise
         )
         return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
 
     @classmethod
     def from_npz(
-        cls,
-        path: str | Path,
-        *,
-        clients: int = 0,
-        split: str = "natural",
-        validation: float = 0.1,
-        seed: int = 0,
+        cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0
     ) -> Federation:
-        """A federation from an ``.npz`` file; see :func:`hierfl.data.datasets.registry.load_npz` for the arrays it must hold."""
-        from .datasets.registry import load_npz
-
+        """A federation from an ``.npz`` file; see :func:`hierfl.data.npz.load_npz` for the arrays it must hold."""
         return cls.from_pool(load_npz(Path(path)), clients, split, validation=validation, seed=seed)
 
     @classmethod
     def from_frame(
-        cls,
-        df: pd.DataFrame,
-        *,
-        client: str,
-        y: str,
-        x: Sequence[str],
-        test: float = 0.2,
-        validation: float = 0.0,
-        seed: int = 0,
-        task: Task | None = None,
-        standardise: bool = False,
-    ) -> Federation:
+        cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
+        seed: int = 0, task: Task | None = None, standardise: bool = False,
+    ) -> Federation:  # fmt: skip
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
         Inputs are taken as they are (a statistician's coefficients keep their units) unless ``standardise`` is said;
@@ -261,8 +178,6 @@ class Federation:
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
-        from .datasets.registry import frame_arrays
-
         inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
         made = cls.from_arrays(
             inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
@@ -359,7 +274,7 @@ class Federation:
             train=[move(i) for i in self.train],
             validation=[move(i) for i in self.validation],
             test=[move(i) for i in self.test],
-            everyone=self.everyone.to(device),
+            global_test=self.global_test.to(device),
             mean=None if self.mean is None else self.mean.to(device),
             std=None if self.std is None else self.std.to(device),
             dtype=dtype,
@@ -382,134 +297,3 @@ class Federation:
             h.update(str(tuple(t.shape)).encode())
             h.update(t.detach().cpu().contiguous().numpy().tobytes())
         return h.hexdigest()
-
-
-class Deferred(Tensor):
-    """A tensor that is made when something is done with it: shape, type and device are known before.
-
-    Inputs of which only a network's kept features are wanted are never gathered.
-    """
-
-    make: Callable[[], Tensor]
-    made: Tensor | None
-
-    @staticmethod
-    def of(make: Callable[[], Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
-        """What ``make`` will give, of this shape, and ``like``'s type and device."""
-        found: Deferred = Tensor._make_wrapper_subclass(Deferred, shape, dtype=like.dtype, device=like.device)
-        found.make, found.made = make, None
-        return found
-
-    @property
-    def whole(self) -> Tensor:
-        """It, made once."""
-        if self.made is None:
-            self.made = self.make()
-        return self.made
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Any operation is one on what has been made."""
-        args, kwargs = tree_map_only(Deferred, lambda t: t.whole, (args, kwargs or {}))
-        return func(*args, **kwargs)
-
-
-class Examples:
-    """The training data of some clients, standardised once for a whole local phase.
-
-    They lie as buckets need them, padding included, so that a bucket's batch is a view.
-
-    Args:
-        federation: whose clients.
-        clients: which, largest first.
-    """
-
-    def __init__(self, federation: Federation, clients: Sequence[int]) -> None:
-        self.federation, self.clients = federation, list(clients)
-        self._first: dict[int, int] = {}  # where a client's row begins
-        index, self._buckets, place = [], {}, 0
-        for first, last in buckets([len(federation.train[j]) for j in self.clients]):
-            rows = self.clients[first:last]
-            padded, mask = pad([federation.train[j] for j in rows])
-            self._buckets[tuple(rows)] = (place, padded.shape, mask)
-            self._first |= {j: place + row * padded.shape[1] for row, j in enumerate(rows)}
-            index.append(padded.flatten())
-            place += padded.numel()
-        self._index = torch.cat(index) if index else torch.zeros(0, dtype=torch.long, device=federation.device)
-
-    @cached_property
-    def data(self) -> tuple[Tensor, Tensor]:
-        """Inputs (rows after rows, *event) and targets."""
-        return self.federation.examples(self._index)
-
-    @property
-    def size(self) -> int:
-        """N, how many places there are, padding included."""
-        return len(self._index)
-
-    def first(self, clients: Sequence[int]) -> Tensor:
-        """Where each client's own examples begin, (S, 1)."""
-        return torch.tensor([self._first[j] for j in clients], device=self.federation.device)[:, None]
-
-    def at(self, places: Tensor, defer: bool = False) -> tuple[Tensor, Tensor]:
-        """Inputs and targets at these places (S, n) of :attr:`data`; inputs when they are used, where deferred."""
-
-        def taken(part: Tensor) -> Tensor:
-            return part.index_select(0, places.flatten()).unflatten(0, places.shape)
-
-        x, y = self.data
-        if not defer:
-            return taken(x), taken(y)
-        return Deferred.of(lambda: taken(x), (*places.shape, *x.shape[1:]), x), taken(y)
-
-    def batch(self, clients: Sequence[int]) -> Batch:
-        """All examples of these clients, padded to the longest; not to be changed in place."""
-        sizes = torch.tensor([len(self.federation.train[j]) for j in clients], device=self.federation.device)
-        n = sizes.to(self.federation.dtype)
-        if tuple(clients) in self._buckets:
-            place, shape, mask = self._buckets[tuple(clients)]
-            x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)
-            return Batch(x, y, mask, n)
-        places, mask = pad([torch.arange(k, device=self.federation.device) for k in sizes.tolist()])
-        return Batch(*self.at(self.first(clients) + places), mask, n)
-
-
-#: examples (padding included) that cost about as much as one more pass through a model: decides about buckets
-PASS = 512
-
-
-def buckets(sizes: Sequence[int], most: float = float("inf")) -> Iterator[tuple[int, int]]:
-    """Cuts rows, largest first, so that little is padded: a new bucket where padding would cost more than a pass.
-
-    Args:
-        sizes: of the rows, descending.
-        most: examples, padding included, that a bucket of several rows holds.
-    """
-    first = total = 0
-    for row, n in enumerate(sizes):
-        total += n
-        padded = sizes[first] * (row + 1 - first)
-        if row > first and (padded - total > PASS + total // 4 or padded > most):
-            yield first, row
-            first, total = row, n
-    if len(sizes):
-        yield first, len(sizes)
-
-
-def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Ragged index sets as one (S, n) tensor and its mask (None where nothing is padded); n is at least 1.
-
-    A row is padded with its own first index: what is masked is still computed, and nobody else's data belong there.
-    """
-    lengths = [len(i) for i in index]
-    width = max(1, *lengths) if lengths else 1
-    if min(lengths) == width:
-        return torch.stack(list(index)), None
-    padded = torch.nn.utils.rnn.pad_sequence(list(index), batch_first=True)
-    if padded.shape[1] < width:
-        padded = padded.new_zeros((len(index), width))
-    counts = torch.tensor(lengths, device=padded.device)
-    mask = torch.arange(width, device=padded.device) < counts[:, None]
-    return torch.where(mask, padded, padded[:, :1]), mask

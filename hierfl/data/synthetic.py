@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .datasets.registry import Pool, natural_pool
+from .arrays import natural_pool
 from .federation import Federation
+from .pool import PooledDataset
 
 #: standard deviation of the response: the paper writes N(., 0.1), which is a variance; its notebook takes 0.1 as this
 NOISE = {"paper": 0.1**0.5, "notebook": 0.1}
@@ -41,7 +42,7 @@ def synthetic(seed: int = 0, **how: Any) -> tuple[Federation, Truth]:
 def synthetic_pool(
     seed: int = 0, *, clients: int = 100, d: int = 2, k: int = 20, small: float = 0.9, sizes: tuple[int, int] = (5, 10),
     test: int = 20, reading: Literal["paper", "notebook"] = "paper",
-) -> tuple[Pool, Truth]:  # fmt: skip
+) -> tuple[PooledDataset, Truth]:  # fmt: skip
     """The data, and what they were made from.
 
     Args:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from . import registry
+from .registry import client_metrics
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: metrics that should be large; of the others less is better, but for coverage90, which should be 0.9
-LARGE = ("accuracy",)
-NOMINAL = {"coverage90": 0.9}
-METRICS = ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
+#: names of the metrics of which a client has a gain
+METRICS = client_metrics()
 
 
 class Estimate(NamedTuple):
@@ -52,9 +52,10 @@ def gains(one: pd.DataFrame, two: pd.DataFrame, columns: dict[str, tuple[str, st
     found = both[keys].copy()
     for metric, (first, second) in columns.items():
         a, b = (both[f"{name}_{k}" if f"{name}_{k}" in both else name] for k, name in ((1, first), (2, second)))
-        if metric in NOMINAL:
-            a, b = -(a - NOMINAL[metric]).abs(), -(b - NOMINAL[metric]).abs()
-        found[metric] = a - b if metric in LARGE or metric in NOMINAL else b - a
+        how = registry.METRICS[metric]
+        if how.nominal is not None:
+            a, b = -(a - how.nominal).abs(), -(b - how.nominal).abs()
+        found[metric] = b - a if how.better == "lower" else a - b
     return found[found["n_test"] > 0].reset_index(drop=True)
 
 

@@ -13,13 +13,9 @@ import pickletools
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from .safe_files import read_bytes, reading
 
 #: names that may occur, and the words that they become
 _WORDS = {
@@ -39,7 +35,7 @@ class _Word:
 
 
 @dataclass
-class _Unset:
+class Unset:
     """What numpy makes before its state is said: a dtype of this code, or an array that ``value`` will be."""
 
     kind: str
@@ -56,7 +52,7 @@ _STRINGS = ("BINSTRING", "SHORT_BINSTRING")
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
-class _Machine:
+class Machine:
     """Stack, memo and the instructions. Anything unexpected raises ValueError, or what Python raises by itself.
 
     Args:
@@ -80,7 +76,7 @@ class _Machine:
             "BINPUT": self._memoize, "LONG_BINPUT": self._memoize,
             "BINGET": self._recall, "LONG_BINGET": self._recall,
             "GLOBAL": lambda said: self.stack.append(_word(said)),
-            "STACK_GLOBAL": lambda _: self.stack.append(_word(" ".join(map(_text, self._pop(2))))),
+            "STACK_GLOBAL": lambda _: self.stack.append(_word(" ".join(map(text_of, self._pop(2))))),
             "REDUCE": lambda _: self._reduce(*self._pop(2)),
             "BUILD": lambda _: self._build(*self._pop(1)),
         }  # fmt: skip
@@ -136,7 +132,7 @@ class _Machine:
         if not isinstance(self.stack[-1], dict) or len(pairs) % 2:
             raise ValueError("an entry is set in what is no dictionary")
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
-            self.stack[-1][_text(key)] = value
+            self.stack[-1][text_of(key)] = value
 
     def _reduce(self, what: Any, arguments: Any) -> None:
         name = what.name if isinstance(what, _Word) else ""
@@ -147,30 +143,30 @@ class _Machine:
                 raise ValueError("bytes are written in an unknown way, or too many")
             self.stack.append(text.encode("latin-1"))
         elif name == "dtype":
-            self.stack.append(_Unset("dtype", _dtype(arguments[0])))
+            self.stack.append(Unset("dtype", _dtype(arguments[0])))
         elif name == "reconstruct" and arguments[0] == _Word("ndarray"):
-            self.stack.append(_Unset("array"))
+            self.stack.append(Unset("array"))
         elif name == "frombuffer":
             raw, dtype, shape, order = arguments
-            self.stack.append(_Unset("array", _array(raw, dtype, shape, order == "F")))
+            self.stack.append(Unset("array", _array(raw, dtype, shape, order == "F")))
         else:
             raise ValueError("something else than an array is made")
 
     def _build(self, state: Any) -> None:
         target = self.stack[-1]
-        if not isinstance(target, _Unset):
+        if not isinstance(target, Unset):
             raise ValueError("state is given to what has none")
         if target.kind == "dtype":
             _, byte_order, *others = state
-            if _text(byte_order) not in ("|", "<", ">", "=") or any(value is not None for value in others[:3]):
+            if text_of(byte_order) not in ("|", "<", ">", "=") or any(value is not None for value in others[:3]):
                 raise ValueError("an array holds something else than numbers")
-            target.value = target.value.newbyteorder(_text(byte_order))
+            target.value = target.value.newbyteorder(text_of(byte_order))
         else:
             _, shape, dtype, fortran, raw = state
             target.value = _array(raw, dtype, shape, bool(fortran))
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
     """A string of Python 2 or 3; refuses anything else."""
     if not isinstance(value, (str, bytes)):
         raise ValueError("a name is no text")
@@ -184,7 +180,7 @@ def _word(said: str) -> _Word:
 
 
 def _dtype(said: Any) -> np.dtype:
-    code = _text(said)
+    code = text_of(said)
     if not re.fullmatch(r"[iu][1248]", code):
         raise ValueError("an array holds something else than whole numbers")
     return np.dtype(code)
@@ -192,58 +188,10 @@ def _dtype(said: Any) -> np.dtype:
 
 def _array(raw: Any, dtype: Any, shape: Any, fortran: bool) -> np.ndarray:
     """The array of these bytes; shares them."""
-    if not (isinstance(dtype, _Unset) and dtype.kind == "dtype" and isinstance(raw, bytes)):
+    if not (isinstance(dtype, Unset) and dtype.kind == "dtype" and isinstance(raw, bytes)):
         raise ValueError("an array is not made of bytes")
     if not all(type(length) is int and length >= 0 for length in shape):
         raise ValueError("an array has no shape")
     if math.prod(shape) * dtype.value.itemsize != len(raw):
         raise ValueError(f"shape {shape[:8]} of {dtype.value} is declared, {len(raw)} bytes are there")
     return np.frombuffer(raw, dtype.value).reshape(shape, order="F" if fortran else "C")
-
-
-def read_pickled(path: Path | str) -> dict[str, Any]:
-    """The dictionary in one of CIFAR's files: arrays of whole numbers, lists, text (or bytes, as Python 2 wrote it).
-
-    Raises:
-        UserError: for anything that is not that.
-    """
-    data = read_bytes(path, "one of CIFAR's files")
-    with reading(path, "file of CIFAR's"):
-        value = _Machine(budget=2 * len(data) + 1024).run(pickletools.genops(BytesIO(data)))
-        if not isinstance(value, dict):
-            raise ValueError("it holds no dictionary")
-        return value
-
-
-def read_batch(path: Path | str, labels: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 3, 32, 32) uint8 and labels (N,) int64 of a batch.
-
-    Args:
-        path: the file.
-        labels: what it calls them.
-
-    Raises:
-        UserError: for what is no such file.
-    """
-    found = read_pickled(path)
-    with reading(path, "batch of CIFAR's"):
-        data, y = found["data"], found[labels]
-        x = data.value if isinstance(data, _Unset) else None
-        if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3 * 32 * 32:
-            raise ValueError("its data are not rows of 3 x 32 x 32 bytes")
-        if not isinstance(y, list) or len(y) != len(x) or not all(type(label) is int for label in y):
-            raise ValueError(f"its {labels} are not a list of as many whole numbers")
-        return x.reshape(-1, 3, 32, 32), np.array(y, dtype=np.int64)
-
-
-def read_names(path: Path | str, key: str) -> list[str]:
-    """The names of the classes, from the file that goes with the batches.
-
-    Raises:
-        UserError: for what is no such file.
-    """
-    found = read_pickled(path)
-    with reading(path, "file of CIFAR's names"):
-        if not isinstance(found[key], list):
-            raise ValueError("its names are no list")
-        return [_text(name) for name in found[key]]

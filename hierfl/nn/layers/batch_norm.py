@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 
+from .registry import LAYERS, LayerKind
+
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 Norm = nn.BatchNorm1d | nn.BatchNorm2d
 #: what batch norm remembers of its batches; values like weights, but never trained
@@ -119,3 +121,19 @@ def running_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm) -> Tensor:
     mean, variance = (_per_channel(own[k], x) for k in STATISTICS)
     y = (x - mean) * (variance + layer.eps).rsqrt()
     return y if "weight" not in own else y * _per_channel(own["weight"], x) + _per_channel(own["bias"], x)
+
+
+def _apply(layer: Norm, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    return running_norm(x, own, layer)
+
+
+def _alone(layer: Norm, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    return standing_norm(x, own, layer)
+
+
+def _known(layer: Norm) -> bool:
+    return bool(layer.track_running_stats) and layer.momentum is not None
+
+
+LAYERS[nn.BatchNorm1d] = LayerKind(_apply, _alone, _known)
+LAYERS[nn.BatchNorm2d] = LayerKind(_apply, _alone, _known, sees_pictures=True)

@@ -1,18 +1,15 @@
-"""Layers whose weights are shared or belong to clients: linear ones and convolutions."""
+"""Linear layers whose weights are shared or belong to clients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, linear
+from torch.nn.functional import linear
 
-
-def by_example(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Applies to (S, n, *event) what takes (S n, *event)."""
-    return function(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+from .registry import LAYERS, LayerKind
 
 
 def client_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -80,28 +77,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _Product.apply(x, weight, bias)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d, clients: int = 1) -> Tensor:
-    """The layer's convolution with other weights, of several clients side by side."""
-    return conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, clients * layer.groups)
+def _apply(layer: nn.Linear, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    return client_linear(x, own["weight"], own.get("bias"))
 
 
-def client_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Conv2d) -> Tensor:
-    """A convolution whose weights are shared or belong to clients.
-
-    Args:
-        x: (S, n, channels, height, width).
-        weight: (out, in, h, w) or (S, 1, out, in, h, w).
-        bias: (out,), (S, 1, out) or None.
-        layer: says stride, padding, dilation and groups.
-
-    Returns:
-        (S, n, out, height, width).
-    """
-    if weight.dim() == 4:
-        y = by_example(lambda xs: convolve(xs, weight, None, layer), x)
-    else:
-        rows = x.shape[0]
-        side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S channels, ...): a group of channels for each client
-        y = convolve(side_by_side, weight.flatten(0, 2), None, layer, rows)
-        y = y.unflatten(1, (rows, -1)).transpose(0, 1)
-    return y if bias is None else y + bias[..., None, None]
+LAYERS[nn.Linear] = LayerKind(_apply, flat=True)
