@@ -509,10 +509,11 @@ def list_datasets() -> None:
     """List the data sets, the ways of splitting them, and the networks."""
     from rich.console import Console
 
-    from hierfl.data.datasets.registry import ARRAYS, DATASETS
-    from hierfl.data.partition.split_pool import SPLITS
+    from hierfl.data.datasets.registry import DATASETS
+    from hierfl.data.npz import ARRAYS
+    from hierfl.data.partition.registry import SPLITS
     from hierfl.data.tables import TABLES
-    from hierfl.nn.functional import NETWORKS
+    from hierfl.nn.networks.registry import NETWORKS
 
     console = Console(markup=False, highlight=False)
     table = _plain("data set", "what it is", "by default")

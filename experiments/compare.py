@@ -23,7 +23,7 @@ from hierfl.data.datasets.registry import defaults
 from hierfl.errors import UserError
 from hierfl.inference.method import applicable, scale_setting
 from hierfl.metrics import paired
-from hierfl.metrics.classification import MANY
+from hierfl.metrics.registry import MIN_TEST_EXAMPLES
 
 from . import folder as folders
 from . import page
@@ -339,7 +339,7 @@ def compared(runs: Sequence[Path], want_loo: bool | None = None) -> Comparison:
     crossing, gains = crossed(variants[0]), pairs(variants)
     if gains.empty:
         raise UserError("no client has test data to be compared on (of tables: hierfl run --test 0.2)")
-    scarce = [m for m in NEEDS_MANY if m in gains and gains["n_test"].median() < MANY]
+    scarce = [m for m in NEEDS_MANY if m in gains and gains["n_test"].median() < MIN_TEST_EXAMPLES]
     gains = gains.drop(columns=scarce)
     seeds = sorted(set.intersection(*(set(v.runs) for v in variants)))
     reasons = (
@@ -474,7 +474,7 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
 
     Methods local and fedavg; {metric: a picture, function of an axis} of the first seed that all three have.
     """
-    from hierfl.plots.comparison import three_ways
+    from hierfl.plots.gains import three_ways
 
     by_method = {v.setting["run"]["method"]: v for v in reversed(found.variants)}
     first, three = found.variants[0], [by_method.get("local"), by_method.get("fedavg")]
@@ -498,8 +498,9 @@ def path_from(folder: Path, run: Path) -> str:
 
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
-    from hierfl.plots.comparison import gain_by_size, gain_intervals
-    from hierfl.plots.style import column_by_size, confidence_by_deviation, save_all
+    from hierfl.plots.clients import column_by_size, confidence_by_deviation
+    from hierfl.plots.gains import gain_by_size, gain_intervals
+    from hierfl.plots.saving import save_all
 
     folder.mkdir(parents=True, exist_ok=True)
     record = {

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.data.readers.safe_files import read_bytes
+from hierfl.data.readers.contents import read_bytes
 from hierfl.errors import UserError
 from hierfl.files import write_whole
 

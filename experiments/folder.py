@@ -20,8 +20,9 @@ import numpy as np
 import tomli_w
 
 from hierfl.errors import NotFinite, UserError
-from hierfl.files import PART, is_leftover, locked, make_folder, sync_folder, write_whole
-from hierfl.metrics.classification import ood_auroc
+from hierfl.file_lock import locked
+from hierfl.files import PART_SUFFIX, is_leftover, make_folder, sync_folder, write_whole
+from hierfl.metrics.ood import ood_auroc
 from hierfl.schema import AnyOf, Number, Schema, check, read_json, read_toml
 
 from .csv_files import read_frame, write_frame, write_rows
@@ -422,7 +423,8 @@ def write_results(
         observed: whether posterior.nc holds the training data's responses.
     """
     from hierfl.arviz_io import write
-    from hierfl.plots.style import panels, save_all
+    from hierfl.plots.run import panels
+    from hierfl.plots.saving import save_all
 
     clients, federation = run.clients, run.fitted.federation
     try:

@@ -21,8 +21,9 @@ from torch.nn.functional import cross_entropy, pad, softplus
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from hierfl.data.federation import Federation, buckets
-from hierfl.data.federation import pad as pad_indices
+from hierfl.data.federation import Federation
+from hierfl.data.padding import buckets
+from hierfl.data.padding import pad as pad_indices
 from hierfl.inference.method import Method, State
 from hierfl.inference.minibatches import spans
 from hierfl.inference.svi import shrunk

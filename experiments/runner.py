@@ -14,10 +14,10 @@ import torch
 
 from hierfl.data import tables
 from hierfl.data.datasets import registry
-from hierfl.data.datasets.registry import ARRAYS
 from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.npz import ARRAYS
 from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.errors import UserError
 from hierfl.files import user_path
@@ -25,7 +25,8 @@ from hierfl.inference.method import applicable, make_settings
 from hierfl.inference.options import MAX_MESSAGE_RATIO, Options
 from hierfl.inference.progress import working
 from hierfl.inference.run import Fit
-from hierfl.nn.functional import Architecture, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 from hierfl.schema import read_json
 
 from . import folder as folders
@@ -363,8 +364,9 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
         UserError: where R-hat was asked for, and there are not several chains.
     """
     from hierfl.arviz_io import read
-    from hierfl.plots.posterior import mixing, panels
-    from hierfl.plots.style import save_all
+    from hierfl.plots.posterior import panels
+    from hierfl.plots.posterior_numbers import mixing
+    from hierfl.plots.saving import save_all
 
     path = folder / "posterior.nc"
     if not path.is_file():
@@ -387,7 +389,8 @@ def draw_features(
         UserError: for a method's file that has changed, data that are not there, or too few of them.
     """
     from hierfl.inference.predict import features
-    from hierfl.plots.style import embedding, feature_map, save_all
+    from hierfl.plots.features import embedding, feature_map
+    from hierfl.plots.saving import save_all
 
     _elsewhere(config["run"], place)
     ready, name = _restored(folder, config, progress, trust_code)

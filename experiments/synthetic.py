@@ -30,7 +30,7 @@ from hierfl.inference import Method, fit
 from hierfl.inference.progress import Bar
 from hierfl.inference.result import Run
 from hierfl.models import FedAvg, FedPop, FedRep
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 from .csv_files import write_frame
 from .folder import versions, write_text

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from hierfl.data.arrays import make_pool
 from hierfl.data.datasets import registry
-from hierfl.data.datasets.registry import Pool, make_pool
 from hierfl.data.federation import Federation
+from hierfl.data.pool import PooledDataset
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run import Fit
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 from . import folder as folders
 from .launch import launch
@@ -43,7 +44,7 @@ GIVEN = (20, 100, 500)
 STEPS = 300
 
 
-def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
+def without(pool: PooledDataset, domain: str) -> tuple[PooledDataset, dict[str, np.ndarray]]:
     """A pool without one of its domains, standardised by what is left, and that domain's arrays.
 
     Raises:
@@ -63,7 +64,13 @@ def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
 
 
 def serve(
-    name: str, pool: Pool, new: dict[str, np.ndarray], seed: int, given: Sequence[int], steps: int, said: dict[str, Any]
+    name: str,
+    pool: PooledDataset,
+    new: dict[str, np.ndarray],
+    seed: int,
+    given: Sequence[int],
+    steps: int,
+    said: dict[str, Any],
 ) -> dict[str, float]:
     """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
     method, settings = settings_of(name, said["settings"])

@@ -16,8 +16,8 @@ from torch.distributions import Independent
 
 from hierfl.arviz_io import to_inference_data
 from hierfl.errors import NotFinite
-from hierfl.ppl.empirical_draws import Draws
-from hierfl.ppl.plates import Site
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.restrict import Site
 
 from .elbo import guide_latents
 from .langevin import STATS, Langevin, stats_of
@@ -156,7 +156,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     if personal.keys() == latents.keys() and personal and not any(_point(site.fn) for site in personal.values()):
         p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())
         stats["lp"] = p.squeeze(-1) + density.sum(-1)
-        if not any(isinstance(site.fn, Draws) for site in personal.values()):
+        if not any(isinstance(site.fn, EmpiricalDraws) for site in personal.values()):
             stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
     groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(3) for k, v in stats.items()}
     groups["sample_stats"] |= chain_stats(fitted, rows, draws, dtype)
@@ -174,7 +174,7 @@ def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dt
     if not held:
         return {}
     chains, _ = chains_of(fitted)
-    some = Draws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
+    some = EmpiricalDraws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
     told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     told["diverging"] = told["diverging"] > 0
     if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.posterior()):
@@ -210,7 +210,7 @@ def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> f
 def chains_of(fitted: Fitted) -> tuple[int, int]:
     """How many chains the guide holds, and how many draws in all: 1 and 0 where it is not made of draws."""
     latents = guide_sites(fitted)
-    held = {site.fn.draws.shape[2:4] if isinstance(site.fn, Draws) else None for site in latents.values()}
+    held = {site.fn.draws.shape[2:4] if isinstance(site.fn, EmpiricalDraws) else None for site in latents.values()}
     if len(held) != 1 or None in held:
         return 1, 0
     personal = next(site.fn for site in latents.values())

@@ -22,11 +22,16 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution, kl_divergence
 
-from hierfl.data.federation import Batch, Federation, buckets, pad
+from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
+from hierfl.data.padding import buckets, pad
 from hierfl.errors import UserError, unknown
 from hierfl.nn.layers.batch_norm import Norms, is_statistic
-from hierfl.ppl.plates import FrozenFeatures, Restrict, Site, draw_with
-from hierfl.rng import ClientNoise, Noise
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.guide_draws import draw_with
+from hierfl.ppl.restrict import Restrict, Site
+from hierfl.ppl.sigma_points import Noise
+from hierfl.rng import ClientNoise
 
 from .method import Local, Method, State, visible
 

@@ -30,9 +30,12 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
-from hierfl.data.federation import Batch, buckets
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError, unknown
-from hierfl.ppl.plates import FrozenFeatures, Restrict, draw_with
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.guide_draws import draw_with
+from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise
 
 from .elbo import log_joint

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from hierfl.data.federation import Batch, Examples, Federation
+from hierfl.data.batch import Batch
+from hierfl.data.chunk_data import ChunkData
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError, unknown
-from hierfl.nn.functional import BROADCAST, Architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import BROADCAST_PREFIX
 from hierfl.rng import ClientNoise, generator
 
 from .forms import Form, values_form
@@ -113,7 +116,7 @@ class Method:
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
-    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.nn.functional.architecture`
+    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
@@ -344,11 +347,11 @@ class Local:
     seed: int
     shared: State
     rows: State
-    examples: Examples = field(default=None, repr=False)  # type: ignore[assignment]
+    examples: ChunkData = field(default=None, repr=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.examples is None:
-            object.__setattr__(self, "examples", Examples(self.federation, self.clients))
+            object.__setattr__(self, "examples", ChunkData(self.federation, self.clients))
 
     @property
     def values(self) -> State:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hierfl.data.federation import Batch, buckets
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.nn.functional import Network
-from hierfl.ppl.plates import FrozenFeatures
+from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.rng import ClientNoise, permutation
 
 from .method import Local

@@ -18,18 +18,19 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, MultivariateNormal, Normal, Poisson
 
-from hierfl.data.federation import Batch, Federation
+from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.metrics.classification import (
-    calibration_error,
-    classification_rows,
-    over_clients,
-    predictive_entropy,
-    regression_rows,
-)
+from hierfl.metrics.classification import calibration_error, classification_rows
+from hierfl.metrics.ood import predictive_entropy
+from hierfl.metrics.pooling import over_clients
+from hierfl.metrics.regression import regression_rows
 from hierfl.nn.likelihoods import Softmax
-from hierfl.ppl.plates import FrozenFeatures, Restrict, Site
-from hierfl.rng import ClientNoise, SigmaPoints, key, reparametrise
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.reparametrise import reparametrise
+from hierfl.ppl.restrict import Restrict, Site
+from hierfl.ppl.sigma_points import SigmaPoints
+from hierfl.rng import ClientNoise, key
 
 from .elbo import guide_latents, model_sites
 from .method import Local, Method, State, visible

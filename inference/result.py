@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 
 from .draws import inference_data

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.metrics.classification import over_clients
+from hierfl.metrics.pooling import over_clients
 from hierfl.schema import AnyOf, Number, Schema, check
 
 from . import checkpoint as checkpoints

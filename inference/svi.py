@@ -13,10 +13,12 @@ import pyro
 import torch
 from torch import Tensor
 
-from hierfl.data.federation import Batch, buckets
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError, unknown
 from hierfl.nn.layers.batch_norm import Norms, is_statistic
-from hierfl.ppl.plates import FrozenFeatures, Site
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.restrict import Site
 from hierfl.rng import ClientNoise
 
 from .directions import Direction

@@ -28,14 +28,15 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 from torch.optim.lr_scheduler import ExponentialLR
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.compression import Compressed, Compressor, Quantise, Sparsify
 from hierfl.inference.exchange import Gradient, SampleWeighted
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, adam, sgd
-from hierfl.ppl.empirical_draws import Draws, Energy
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.energy import Energy
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 #: log sigma is projected above this: a population without any spread is one pooled model
@@ -168,11 +169,11 @@ class FedPop(Method):
                 sample("y", net.likelihood(net.head(z, net.base(batch.x))), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
-        q = Draws(param("z_draws"), 1) if self.sampled else Delta(param("z_point")).to_event(1)
+        q = EmpiricalDraws(param("z_draws"), 1) if self.sampled else Delta(param("z_point")).to_event(1)
         with clients(batch):
             sample("z", q)
             if self.second_chain:
-                sample("z_new", Draws(param("z_new_draws"), 1))
+                sample("z_new", EmpiricalDraws(param("z_new_draws"), 1))
 
     @property
     def energy_names(self) -> tuple[str, ...]:

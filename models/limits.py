@@ -20,12 +20,12 @@ from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, running_statistics, sgd
-from hierfl.nn.functional import Architecture
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 

@@ -27,17 +27,19 @@ import torch
 from pyro.distributions import Bernoulli, MultivariateNormal, Normal, Poisson
 from torch import Tensor
 
-from hierfl.data.federation import Batch, buckets
-from hierfl.data.formula.from_formula import INTERCEPT, Design
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import INTERCEPT, Design
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.inference.elbo import elbo, log_joint
 from hierfl.inference.exchange import Scoring
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
-from hierfl.nn.functional import Architecture
-from hierfl.ppl.empirical_draws import Draws
-from hierfl.ppl.plates import Restrict, clients, data, param, sample
-from hierfl.rng import SigmaPoints
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.plates import clients, data, param, sample
+from hierfl.ppl.restrict import Restrict
+from hierfl.ppl.sigma_points import SigmaPoints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,7 +170,10 @@ class MixedEffects(Method):
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet, where the exact posterior is known
         seen = draws.shape[-2] > 0
         with clients(batch):
-            sample("b", Draws(draws, 1) if seen else MultivariateNormal(param("b_mean"), scale_tril=param("b_root")))
+            sample(
+                "b",
+                EmpiricalDraws(draws, 1) if seen else MultivariateNormal(param("b_mean"), scale_tril=param("b_root")),
+            )
 
     def local(self) -> list[LocalStep]:
         s = self.settings

@@ -23,13 +23,13 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.directions import AfterOneStep, Corrected
 from hierfl.inference.exchange import Increment, Mean, SampleWeighted, Slots
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, Likeliest, sgd
-from hierfl.nn.functional import Architecture
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from .whole import Whole, penalty

@@ -24,13 +24,14 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.exchange import SampleWeighted
 from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.predict import Fitted
 from hierfl.inference.svi import SVI, running_statistics, sgd
-from hierfl.nn.functional import BROADCAST, Architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import BROADCAST_PREFIX
 from hierfl.ppl.plates import clients, data, flat, param, sample, scale
 
 

@@ -19,7 +19,7 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.exchange import RHO_FLOOR, ConfidenceWeighted, SampleWeighted, closed_form_rho
 from hierfl.inference.method import ClosedForm, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd

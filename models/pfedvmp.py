@@ -27,13 +27,14 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
-from hierfl.data.federation import Batch, buckets
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.inference.exchange import GaussianProduct, SampleWeighted, Total
 from hierfl.inference.gaussians import Gaussian, Kind, packed_size, sample_factor
 from hierfl.inference.method import Local, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, sgd
-from hierfl.nn.functional import Architecture
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
 #: torch's own for a matrix of 512 x 512 numbers in single precision

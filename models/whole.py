@@ -31,14 +31,14 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.exchange import GibbsDraw, Mean, RunningMean, SampleWeighted
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import ClosedForm, Local, LocalStep, Method, Rule, Start, State, setting
 from hierfl.inference.svi import SVI, Block, sgd
-from hierfl.nn.functional import Architecture
-from hierfl.ppl.empirical_draws import Draws
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, data, flat, param, sample, scale
 from hierfl.rng import uniform
 
@@ -334,7 +334,7 @@ class DGLMC(Whole):
         return Normal(sample("w", flat(self.network.d)), self.settings.rho).to_event(1)
 
     def posterior_of(self) -> Any:
-        return Draws(param("w_j_draws"), 1)
+        return EmpiricalDraws(param("w_j_draws"), 1)
 
     def local(self) -> list[LocalStep]:
         s = self.settings

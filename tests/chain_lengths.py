@@ -20,7 +20,7 @@ from hierfl import Federation
 from hierfl.arviz_io import import_arviz
 from hierfl.inference import fit
 from hierfl.models import FedPop
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 CLIENTS, ROWS, FEATURES, NOISE, SIGMA = 20, 8, 2, 0.5, 0.5
 WAYS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from hierfl.arviz_io import import_arviz, loo
 from hierfl.inference import fit
 from hierfl.metrics import paired
 from hierfl.models import PFedVEM
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 
 def coverage(seeds: int, clients: int = 20, times: int = 1000, between: float = 1.0, crossed: bool = False) -> float:

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy
 from hierfl import Federation
 from hierfl.inference.result import Run
 from hierfl.models import APFL, IFCA, Ditto, FedAvgFT, FedBN, FedPer, PerFedAvg
-from hierfl.nn.functional import Architecture, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 from hierfl.rng import permutation
 
 COMMON = {"epochs": 2, "lr": 0.05, "batch": 4}

@@ -15,7 +15,9 @@ from hierfl.inference import fit
 from hierfl.inference.method import Local, Start
 from hierfl.inference.minibatches import plan
 from hierfl.models import FedAvg, FedPop
-from hierfl.nn.functional import Architecture, LinearHead, Network
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
 from hierfl.nn.layers.batch_norm import Norms, is_statistic
 from hierfl.rng import generator
 

@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.elbo import elbo, log_joint
 from hierfl.inference.exchange import GibbsDraw, RunningMean
 from hierfl.inference.method import Exchange
@@ -22,7 +22,7 @@ from hierfl.models import (
     DGLMC,
     PFedBayes,
 )
-from hierfl.nn.functional import Architecture
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, sample
 
 # -- pFedBayes ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hierfl.experiments.folder import alone
 from hierfl.experiments.methods import shipped_settings
 from hierfl.inference import fit
 from hierfl.models import FedAvg, PFedV
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 SHORT = ("--rounds", 2, "--quiet")
 

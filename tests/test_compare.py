@@ -17,7 +17,7 @@ from hierfl.arviz_io import import_arviz, loo
 from hierfl.experiments import ablate, compare
 from hierfl.experiments.methods import shipped_settings
 from hierfl.metrics import paired
-from hierfl.plots.comparison import gain_by_size, gain_intervals
+from hierfl.plots.gains import gain_by_size, gain_intervals
 
 
 def frame(seeds: int, clients: int, shift: float = 0.0, seed: int = 0) -> pd.DataFrame:

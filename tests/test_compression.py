@@ -15,7 +15,7 @@ from hierfl.inference import Compressed, Gradient, Quantise, Sparsify, fit
 from hierfl.inference.compression import Compressor, message_bytes
 from hierfl.inference.svi import sgd
 from hierfl.models import PFedVEM
-from hierfl.nn.functional import Architecture
+from hierfl.nn.architecture import Architecture
 from hierfl.rng import generator
 
 COMPRESSORS = [Quantise(1), Quantise(4), Quantise(16), Quantise(100), Sparsify(0.05), Sparsify(0.3), Sparsify(1.0)]

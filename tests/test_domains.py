@@ -14,15 +14,16 @@ from scipy.io import savemat
 from test_vision import mnist_like
 
 from hierfl import Federation, UserError
-from hierfl.data.datasets import synthetic_digits
-from hierfl.data.datasets.registry import load, make_pool
+from hierfl.data.arrays import make_pool
+from hierfl.data.datasets import domains
+from hierfl.data.datasets.registry import load
 
 RNG = np.random.default_rng(0)
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(synthetic_digits, "SYNTHETIC_TRAIN", 40)
-    monkeypatch.setattr(synthetic_digits, "SYNTHETIC_TEST", 20)
+    monkeypatch.setattr(domains, "SYNTHETIC_TRAIN", 40)
+    monkeypatch.setattr(domains, "SYNTHETIC_TEST", 20)
 
 
 def test_mnist_m_is_made_as_it_was(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_mnist_m_is_made_as_it_was(tmp_path: Path) -> None:
     assert (pool.y_train == arrays["y_train"]).all()
     photograph = RNG.integers(0, 256, (28, 40, 3), dtype=np.uint8)
     digits = np.stack([np.zeros((1, 28, 28), np.uint8), np.full((1, 28, 28), 255, np.uint8)])
-    black, white = synthetic_digits.blended(digits, [photograph], np.random.default_rng(1))
+    black, white = domains.blended(digits, [photograph], np.random.default_rng(1))
     windows = [np.moveaxis(photograph[:, left : left + 28], -1, 0) for left in range(13)]
     assert sum((black == w).all() for w in windows) == 1
     assert sum((white == 255 - w).all() for w in windows) == 1
@@ -84,9 +85,9 @@ def test_the_published_mnist_m(tmp_path: Path) -> None:
 
 
 def test_rendered_digits_are_a_function_of_the_seed() -> None:
-    x, y = synthetic_digits.rendered(60, 3)
-    again, _ = synthetic_digits.rendered(60, 3)
-    other, _ = synthetic_digits.rendered(60, 4)
+    x, y = domains.rendered(60, 3)
+    again, _ = domains.rendered(60, 3)
+    other, _ = domains.rendered(60, 4)
     assert (x == again).all()
     assert (x != other).any()
     assert np.bincount(y).tolist() == [6] * 10
@@ -129,15 +130,15 @@ def test_svhn_and_usps(tmp_path: Path) -> None:
 
 def test_resizing() -> None:
     grey = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
-    big = synthetic_digits.resized(grey)
+    big = domains.resized(grey)
     assert big.shape == (1, 3, 28, 28)
     assert (big[:, 0] == big[:, 2]).all()
     assert abs(float(big.mean()) - 127.5) < 1
     same = RNG.integers(0, 256, (2, 1, 28, 28), dtype=np.uint8)
-    assert (synthetic_digits.resized(same)[:, 1] == same[:, 0]).all()
+    assert (domains.resized(same)[:, 1] == same[:, 0]).all()
     stripes = np.tile(np.array([0, 255], np.uint8), (1, 3, 56, 28))
     # (without antialiasing stripes stay black and white)
-    assert np.ptp(synthetic_digits.resized(stripes)[..., 3:-3].astype(int)) < 100
+    assert np.ptp(domains.resized(stripes)[..., 3:-3].astype(int)) < 100
 
 
 def test_a_federation_of_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hierfl: Call) -> None:

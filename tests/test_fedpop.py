@@ -30,7 +30,10 @@ from hierfl.inference.method import Start
 from hierfl.inference.options import Options
 from hierfl.inference.run import Fit
 from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
-from hierfl.nn.functional import Architecture, LinearHead, Network, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.networks.build import architecture
 from hierfl.rng import generator
 
 

@@ -32,7 +32,7 @@ from hierfl.inference.run import Fit
 from hierfl.inference.scores import _solve
 from hierfl.inference.server import Server, check_participation
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
-from hierfl.nn.functional import Architecture
+from hierfl.nn.architecture import Architecture
 
 CLIENTS = 10
 REGISTRY: list[tuple[Any, dict[str, Any]]] = [(getattr(models, entry.cls), {}) for entry in METHODS.values()]

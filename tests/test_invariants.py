@@ -46,8 +46,12 @@ from hierfl.models import (
     PFedVEM,
     Scaffold,
 )
-from hierfl.nn.functional import Architecture, LinearHead, Network, architecture
-from hierfl.ppl.plates import Restrict, draw_with
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.guide_draws import draw_with
+from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise, generator
 
 PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]

@@ -12,14 +12,14 @@ from conftest import slopes
 from pyro.distributions import Bernoulli, Gamma, LogNormal, Normal
 
 from hierfl import Federation, UserError
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference import Gradient, Langevin, Method, fit
 from hierfl.inference.elbo import elbo_gradient, log_joint
 from hierfl.inference.method import Local as Rows
 from hierfl.inference.method import Start, State
 from hierfl.inference.svi import adam
-from hierfl.nn.functional import architecture
-from hierfl.ppl.empirical_draws import Draws
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, data, param, sample
 from hierfl.rng import generator
 
@@ -52,7 +52,7 @@ class Slopes(Method):
     def guide(self, batch: Batch) -> None:
         w = param("w_draws")
         with clients(batch):
-            sample("w", Draws(w, 1))
+            sample("w", EmpiricalDraws(w, 1))
 
     def local(self) -> list:
         return [self.chain]
@@ -118,7 +118,7 @@ class Alone(Method):
     def guide(self, batch: Batch) -> None:
         z = param("z_draws")
         with clients(batch):
-            sample("z", Draws(z, 1))
+            sample("z", EmpiricalDraws(z, 1))
 
 
 @pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
@@ -239,7 +239,7 @@ class Votes(Method):
     def guide(self, batch: Batch) -> None:
         z = param("z_draws")
         with clients(batch):
-            sample("z", Draws(z, 1))
+            sample("z", EmpiricalDraws(z, 1))
 
 
 @pytest.mark.parametrize(("scale", "calibrated"), [(1.0, True), (1.5, False)])
@@ -283,7 +283,7 @@ class Rates(Method):
     def guide(self, batch: Batch) -> None:
         z = param("z_draws")
         with clients(batch):
-            sample("z", Draws(z))
+            sample("z", EmpiricalDraws(z))
 
 
 def test_a_constrained_latent_keeps_its_law() -> None:
@@ -367,7 +367,7 @@ def test_a_population_is_learned_by_chains(fed: Federation) -> None:
 
 def test_draws_are_read_evenly_and_have_no_density() -> None:
     kept = torch.arange(24.0).view(1, 1, 2, 6, 2)  # two chains of six
-    fn = Draws(kept, 1)
+    fn = EmpiricalDraws(kept, 1)
     assert fn.batch_shape == (1, 1)
     assert fn.event_shape == (2,)
     assert torch.equal(fn.some(4)[:, 0, 0, 0], torch.tensor([0.0, 6.0, 12.0, 18.0]))

@@ -41,8 +41,9 @@ from hierfl.models import (
     PFedMe,
     Scaffold,
 )
-from hierfl.nn.functional import Architecture, architecture
-from hierfl.ppl.plates import Restrict
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.restrict import Restrict
 from hierfl.rng import permutation
 
 # -- one vector -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hierfl import UserError
-from hierfl.data.formula.from_formula import Design, from_formula
+from hierfl.data.formula.design import Design
+from hierfl.data.formula.from_formula import from_formula
 from hierfl.inference import fit
 from hierfl.inference.exchange import Scoring, newton_step
 from hierfl.inference.method import Exchange
@@ -18,7 +19,7 @@ from hierfl.inference.method import Local as Rows
 from hierfl.inference.result import Run
 from hierfl.inference.scores import curvature
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 from hierfl.rng import generator
 
 

@@ -16,7 +16,7 @@ import torch
 from formulae import design_matrices
 
 from hierfl.convergence import rhat_and_ess
-from hierfl.data.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.data.formula.from_formula import from_formula
 from hierfl.inference import fit
 from hierfl.inference.draws import inference_data
@@ -27,10 +27,11 @@ from hierfl.inference.predict import evaluate_global
 from hierfl.inference.result import Run
 from hierfl.inference.run import Fit
 from hierfl.inference.scores import curvature
-from hierfl.metrics.classification import mean_difference
+from hierfl.metrics.normal_mixture import mean_difference
 from hierfl.models import mixed_effects
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood, marginals, shrunken
-from hierfl.rng import ClientNoise, SigmaPoints
+from hierfl.ppl.sigma_points import SigmaPoints
+from hierfl.rng import ClientNoise
 
 
 def places(rows: int, clients: int, seed: int = 0) -> pd.DataFrame:

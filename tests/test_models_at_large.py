@@ -34,7 +34,10 @@ from hierfl.inference.predict import Fitted
 from hierfl.inference.server import Server
 from hierfl.inference.svi import sgd
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
-from hierfl.nn.functional import Architecture, LinearHead, Network, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.networks.build import architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 from hierfl.rng import ClientNoise, generator
 

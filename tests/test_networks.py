@@ -11,9 +11,12 @@ from pyro.distributions import Categorical
 from torch import nn
 
 from hierfl import Federation, UserError
-from hierfl.nn.functional import LinearHead, Network, architecture
-from hierfl.nn.layers.linear import client_convolution, client_linear
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.layers.conv import client_convolution
+from hierfl.nn.layers.linear import client_linear
 from hierfl.nn.likelihoods import Softmax
+from hierfl.nn.networks.build import architecture
 from hierfl.rng import generator
 
 

@@ -23,9 +23,10 @@ from hierfl.inference.elbo import elbo, guide_latents
 from hierfl.inference.method import Local, Method, Start, visible
 from hierfl.inference.minibatches import plan
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
-from hierfl.nn.functional import Architecture, architecture
+from hierfl.nn.architecture import Architecture
 from hierfl.nn.layers.batch_norm import Norms, is_statistic
-from hierfl.ppl.plates import Restrict
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.restrict import Restrict
 from hierfl.rng import generator
 
 SPEC = "bncnn:3,4:8,z-norm"

@@ -25,7 +25,7 @@ from hierfl.inference.predict import adapted, features
 from hierfl.inference.run import Fit
 from hierfl.inference.server import participants
 from hierfl.models import FedPer, PFedV, PFedVMP
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 SIZES, CLASSES = (14, 9, 6), 4
 

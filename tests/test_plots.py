@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from hierfl import UserError, plots
-from hierfl.plots import comparison
+from hierfl.plots import gains
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ def test_three_ways_confidence_and_cost() -> None:
         pd.DataFrame({"n": [5, 50], "accuracy": values}, index=["s", "l"])
         for values in ([0.8, 0.9], [0.5, 0.9], [0.7, 0.6])
     ]
-    ax = comparison.three_ways(*frames, "accuracy", "accuracy")
+    ax = gains.three_ways(*frames, "accuracy", "accuracy")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["l (50)", "s (5)"]
     alone, pooled, ours = (np.asarray(c.get_offsets())[:, 0].tolist() for c in ax.collections[1:])
     assert (alone, pooled, ours) == ([0.9, 0.5], [0.6, 0.7], [0.9, 0.8])
@@ -192,7 +192,7 @@ def test_three_ways_confidence_and_cost() -> None:
     ax = plots.confidence_by_deviation(frame)
     assert np.allclose(ax.collections[0].get_offsets(), frame[["tau", "deviation"]])
     assert ax.get_yscale() == "log"
-    ax = comparison.three_ways(*frames, "accuracy", "accuracy", "fedper")
+    ax = gains.three_ways(*frames, "accuracy", "accuracy", "fedper")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["client alone", "one for all", "fedper"]
     ax = plots.metric_over_bytes(metrics().assign(bytes=[k * 1e6 for k in range(6)]))
     assert ax.get_lines()[0].get_xdata().tolist() == [1, 3, 5]

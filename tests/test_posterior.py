@@ -23,7 +23,8 @@ from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, Method
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
 from hierfl.models.mixed_effects import MixedEffects
-from hierfl.nn.functional import Architecture, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hierfl.inference import fit
 from hierfl.inference.method import Start
 from hierfl.inference.server import participants
 from hierfl.models import PFedVEM
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 from hierfl.rng import ClientNoise, permutation
 
 SEED, PARTICIPATION, K, R, E, B = 3, 0.6, 4, 3, 2, 4

@@ -21,7 +21,7 @@ from hierfl.experiments import folder
 from hierfl.inference import checkpoint as checkpoints
 from hierfl.inference import fit
 from hierfl.models import FedAvg, PFedVEM
-from hierfl.nn.functional import architecture
+from hierfl.nn.networks.build import architecture
 
 RUN = ["run", "pfedvem", "--rounds", "24", "--participation", "0.5", "--out", "killed"]
 

@@ -21,10 +21,13 @@ from conftest import Call
 from PIL import Image
 
 from hierfl import Federation, UserError
-from hierfl.data.datasets.registry import CONSTANTS, DATASETS, load, make_pool
-from hierfl.data.datasets.synthetic_digits import DIGIT_FIVE, DIGIT_THREE
-from hierfl.data.datasets.torchvision_layout import CIFAR100, LAYOUTS, SUN_HIERARCHY, SUN_SUPERCLASSES
-from hierfl.nn.functional import architecture
+from hierfl.data.arrays import make_pool
+from hierfl.data.datasets.cifar import CIFAR100
+from hierfl.data.datasets.domains import DIGIT_FIVE, DIGIT_THREE
+from hierfl.data.datasets.registry import CONSTANTS, DATASETS, load
+from hierfl.data.datasets.sun397 import SUN_HIERARCHY, SUN_SUPERCLASSES
+from hierfl.data.datasets.torchvision_layout import LAYOUTS
+from hierfl.nn.networks.build import architecture
 
 RNG = np.random.default_rng(0)
 DOMAINS = {"digit-five": DIGIT_FIVE, "digit-three": DIGIT_THREE}
