@@ -115,7 +115,7 @@ def _appearing(out: Path | None, label: str, root: Path) -> Iterator[tuple[Path,
     """A folder under a hidden name, and what gives it the name of a new run."""
     parent = root if out is None else out.parent
     make_folder(parent)
-    part = parent / f".{label if out is None else out.name}.{secrets.token_hex(4)}{PART}"
+    part = parent / f".{label if out is None else out.name}.{secrets.token_hex(4)}{PART_SUFFIX}"
     part.mkdir()
 
     def appear() -> Path:

@@ -61,7 +61,7 @@ class _Outline:
     """A batch without its data: what a guide of the client plate alone needs to know."""
 
     def __init__(self, batch: Batch) -> None:
-        self.rows, self.row_numbers, self.n = batch.rows, batch.row_numbers, batch.n
+        self.rows, self.row_numbers, self.n = batch.num_clients, batch.row_numbers, batch.n
 
     def __getattr__(self, name: str) -> Any:
         raise _Peeked(name)
@@ -142,7 +142,7 @@ def elbo(
         if isinstance(noise, ClientNoise):
             noise = noise.narrow()
     latents = guide_latents(method, batch, values, noise, norms) if latents is None else latents
-    total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
+    total = torch.zeros(batch.num_clients, dtype=batch.n.dtype, device=batch.n.device)
     drop = noise if terms != "prior" else None
     for name, site in model_sites(method, batch, values, latents, frozen, drop, norms).items():
         if not site.per_client:
@@ -152,7 +152,7 @@ def elbo(
         if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):
             continue
         if site.kind != "latent":
-            total = total + _rows(_log_density(site.fn, site), batch.rows)
+            total = total + _rows(_log_density(site.fn, site), batch.num_clients)
             continue
         q = latents[name]
         if analytic and _exact(q.fn) and _exact(site.fn):
@@ -161,12 +161,16 @@ def elbo(
             except NotImplementedError:
                 pass
             else:
-                total = total - _rows(scale_and_mask(kl, q.scale, q.mask), batch.rows)
+                total = total - _rows(scale_and_mask(kl, q.scale, q.mask), batch.num_clients)
                 # what the model's site counts more than the guide's (TraceMeanField_ELBO leaves it out)
                 if isinstance(more := site.scale - q.scale, Tensor) or more:
-                    total = total + _rows(scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.rows)
+                    total = total + _rows(scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.num_clients)
                 continue
-        total = total + _rows(_log_density(site.fn, site), batch.rows) - _rows(_log_density(q.fn, q), batch.rows)
+        total = (
+            total
+            + _rows(_log_density(site.fn, site), batch.num_clients)
+            - _rows(_log_density(q.fn, q), batch.num_clients)
+        )
     return total
 
 

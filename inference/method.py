@@ -44,7 +44,7 @@ def visible(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:
     Returns:
         All of them by name, and the shared ones once more under "broadcast.NAME".
     """
-    return {**{f"{BROADCAST}{k}": v for k, v in shared.items()}, **shared, **rows}
+    return {**{f"{BROADCAST_PREFIX}{k}": v for k, v in shared.items()}, **shared, **rows}
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,8 @@ class Fitted:
         """
         if not self.method.has_global_model:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
-        values = self._newcomer(batch.rows)
-        noise = noise or self.population_noise(batch.rows, draws)
+        values = self._newcomer(batch.num_clients)
+        noise = noise or self.population_noise(batch.num_clients, draws)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
@@ -159,7 +159,7 @@ class Fitted:
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
             return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape, batch.x.device), name)
 
-        values = self._newcomer(batch.rows)
+        values = self._newcomer(batch.num_clients)
         with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
             self.method.model(batch)
         site = response(seen.sites)
@@ -224,7 +224,7 @@ def adapted(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
     nothing = torch.empty(0, dtype=torch.long, device=old.device)
     federation = replace(
         old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
-        everyone=nothing, ids=["newcomer"],
+        global_test=nothing, ids=["newcomer"],
     )  # fmt: skip
     rows = {k: v[None, None].clone() for k, v in method.newcomer(fitted.personal, fitted.initial).items()}
     local = Local(method, federation, [0], 0, fitted.seed, fitted.shared, rows)

@@ -266,7 +266,7 @@ class Fit:
         for k, kind in enumerate(("pm", "pm_draws")):
             row |= {f"{kind}_{name}": personal[k].get(name) if k < len(personal) else None for name in METRICS[task]}
         if self.method.has_global_model:
-            index = self.federation.everyone
+            index = self.federation.global_test
             if split != "test":
                 index = torch.cat(list(self.federation.indices(split))).unique()
             numbers = evaluate_global(fitted, index)

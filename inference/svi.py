@@ -185,7 +185,7 @@ class SVI:
         for trainer in trainers:
             for _ in range(trainer.block.repeats):
                 if turns > 1 or self.direction is not None:  # (a turn has draws of its own)
-                    noise.at(step * turns + turn, batches[0].rows)
+                    noise.at(step * turns + turn, batches[0].num_clients)
                 trainer.step(batches, values, noise, frozen, latents)
                 turn += 1
 
@@ -291,7 +291,7 @@ class _Trainer:
 
 def _present(batch: Batch) -> list[int]:
     """How many examples each row has in a batch."""
-    return [batch.width] * batch.rows if batch.mask is None else batch.mask.sum(1).tolist()
+    return [batch.width] * batch.num_clients if batch.mask is None else batch.mask.sum(1).tolist()
 
 
 @dataclass(frozen=True)

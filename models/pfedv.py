@@ -92,7 +92,7 @@ class PFedV(Method):
     def norms(self, start: Start) -> State:
         """A client's own batch norm, and the encoder's once more, for the prior."""
         own = {k: start.base[k] for k in self.kept}
-        return {**own, **{f"{BROADCAST}{k}": own[k] for k in self.held}}
+        return {**own, **{f"{BROADCAST_PREFIX}{k}": own[k] for k in self.held}}
 
     @property
     def held(self) -> list[str]:
@@ -101,7 +101,7 @@ class PFedV(Method):
 
     def hold(self) -> list[LocalStep]:
         """Holds them for the next round."""
-        return [ClosedForm(f"{BROADCAST}{k}", itemgetter(k)) for k in self.held]
+        return [ClosedForm(f"{BROADCAST_PREFIX}{k}", itemgetter(k)) for k in self.held]
 
     @property
     def weight(self) -> float:

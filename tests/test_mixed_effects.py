@@ -240,9 +240,9 @@ def test_the_global_model_knows_how_much_places_differ() -> None:
     """Its score is that of N(x beta, z^T Sigma z + sigma^2), of which 200 draws know a little less than all."""
     fed, design = from_formula(table(30), "y ~ 1 + x + (1 + x | site)", test=0.3)
     run = fit(MixedEffects(design, draws=0), fed, 20, chunk=30, dtype=torch.float64, progress=False)
-    x = fed.x[fed.everyone][:, :2]
+    x = fed.x[fed.global_test][:, :2]
     spread = ((x @ covariance(run)) * x).sum(1) + (2 * run.shared["effects.log_noise"]).exp()
-    wanted = torch.distributions.Normal(x @ run.shared["effects.beta"], spread.sqrt()).log_prob(fed.y[fed.everyone])
+    wanted = torch.distributions.Normal(x @ run.shared["effects.beta"], spread.sqrt()).log_prob(fed.y[fed.global_test])
     assert run.last()["gm_nll"] == pytest.approx(-float(wanted.mean()), abs=0.03)
     assert 0.8 < run.last()["gm_coverage90"] < 0.98
 

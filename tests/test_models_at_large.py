@@ -310,7 +310,7 @@ def test_other_responses_are_scored_by_their_own_density(family: str) -> None:
     if family == "poisson":
         fed = dataclasses.replace(fed, y=fed.y.abs().round())
     fed_test = [i[-3:] for i in fed.train]
-    fed = dataclasses.replace(fed, test=fed_test, everyone=torch.cat(fed_test))
+    fed = dataclasses.replace(fed, test=fed_test, global_test=torch.cat(fed_test))
 
     @dataclass(frozen=True)
     class Own(Architecture):

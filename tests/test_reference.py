@@ -103,7 +103,7 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
         right.append((logits.argmax(1) == y).double().mean())
     assert abs(run.last()["pm_accuracy"] - torch.stack(right).mean()) < 1e-12
     # the global model: (theta, w) on the whole test set, after aggregation
-    x, y = fed.examples(fed.everyone)
+    x, y = fed.examples(fed.global_test)
     z = relu(linear(x, theta["base.1.weight"], theta["base.1.bias"]))
     logits = z @ w[:cut].view(CLASSES, HIDDEN).T + w[cut:]
     assert abs(run.last()["gm_accuracy"] - (logits.argmax(1) == y).double().mean()) < 1e-12
