@@ -96,8 +96,9 @@ def read(data: str, used: Collection[str] = (), text: Collection[str] = ()) -> p
     """A named table, or a csv file (UTF-8, commas, a header).
 
     A csv file has no types, so they are found here. A column is whole numbers, numbers or truth values where every
-    entry is one; else it is words. Entries of :data:`~hierfl.data.csv_table.MISSING` are missing. A column of ``text`` is kept exactly as it
-    is written, and lacks only what is empty: ``1``, ``01`` and ``1.0`` differ, and ``NA`` is a name.
+    entry is one; else it is words. Entries of :data:`~hierfl.data.csv_table.MISSING` are missing. A
+    column of ``text`` is kept exactly as it is written, and lacks only what is empty: ``1``, ``01`` and ``1.0`` differ,
+    and ``NA`` is a name.
 
     Args:
         data: a name of :data:`TABLES`, or the path of a file.

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..metrics.registry import MIN_TEST_EXAMPLES
-from .registry import figure, once
+from .registry import Drawing, figure
 from .style import COLOURS, GLOBAL, INK, PERSONAL, QUIET, axis_for, percent_axis
 from .tables import RunTables
 
 
-def _counted(run: RunTables) -> bool:
-    return run.bins is not None and bool(run.bins.sum() > 0)
+def _diagram(run: RunTables) -> Iterator[Drawing]:
+    if run.bins is not None and run.bins.sum() > 0:
+        yield "reliability", {"bins": run.bins, "averaged": run.averaged}
+
+
+def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
+    if run.bins is not None and run.bins.sum() > 0:
+        yield "reliability-clients", {"bins": run.bins, "names": list(run.clients["client"])}
 
 
 @figure(
     "reliability", "Calibration",
     "Right as often as it says: on the diagonal. The larger a point, the more predictions.",
-    place=1, source="run", order=4,
-    needs=lambda run: once(_counted(run), "reliability", bins=run.bins, averaged=run.averaged),
+    place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
 def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None) -> Any:
     """Accuracy against confidence, pooled over clients.
@@ -67,10 +72,7 @@ def worst_calibrated(bins: np.ndarray) -> int | None:
 @figure(
     "reliability-clients", "Calibration",
     "The worst is the one with the largest ECE, of those with 20 test examples and more.",
-    place=1, source="run", order=5,
-    needs=lambda run: once(
-        _counted(run), "reliability-clients", bins=run.bins, names=list(run.clients["client"])
-    ),
+    place=1, source="run", needs=_diagram_of_clients, order=5,
 )  # fmt: skip
 def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = ()) -> Any:
     """Accuracy against confidence, a line for every client, and all of them together.

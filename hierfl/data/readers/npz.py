@@ -33,7 +33,8 @@ def read_npz(path: Path | str, required: Sequence[str], optional: Sequence[str] 
 
     Raises:
         UserError: for what is no .npz, or damaged, encrypted, larger than
-            :func:`hierfl.data.readers.limits.byte_limit`, or lacks an array; for one that is there twice, or holds neither numbers nor text.
+            :func:`hierfl.data.readers.limits.byte_limit`, or lacks an array; for one that is there twice,
+            or holds neither numbers nor text.
     """
     with open_regular(path, f"an .npz with {', '.join(required)}") as stream:
         start = stream.read(6)
