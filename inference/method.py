@@ -116,7 +116,8 @@ class Method:
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
-    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.nn.networks.build.architecture`
+    #: its network is cut into an encoder of latent features and the rest; see
+    #: :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
