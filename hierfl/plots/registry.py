@@ -72,7 +72,7 @@ def figure(
 
 def panels(source: Source, data: Any) -> dict[str, Callable[[Any], Any]]:
     """The figures that a source allows, by name, each a function of an axis."""
-    drawn = {}
+    drawn: dict[str, Callable[[Any], Any]] = {}
     for one in sorted((f for f in FIGURES if f.source == source), key=lambda f: f.order):
         assert one.needs is not None
         for name, arguments in one.needs(data):
