@@ -16,7 +16,7 @@ from hierfl.data import tables
 from hierfl.data.datasets import registry
 from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.data.npz import ARRAYS
 from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.errors import UserError

@@ -22,7 +22,7 @@ from formulae.scanner import Scanner
 
 from hierfl.data.formula import gate
 from hierfl.data.formula.calls import CALLS, NUMPY
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.gate import evaluate, parse
 from hierfl.data.tables import TABLES
 from hierfl.errors import UserError

@@ -23,7 +23,7 @@ from test_invariants import TUTORIAL, network_for
 from torch import Tensor
 
 from hierfl import Federation, UserError, models
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, SampleWeighted, fit
 from hierfl.inference.exchange import newton_step
 from hierfl.inference.gaussians import Gaussian

@@ -11,7 +11,7 @@ import torch
 
 from hierfl import UserError
 from hierfl.data.formula.design import Design
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.inference.exchange import Scoring, newton_step
 from hierfl.inference.method import Exchange

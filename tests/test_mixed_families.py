@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 from scipy.stats import chi2, norm
 
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.data.tables import TABLES
 from hierfl.inference import fit
 from hierfl.inference.elbo import log_joint

@@ -17,7 +17,7 @@ from formulae import design_matrices
 
 from hierfl.convergence import rhat_and_ess
 from hierfl.data.batch import Batch
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.inference.draws import inference_data
 from hierfl.inference.langevin import Langevin
@@ -113,7 +113,7 @@ def test_a_column_that_names_the_clients_may_be_an_effect_too() -> None:
 BUILD = """
 import resource, sys
 import numpy as np, pandas as pd, formulae
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 who = np.repeat(np.arange(5000), 10)
 rng = np.random.default_rng(0)
 df = pd.DataFrame({"y": rng.normal(size=50000), "x": rng.normal(size=50000), "site": who})

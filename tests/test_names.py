@@ -20,7 +20,7 @@ from hierfl import Federation
 from hierfl.arviz_io import import_arviz
 from hierfl.data import tables
 from hierfl.data.client_names import client_names
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.data.npz import load_npz
 from hierfl.errors import UserError
 from hierfl.experiments.csv_files import escaped, read_frame, unescaped, write_frame, write_rows

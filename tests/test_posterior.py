@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from hierfl import Federation, UserError
 from hierfl.arviz_io import import_arviz, loo, write
-from hierfl.data.formula.from_formula import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Run, fit
 from hierfl.inference.elbo import log_joint
 from hierfl.inference.langevin import Langevin
