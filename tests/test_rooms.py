@@ -1,4 +1,4 @@
-"""The ground floor's rooms: files that are read in one sitting, no circles, and registries that name each thing once."""
+"""The ground floor: files that are read in one sitting, no circles, and registries that name each thing once."""
 
 from __future__ import annotations
 
