@@ -8,7 +8,7 @@ from torch.nn.functional import softplus
 
 from hierfl.inference import SVI, Gradient, Method, SampleWeighted, setting
 from hierfl.inference.local.optimizers import adam, sgd
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 
 class StudentPopulation(Method):

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hierfl.data.tables import is_table
 from hierfl.errors import UserError
 from hierfl.files import check_writable
 from hierfl.inference.method.settings import applicable, scale_setting
-from hierfl.tables import is_table
 
 from . import compare
 from . import folder as folders

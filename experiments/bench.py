@@ -24,17 +24,21 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hierfl.datasets import BN_CNN, CNN, make_pool
+from hierfl.data.arrays import make_pool
+from hierfl.data.chunk_data import ChunkData
+from hierfl.data.datasets.registry import BN_CNN, CNN
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Examples, Federation
 from hierfl.files import check_writable
 from hierfl.inference.checks import check_device
 from hierfl.inference.local import svi
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
-from hierfl.likelihoods import Softmax
-from hierfl.networks import LinearHead, Network, architecture
-from hierfl.noise import ClientNoise
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.likelihoods import Softmax
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import ClientNoise
 
 from . import folder as folders
 from .launch import keep_memory
@@ -253,7 +257,7 @@ def work_flops(setting: Setting, fit: Fit) -> float:
 # -- where the time goes -----------------------------------------------------------------------------------------------
 
 PARTS: dict[str, tuple[Any, str]] = {
-    "gather": (Examples, "at"),
+    "gather": (ChunkData, "at"),
     "noise": (ClientNoise, "normal"),
     "network": (Network, "apply"),
     "head": (LinearHead, "__call__"),

@@ -302,7 +302,7 @@ def main(arguments: list[str]) -> None:
     rows = records(said.out, everything[1])
     if not rows:
         raise UserError(f"no run of this table has finished in {said.out}")
-    from hierfl.comparison_plots import curves
+    from hierfl.plots.comparison import curves
 
     folders.write_text(
         said.out / "centroids.json", json.dumps({"rows": rows, "differences": differences(rows)}, indent=1) + "\n"

@@ -128,7 +128,7 @@ def picture(method: str, cells: Sequence[dict[str, Any]], key: str, title: str, 
     """Personal models' metrics against a setting, a line for all cells that differ in nothing else."""
     import pandas as pd
 
-    from hierfl.comparison_plots import sensitivity
+    from hierfl.plots.comparison import sensitivity
 
     cls, rows, said = load(method).cls, [], []
     for cell in cells:

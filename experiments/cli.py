@@ -52,7 +52,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no tabl
 def _offline(context: typer.Context, said: bool) -> bool:
     """Forbids downloads while the command runs."""
     if said:
-        from hierfl.vision import offline
+        from hierfl.data.datasets.torchvision_layout import offline
 
         context.with_resource(offline())
     return said
@@ -509,10 +509,11 @@ def list_datasets() -> None:
     """List the data sets, the ways of splitting them, and the networks."""
     from rich.console import Console
 
-    from hierfl.datasets import ARRAYS, DATASETS
-    from hierfl.networks import NETWORKS
-    from hierfl.partition import SPLITS
-    from hierfl.tables import TABLES
+    from hierfl.data.datasets.registry import DATASETS
+    from hierfl.data.npz import ARRAYS
+    from hierfl.data.partition.registry import SPLITS
+    from hierfl.data.tables import TABLES
+    from hierfl.nn.networks.registry import NETWORKS
 
     console = Console(markup=False, highlight=False)
     table = _plain("data set", "what it is", "by default")

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl import paired, posterior
-from hierfl.datasets import defaults
+from hierfl import arviz_io
+from hierfl.data.datasets.registry import defaults
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import applicable, scale_setting
-from hierfl.metrics import MANY
+from hierfl.metrics import paired
+from hierfl.metrics.registry import MIN_TEST_EXAMPLES
 
 from . import folder as folders
 from . import page
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
 #: predictions at the posterior mean, and averaged over draws
 KINDS = {"mean": "mean", "draws": "draws"}
-#: leave-one-out needs so many draws to see a tail; these metrics MANY test examples of the median client
+#: leave-one-out needs so many draws to see a tail; these metrics MIN_TEST_EXAMPLES test examples of the median client
 LEAST_DRAWS, NEEDS_MANY = 100, ("ece", "coverage90")
 #: share of large k above which a sum over examples is not shown
 TOO_MANY = 0.2
@@ -269,7 +270,7 @@ def unfit(run: Path) -> str:
     path = run / "posterior.nc"
     if not path.is_file():
         return "it has no draws (posterior.nc)"
-    density = posterior.read(path).log_likelihood
+    density = arviz_io.read(path).log_likelihood
     kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
     if kind == "point":
         return "its guide is a point, of which ArviZ's would be training likelihood"
@@ -281,7 +282,7 @@ def unfit(run: Path) -> str:
 
 
 def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
-    """``az.compare`` of PSIS-LOO (:func:`hierfl.posterior.loo`) under every seed, and how many k are large.
+    """``az.compare`` of PSIS-LOO (:func:`hierfl.arviz_io.loo`) under every seed, and how many k are large.
 
     Columns seed, variant, those of ``az.compare``, good_k and k_large, the share of the examples above it.
     """
@@ -289,8 +290,8 @@ def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataF
 
     parts = []
     for seed in seeds:
-        found = {v.name: posterior.loo(posterior.read(v.runs[seed] / "posterior.nc")) for v in variants}
-        frame = posterior.import_arviz().compare(found).rename_axis("variant").reset_index()
+        found = {v.name: arviz_io.loo(arviz_io.read(v.runs[seed] / "posterior.nc")) for v in variants}
+        frame = arviz_io.import_arviz().compare(found).rename_axis("variant").reset_index()
         frame.insert(0, "seed", seed)
         large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
         frame["good_k"] = frame["variant"].map({name: one["good_k"] for name, one in found.items()})
@@ -338,7 +339,7 @@ def compared(runs: Sequence[Path], want_loo: bool | None = None) -> Comparison:
     crossing, gains = crossed(variants[0]), pairs(variants)
     if gains.empty:
         raise UserError("no client has test data to be compared on (of tables: hierfl run --test 0.2)")
-    scarce = [m for m in NEEDS_MANY if m in gains and gains["n_test"].median() < MANY]
+    scarce = [m for m in NEEDS_MANY if m in gains and gains["n_test"].median() < MIN_TEST_EXAMPLES]
     gains = gains.drop(columns=scarce)
     seeds = sorted(set.intersection(*(set(v.runs) for v in variants)))
     reasons = (
@@ -416,7 +417,7 @@ def shown(found: Comparison) -> list[Shown]:
         f"Gains: positive where the first is better; mean over clients and seeds ({number}), the central 95 % of "
         f"{over}, and the share of clients that gain and that lose.",
         f"{' and '.join(LABELS[m].partition(',')[0] for m in found.scarce)} left out: half of the clients have less "
-        f"than {MANY} test examples, on which they say more of that number than of the model." if found.scarce else "",
+        f"than {MIN_TEST_EXAMPLES} test examples, on which they say more of that number than of the model." if found.scarce else "",
     )  # fmt: skip
     for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
@@ -473,7 +474,7 @@ def between(found: Comparison) -> dict[str, Callable[[Any], Any]]:
 
     Methods local and fedavg; {metric: a picture, function of an axis} of the first seed that all three have.
     """
-    from hierfl.comparison_plots import three_ways
+    from hierfl.plots.gains import three_ways
 
     by_method = {v.setting["run"]["method"]: v for v in reversed(found.variants)}
     first, three = found.variants[0], [by_method.get("local"), by_method.get("fedavg")]
@@ -497,8 +498,9 @@ def path_from(folder: Path, run: Path) -> str:
 
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
-    from hierfl.comparison_plots import gain_by_size, gain_intervals
-    from hierfl.plots import column_by_size, confidence_by_deviation, save_all
+    from hierfl.plots.clients import column_by_size, confidence_by_deviation
+    from hierfl.plots.gains import gain_by_size, gain_intervals
+    from hierfl.plots.saving import save_all
 
     folder.mkdir(parents=True, exist_ok=True)
     record = {

@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     """The command; see the module."""
     import pandas as pd
 
-    from hierfl.comparison_plots import cost_curves
+    from hierfl.plots.comparison import cost_curves
 
     parser = argparse.ArgumentParser(prog="python -m hierfl.experiments.cost", description="Accuracy against cost.")
     parser.add_argument("runs", nargs="+", type=user_path)

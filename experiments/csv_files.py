@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierfl.data.readers.contents import read_bytes
 from hierfl.errors import UserError
 from hierfl.files import write_whole
-from hierfl.foreign import read_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

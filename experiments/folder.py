@@ -20,8 +20,9 @@ import numpy as np
 import tomli_w
 
 from hierfl.errors import NotFinite, UserError
-from hierfl.files import PART, is_leftover, locked, make_folder, sync_folder, write_whole
-from hierfl.metrics import ood_auroc
+from hierfl.file_lock import locked
+from hierfl.files import PART_SUFFIX, is_leftover, make_folder, sync_folder, write_whole
+from hierfl.metrics.ood import ood_auroc
 from hierfl.schema import AnyOf, Number, Schema, check, read_json, read_toml
 
 from .csv_files import read_frame, write_frame, write_rows
@@ -114,7 +115,7 @@ def _appearing(out: Path | None, label: str, root: Path) -> Iterator[tuple[Path,
     """A folder under a hidden name, and what gives it the name of a new run."""
     parent = root if out is None else out.parent
     make_folder(parent)
-    part = parent / f".{label if out is None else out.name}.{secrets.token_hex(4)}{PART}"
+    part = parent / f".{label if out is None else out.name}.{secrets.token_hex(4)}{PART_SUFFIX}"
     part.mkdir()
 
     def appear() -> Path:
@@ -421,8 +422,9 @@ def write_results(
         ood, strange: name and raw inputs of a data set that the models have not been made for.
         observed: whether posterior.nc holds the training data's responses.
     """
-    from hierfl.plots import panels, save_all
-    from hierfl.posterior import write
+    from hierfl.arviz_io import write
+    from hierfl.plots.run import panels
+    from hierfl.plots.saving import save_all
 
     clients, federation = run.clients, run.fitted.federation
     try:

@@ -210,7 +210,7 @@ def of_run(folder: Path) -> Path:
 
 def _left_out(folder: Path) -> Section:
     """Leave-one-out of the run's training data, or why there is none."""
-    from hierfl.posterior import loo, read
+    from hierfl.arviz_io import loo, read
 
     from .compare import TOO_MANY, unfit
 

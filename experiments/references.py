@@ -21,15 +21,16 @@ from torch.nn.functional import cross_entropy, pad, softplus
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
-from hierfl.federation import Federation, buckets
-from hierfl.federation import pad as pad_indices
+from hierfl.data.federation import Federation
+from hierfl.data.padding import buckets
+from hierfl.data.padding import pad as pad_indices
 from hierfl.inference.clients.minibatches import active_spans
 from hierfl.inference.local.optimizers import slice_optimizer
 from hierfl.inference.method.base import Method
 from hierfl.inference.state import State
-from hierfl.likelihoods import Softmax
 from hierfl.models import FedRep, PFedV, PFedVEM
-from hierfl.networks import Network
+from hierfl.nn.functional import Network
+from hierfl.nn.likelihoods import Softmax
 
 M = TypeVar("M", bound=Method)
 

@@ -12,19 +12,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierfl import datasets, formula_gate, tables
-from hierfl.datasets import ARRAYS
+from hierfl.data import tables
+from hierfl.data.datasets import registry
+from hierfl.data.federation import Federation
+from hierfl.data.formula import gate
+from hierfl.data.formula.federate import from_formula
+from hierfl.data.npz import ARRAYS
+from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.errors import UserError
-from hierfl.federation import Federation
 from hierfl.files import user_path
-from hierfl.foreign import located, regular_file
-from hierfl.formulas import from_formula
 from hierfl.inference.messages.limits import MAX_MESSAGE_RATIO
 from hierfl.inference.method.settings import applicable, make_settings
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.progress import working
-from hierfl.networks import Architecture, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 from hierfl.schema import read_json
 
 from . import folder as folders
@@ -56,7 +59,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         raise UserError(f"--{empty[0].replace('_', '-')} is empty; leave it out for what is usual")
     loaded = methods.load(method)
     data = data or ("radon-like" if loaded.cls.tabular else "digits")
-    default, said = datasets.defaults(data), {k: v for k, v in given.items() if v is not None}
+    default, said = registry.defaults(data), {k: v for k, v in given.items() if v is not None}
     _check_kind(loaded, data, said)
     run = {
         "method": loaded.reference,
@@ -143,7 +146,7 @@ def build(config: Mapping[str, Any], loaded: methods.Loaded | None = None) -> tu
 
 
 def _from_pool(run: Mapping[str, Any], latent: bool) -> tuple[Federation, Architecture]:
-    pool = datasets.load(run["data"], Path(run["data_root"]), run["seed"])
+    pool = registry.load(run["data"], Path(run["data_root"]), run["seed"])
     clients = run["clients"]
     if not clients and not run["split"].startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")
@@ -172,7 +175,7 @@ def strange_inputs(run: Mapping[str, Any], federation: Federation) -> np.ndarray
         raise UserError("--ood asks for predictive entropies, which are a classification's")
     if run["ood"] == run["data"]:
         raise UserError(f"--ood {run['ood']} is what the models are made for: say another data set")
-    pool = datasets.load(run["ood"], Path(run["data_root"]))
+    pool = registry.load(run["ood"], Path(run["data_root"]))
     if pool.x_test.shape[1:] != federation.event_shape or (pool.x_test.dtype == np.uint8) != (
         federation.x.dtype == torch.uint8
     ):
@@ -220,7 +223,7 @@ def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_table(run: Mapping[str, Any]) -> tuple[Federation, Architecture]:
-    terms = formula_gate.parse(run["formula"])
+    terms = gate.parse(run["formula"])
     used = {*(terms.response or ()), *terms.predictors, run["error"]}
     df = tables.read(run["data"], used, terms.groups)
     federation, design = from_formula(
@@ -361,9 +364,10 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
     Raises:
         UserError: where R-hat was asked for, and there are not several chains.
     """
-    from hierfl.plots import save_all
-    from hierfl.posterior import read
-    from hierfl.posterior_plots import mixing, panels
+    from hierfl.arviz_io import read
+    from hierfl.plots.posterior import panels
+    from hierfl.plots.posterior_numbers import mixing
+    from hierfl.plots.saving import save_all
 
     path = folder / "posterior.nc"
     if not path.is_file():
@@ -386,7 +390,8 @@ def draw_features(
         UserError: for a method's file that has changed, data that are not there, or too few of them.
     """
     from hierfl.inference.evaluation.features import features
-    from hierfl.plots import embedding, feature_map, save_all
+    from hierfl.plots.features import embedding, feature_map
+    from hierfl.plots.saving import save_all
 
     _elsewhere(config["run"], place)
     ready, name = _restored(folder, config, progress, trust_code)

@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierfl import synthetic as truth
+from hierfl.data import synthetic as truth
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.federation import Federation
 from hierfl.files import user_path
 from hierfl.inference import Method, fit
 from hierfl.inference.run.progress import Bar
 from hierfl.inference.run.result import Run
 from hierfl.models import FedAvg, FedPop, FedRep
-from hierfl.networks import architecture
+from hierfl.nn.networks.build import architecture
 
 from .csv_files import write_frame
 from .folder import versions, write_text
@@ -177,7 +177,7 @@ def main(arguments: list[str]) -> None:
 
 def draw(frame: Any, path: Path) -> None:
     """The figure: both metrics of every method, a point for each seed."""
-    from hierfl.comparison_plots import compared
+    from hierfl.plots.comparison import compared
 
     compared(
         frame, {"principal_angle": "principal-angle distance of phi", "z_error": "mean l2 error of z"}, path,

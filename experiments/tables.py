@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from hierfl.errors import UserError, unknown
-from hierfl.files import Busy, locked, make_folder
+from hierfl.file_lock import Busy, locked
+from hierfl.files import make_folder
 
 from . import folder as folders
 from .collect import gather, setting_of

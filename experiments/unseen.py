@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierfl import datasets
-from hierfl.datasets import Pool, make_pool
+from hierfl.data.arrays import make_pool
+from hierfl.data.datasets import registry
+from hierfl.data.federation import Federation
+from hierfl.data.pool import PooledDataset
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Federation
 from hierfl.inference.run.fit import Fit
-from hierfl.networks import architecture
+from hierfl.nn.networks.build import architecture
 
 from . import folder as folders
 from .launch import launch
@@ -43,7 +44,7 @@ GIVEN = (20, 100, 500)
 STEPS = 300
 
 
-def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
+def without(pool: PooledDataset, domain: str) -> tuple[PooledDataset, dict[str, np.ndarray]]:
     """A pool without one of its domains, standardised by what is left, and that domain's arrays.
 
     Raises:
@@ -63,7 +64,13 @@ def without(pool: Pool, domain: str) -> tuple[Pool, dict[str, np.ndarray]]:
 
 
 def serve(
-    name: str, pool: Pool, new: dict[str, np.ndarray], seed: int, given: Sequence[int], steps: int, said: dict[str, Any]
+    name: str,
+    pool: PooledDataset,
+    new: dict[str, np.ndarray],
+    seed: int,
+    given: Sequence[int],
+    steps: int,
+    said: dict[str, Any],
 ) -> dict[str, float]:
     """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
     method, settings = settings_of(name, said["settings"])
@@ -144,7 +151,7 @@ def main(arguments: list[str]) -> None:
         if any((cell["method"], cell["seed"]) == (name, seed) for cell in folders.read_cells(path, about)):
             continue
         if pool is None or new is None:
-            pool, new = without(datasets.load(said.data, said.data_root or Path("data")), said.leave)
+            pool, new = without(registry.load(said.data, said.data_root or Path("data")), said.leave)
             if max(said.given) > len(new["y"]):
                 there = f"{said.leave} has {len(new['y'])} training examples"
                 raise UserError(f"{there}; --given asks for {max(said.given)}")

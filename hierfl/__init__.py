@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .data.batch import Batch
+    from .data.federation import Federation
     from .errors import UserError
-    from .federation import Batch, Federation
 
 __version__ = "0.1.0"
 __all__ = ["Batch", "Federation", "UserError", "__version__"]
 
-_HOME = {"Batch": "federation", "Federation": "federation", "UserError": "errors"}
+_HOME = {"Batch": "data.federation", "Federation": "data.federation", "UserError": "errors"}
 
 
 def __getattr__(name: str) -> Any:

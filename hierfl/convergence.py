@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+#: of more numbers than this nobody asks how well their chains mixed: it takes a millisecond for each
+MAX_DIAGNOSED_NUMBERS = 20_000
 #: draws that are worked on at a time
-BLOCK = 1_000_000
+DRAWS_AT_A_TIME = 1_000_000
 
 
 def rhat_and_ess(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +24,7 @@ def rhat_and_ess(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Two arrays (N,), NaN where draws are.
     """
     chains, kept, numbers = draws.shape
-    size, found = max(1, BLOCK // (chains * kept)), []
+    size, found = max(1, DRAWS_AT_A_TIME // (chains * kept)), []
     for first in range(0, numbers, size):
         block = draws[:, :, first : first + size].astype(float).transpose(2, 0, 1)  # (n, chains, draws)
         half = kept // 2

@@ -1,4 +1,4 @@
-"""Files of ours: written whole or not at all, by one process at a time, at the paths that users say.
+"""Files of ours: written whole or not at all, at the paths that users say.
 
 A file is written under another name beside its own, brought to the disk, and renamed; then its folder is brought to the
 disk, too. So a reader, a kill or a power failure sees the old file or the new one.
@@ -12,12 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from .errors import UserError
 
 #: what begins and ends the name of a file that is being written: ``.NAME.part``
-PART = ".part"
+PART_SUFFIX = ".part"
 
 
 def shown(name: object) -> str:
@@ -45,7 +43,7 @@ def user_path(text: str | Path) -> Path:
 
 def part_of(path: Path) -> Path:
     """The name under which a file is written before it is renamed."""
-    return path.with_name(f".{path.name}{PART}")
+    return path.with_name(f".{path.name}{PART_SUFFIX}")
 
 
 @contextmanager
@@ -124,29 +122,4 @@ def sync_folder(folder: Path) -> None:
 
 def is_leftover(path: Path) -> bool:
     """Whether a file is one that a killed process leaves: a lock, or one that was being written."""
-    return path.name == ".lock" or (path.name.startswith(".") and PART in path.name)
-
-
-class Busy(UserError):
-    """Another process is at it."""
-
-
-@contextmanager
-def locked(path: Path, words: str) -> Iterator[None]:
-    """Holds a lock file for this process; it stays there, since a lock that is deleted excludes nobody.
-
-    Raises:
-        Busy: with these words, if another one has it.
-        UserError: for a link.
-    """
-    if path.is_symlink():  # (older versions of filelock empty what it leads to)
-        raise UserError(f"{shown(path)} is a symbolic link, and no lock of ours")
-    lock = FileLock(str(path), timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise Busy(words) from error
-    try:
-        yield
-    finally:
-        lock.release()
+    return path.name == ".lock" or (path.name.startswith(".") and PART_SUFFIX in path.name)

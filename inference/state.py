@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hierfl.networks import BROADCAST
+from hierfl.nn.functional import BROADCAST_PREFIX
 
 State = dict[str, Tensor]
 
@@ -21,4 +21,4 @@ def client_view(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> Sta
     Returns:
         All of them by name, and the shared ones once more under "broadcast.NAME".
     """
-    return {**{f"{BROADCAST}{k}": v for k, v in shared.items()}, **shared, **rows}
+    return {**{f"{BROADCAST_PREFIX}{k}": v for k, v in shared.items()}, **shared, **rows}

@@ -12,9 +12,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hierfl.chains import Energy
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.state import State
+from hierfl.ppl.energy import Energy
 
 
 def energy_names(width: int) -> tuple[str, ...]:

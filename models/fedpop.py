@@ -26,9 +26,8 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch.optim.lr_scheduler import ExponentialLR
 
-from hierfl.chains import Draws
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.local.optimizers import adam, sgd
@@ -43,7 +42,8 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.gradient import Gradient
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ._energy_population import energy_names, first_network, populations
 
@@ -198,11 +198,11 @@ class FedPop(Method):
                 sample("y", net.likelihood(net.head(z, net.base(batch.x))), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
-        q = Draws(param("z_draws"), 1) if self.sampled else Delta(param("z_point")).to_event(1)
+        q = EmpiricalDraws(param("z_draws"), 1) if self.sampled else Delta(param("z_point")).to_event(1)
         with clients(batch):
             sample("z", q)
             if self.second_chain:
-                sample("z_new", Draws(param("z_new_draws"), 1))
+                sample("z_new", EmpiricalDraws(param("z_new_draws"), 1))
 
     def moved(self) -> list[str]:
         """What the chains move."""

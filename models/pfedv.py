@@ -25,8 +25,8 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.evaluation.fitted import Fitted
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
@@ -39,8 +39,9 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.networks import BROADCAST, Architecture
-from hierfl.plates import clients, data, flat, param, sample, scale
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import BROADCAST_PREFIX
+from hierfl.ppl.plates import clients, data, flat, param, sample, scale
 
 
 class PFedV(Method):
@@ -108,7 +109,7 @@ class PFedV(Method):
     def norms(self, start: InitialWeights) -> State:
         """A client's own batch norm, and the encoder's once more, for the prior."""
         own = {k: start.base[k] for k in self.kept}
-        return {**own, **{f"{BROADCAST}{k}": own[k] for k in self.held}}
+        return {**own, **{f"{BROADCAST_PREFIX}{k}": own[k] for k in self.held}}
 
     @property
     def held(self) -> list[str]:
@@ -117,7 +118,7 @@ class PFedV(Method):
 
     def hold(self) -> list[LocalStep]:
         """Holds them for the next round."""
-        return [ClosedForm(f"{BROADCAST}{k}", itemgetter(k)) for k in self.held]
+        return [ClosedForm(f"{BROADCAST_PREFIX}{k}", itemgetter(k)) for k in self.held]
 
     @property
     def weight(self) -> float:

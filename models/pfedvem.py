@@ -19,7 +19,7 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch.nn.functional import softplus
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
@@ -31,7 +31,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import PrecisionWeightedMean, SampleWeighted
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 
 class PFedVEM(Method):

@@ -27,8 +27,9 @@ import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError
-from hierfl.federation import Batch, buckets
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
@@ -43,8 +44,8 @@ from hierfl.inference.server.rules.gaussian import GaussianProduct
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.server.rules.running import CountSum
 from hierfl.inference.state import State
-from hierfl.networks import Architecture
-from hierfl.plates import clients, data, flat, mask, param, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
 #: torch's own for a matrix of 512 x 512 numbers in single precision
 CUTOFF = 6e-5

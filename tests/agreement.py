@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from test_mixed_effects import covariance, fitted, referee, table
 from test_mixed_families import counts, hessian, investments, quadrature
 
-from hierfl.formulas import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from hierfl import Federation
+from hierfl.arviz_io import import_arviz
 from hierfl.inference import fit
 from hierfl.models import FedPop
-from hierfl.networks import architecture
-from hierfl.posterior import import_arviz
+from hierfl.nn.networks.build import architecture
 
 CLIENTS, ROWS, FEATURES, NOISE, SIGMA = 20, 8, 2, 0.5, 0.5
 WAYS: dict[str, dict[str, Any]] = {

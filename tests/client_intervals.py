@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from hierfl.formulas import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.models import MixedEffects
 from hierfl.models.mixed_effects import effects

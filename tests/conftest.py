@@ -21,9 +21,10 @@ import pytest
 import torch
 
 from hierfl import Federation
-from hierfl.datasets import make_pool
+from hierfl.data.arrays import make_pool
 from hierfl.experiments import cli
-from hierfl.networks import Architecture, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 
 Answer = tuple[int, str, str]
 Call = Callable[..., Answer]

@@ -12,11 +12,11 @@ import torch
 from conftest import slopes
 from test_posterior import exact_loo
 
-from hierfl import paired
+from hierfl.arviz_io import import_arviz, loo
 from hierfl.inference import fit
+from hierfl.metrics import paired
 from hierfl.models import PFedVEM
-from hierfl.networks import architecture
-from hierfl.posterior import import_arviz, loo
+from hierfl.nn.networks.build import architecture
 
 
 def coverage(seeds: int, clients: int = 20, times: int = 1000, between: float = 1.0, crossed: bool = False) -> float:

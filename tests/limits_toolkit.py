@@ -12,7 +12,8 @@ from hierfl.inference import Method, fit
 from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.run.result import Run
-from hierfl.networks import Architecture, architecture
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 
 NOISE = 0.5
 WHOLE = 10_000  # a batch that is all of anybody's data

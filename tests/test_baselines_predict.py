@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy
 from hierfl import Federation
 from hierfl.inference.run.result import Run
 from hierfl.models import APFL, IFCA, Ditto, FedAvgFT, FedBN, FedPer, PerFedAvg
-from hierfl.networks import Architecture, architecture
-from hierfl.noise import permutation
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import permutation
 
 COMMON = {"epochs": 2, "lr": 0.05, "batch": 4}
 

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from hierfl import Federation, UserError
-from hierfl.batch_norm import Norms, is_statistic
 from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.minibatches import plan
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import FedAvg, FedPop
-from hierfl.networks import Architecture, LinearHead, Network
-from hierfl.noise import generator
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.layers.batch_norm import Norms, is_statistic
+from hierfl.rng import generator
 
 
 @pytest.fixture(autouse=True)

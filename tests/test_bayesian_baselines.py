@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.options import Options
@@ -24,8 +24,8 @@ from hierfl.models import (
     DGLMC,
     PFedBayes,
 )
-from hierfl.networks import Architecture
-from hierfl.plates import clients, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.plates import clients, sample
 
 # -- pFedBayes ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from hierfl.experiments.references import REFERENCES, Work
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.models import FedRep, PFedV, PFedVEM
-from hierfl.networks import architecture
+from hierfl.nn.networks.build import architecture
 
 PFEDVEM = REFERENCES["pfedvem"]
 

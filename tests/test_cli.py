@@ -18,12 +18,13 @@ import pandas as pd
 import pytest
 from conftest import Call
 
-from hierfl import Federation, UserError, datasets
+from hierfl import Federation, UserError
+from hierfl.data.datasets import registry
 from hierfl.experiments.folder import alone
 from hierfl.experiments.methods import shipped_settings
 from hierfl.inference import fit
 from hierfl.models import FedAvg, PFedV
-from hierfl.networks import architecture
+from hierfl.nn.networks.build import architecture
 
 SHORT = ("--rounds", 2, "--quiet")
 
@@ -455,7 +456,7 @@ def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
         out = tmp_path / f"{settle}.json"
         choose.main(["fedavg", "--rounds", "2", "--seeds", "1", "--settle", str(settle), "--out", str(out), "lr=0.05"])
         values.append(json.loads(out.read_text())["cells"][0]["pm_nll"])
-    federation = Federation.from_pool(datasets.load("digits", tmp_path), 20, "label-skew:5", seed=0)
+    federation = Federation.from_pool(registry.load("digits", tmp_path), 20, "label-skew:5", seed=0)
     settings = {**shipped_settings("fedavg", "digits")[0], "lr": 0.05}
     monkeypatch.undo()
     run = fit(FedAvg(architecture("mlp:64", federation), **settings), federation, rounds=2, progress=False)

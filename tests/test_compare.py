@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 from conftest import Call
 
-from hierfl import UserError, paired
-from hierfl.comparison_plots import gain_by_size, gain_intervals
+from hierfl import UserError
+from hierfl.arviz_io import import_arviz, loo
 from hierfl.experiments import ablate, compare
 from hierfl.experiments.methods import shipped_settings
-from hierfl.posterior import import_arviz, loo
+from hierfl.metrics import paired
+from hierfl.plots.gains import gain_by_size, gain_intervals
 
 
 def frame(seeds: int, clients: int, shift: float = 0.0, seed: int = 0) -> pd.DataFrame:

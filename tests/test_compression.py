@@ -16,8 +16,8 @@ from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.messages.codec import Compressor
 from hierfl.inference.messages.pipeline import message_bytes
 from hierfl.models import PFedVEM
-from hierfl.networks import Architecture
-from hierfl.noise import generator
+from hierfl.nn.architecture import Architecture
+from hierfl.rng import generator
 
 COMPRESSORS = [Quantise(1), Quantise(4), Quantise(16), Quantise(100), Sparsify(0.05), Sparsify(0.3), Sparsify(1.0)]
 

@@ -12,8 +12,9 @@ from torch import nn
 from hierfl.experiments.bench import choose, measure, peak_memory
 from hierfl.inference import fit
 from hierfl.models import FedPer, PFedVEM
-from hierfl.networks import Network, architecture
-from hierfl.noise import generator
+from hierfl.nn.functional import Network
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import generator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 

@@ -16,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierfl import Federation, UserError
-from hierfl.datasets import load, load_npz, make_pool
+from hierfl.data.arrays import make_pool
+from hierfl.data.chunk_data import ChunkData
+from hierfl.data.datasets.registry import load
+from hierfl.data.npz import load_npz
+from hierfl.data.padding import buckets, pad
 from hierfl.experiments.runner import configure
-from hierfl.federation import Examples, buckets, pad
 
 
 def test_digits_are_embedded_and_always_the_same(tmp_path: Path) -> None:
@@ -56,7 +59,7 @@ def test_buckets_cover_every_row_once_and_pad_little(sizes: list[int]) -> None:
 def test_examples_are_the_same_whether_a_bucket_lies_ready_or_is_put_together() -> None:
     sizes = [900, 870, 200, 190, 3]
     fed = blobs(sizes)
-    examples = Examples(fed, range(5))
+    examples = ChunkData(fed, range(5))
     cut = [list(range(first, last)) for first, last in buckets(sizes)]
     assert len(cut) > 1  # or nothing would be seen here
     inputs, _ = examples.data
@@ -301,7 +304,7 @@ def test_integer_names_are_names_and_labels_are_kept() -> None:
     """A hospital called 1 is not the second hospital; columns of a prediction follow the sorted labels."""
     from hierfl.inference import fit
     from hierfl.models import FedPer
-    from hierfl.networks import architecture
+    from hierfl.nn.networks.build import architecture
 
     df = frame().assign(site=np.arange(30) % 3 + 1, x=np.linspace(-1, 1, 30))
     df["kind"] = np.where(df.site == 2, "yes", np.where(df.index < 15, "no", "yes"))

@@ -13,15 +13,17 @@ from PIL import Image
 from scipy.io import savemat
 from test_vision import mnist_like
 
-from hierfl import Federation, UserError, domains
-from hierfl.datasets import load, make_pool
+from hierfl import Federation, UserError
+from hierfl.data.arrays import make_pool
+from hierfl.data.datasets import domains, mnist_m, synthetic_digits
+from hierfl.data.datasets.registry import load
 
 RNG = np.random.default_rng(0)
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(domains, "SYNTHETIC_TRAIN", 40)
-    monkeypatch.setattr(domains, "SYNTHETIC_TEST", 20)
+    monkeypatch.setattr(synthetic_digits, "SYNTHETIC_TRAIN", 40)
+    monkeypatch.setattr(synthetic_digits, "SYNTHETIC_TEST", 20)
 
 
 def test_mnist_m_is_made_as_it_was(tmp_path: Path) -> None:
@@ -33,7 +35,7 @@ def test_mnist_m_is_made_as_it_was(tmp_path: Path) -> None:
     assert (pool.y_train == arrays["y_train"]).all()
     photograph = RNG.integers(0, 256, (28, 40, 3), dtype=np.uint8)
     digits = np.stack([np.zeros((1, 28, 28), np.uint8), np.full((1, 28, 28), 255, np.uint8)])
-    black, white = domains.blended(digits, [photograph], np.random.default_rng(1))
+    black, white = mnist_m.blended(digits, [photograph], np.random.default_rng(1))
     windows = [np.moveaxis(photograph[:, left : left + 28], -1, 0) for left in range(13)]
     assert sum((black == w).all() for w in windows) == 1
     assert sum((white == 255 - w).all() for w in windows) == 1
@@ -83,9 +85,9 @@ def test_the_published_mnist_m(tmp_path: Path) -> None:
 
 
 def test_rendered_digits_are_a_function_of_the_seed() -> None:
-    x, y = domains.rendered(60, 3)
-    again, _ = domains.rendered(60, 3)
-    other, _ = domains.rendered(60, 4)
+    x, y = synthetic_digits.rendered(60, 3)
+    again, _ = synthetic_digits.rendered(60, 3)
+    other, _ = synthetic_digits.rendered(60, 4)
     assert (x == again).all()
     assert (x != other).any()
     assert np.bincount(y).tolist() == [6] * 10

@@ -12,17 +12,9 @@ import torch
 from conftest import Call, slopes
 from torch import nn
 
-from hierfl import Federation, UserError, datasets
-from hierfl.inference import fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
-from hierfl.inference.clients.gradients import elbo_gradient
-from hierfl.inference.method.initial import InitialWeights
-from hierfl.inference.options import Options
-from hierfl.inference.run.fit import Fit
-from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
-from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import generator
-from hierfl.synthetic import (
+from hierfl import Federation, UserError
+from hierfl.data.datasets import registry
+from hierfl.data.synthetic import (
     effect_error,
     identified,
     log_likelihood,
@@ -31,6 +23,18 @@ from hierfl.synthetic import (
     synthetic,
     synthetic_pool,
 )
+from hierfl.inference import fit
+from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.gradients import elbo_gradient
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.options import Options
+from hierfl.inference.run.fit import Fit
+from hierfl.models import FedAvg, FedPop, FedRep, PFedVEM
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import generator
 
 
 def test_messages_are_fishers_identity(small: Federation, net: Architecture) -> None:
@@ -350,7 +354,7 @@ def test_the_synthetic_data_have_a_name_and_are_made_from_the_seed(hierfl: Call,
     assert [s["clients"] for s in summaries] == [100, 100]
     assert summaries[0]["federation"] != summaries[1]["federation"]
     pool, truth = synthetic_pool(1)
-    fed = Federation.from_pool(datasets.load("fedpop-synthetic", tmp_path, 1), 0, "natural", validation=0.3, seed=1)
+    fed = Federation.from_pool(registry.load("fedpop-synthetic", tmp_path, 1), 0, "natural", validation=0.3, seed=1)
     assert fed.digest() == summaries[1]["federation"]
     assert np.array_equal(pool.y_train, synthetic(1)[0].y[: len(pool.y_train)])
     config = tomllib.loads((tmp_path / "s0" / "config.toml").read_text())["run"]

@@ -22,11 +22,16 @@ from PIL import Image
 from scipy.io import loadmat, savemat
 
 from hierfl import UserError
-from hierfl.array_files import read_idx, read_mat, read_npz
-from hierfl.cifar_files import read_batch, read_names
-from hierfl.datasets import load_npz
-from hierfl.foreign import byte_limit, open_regular, read_picture, read_sheet, read_text, regular_file
-from hierfl.vision import read_matlab_digits, read_usps
+from hierfl.data.datasets.svhn_usps import read_usps
+from hierfl.data.npz import load_npz
+from hierfl.data.readers.cifar import read_batch, read_names
+from hierfl.data.readers.contents import read_picture, read_sheet, read_text
+from hierfl.data.readers.idx import read_idx
+from hierfl.data.readers.limits import byte_limit
+from hierfl.data.readers.mat import read_mat
+from hierfl.data.readers.matlab_digits import read_matlab_digits
+from hierfl.data.readers.npz import read_npz
+from hierfl.data.readers.safe_files import open_regular, regular_file
 
 
 def one_line(error: pytest.ExceptionInfo[UserError]) -> str:
@@ -72,7 +77,7 @@ def test_a_pipe_that_takes_a_files_name_meanwhile_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "x.csv")
-    monkeypatch.setattr("hierfl.foreign.regular_file", lambda path, what: path)
+    monkeypatch.setattr("hierfl.data.readers.safe_files.regular_file", lambda path, what: path)
     with pytest.raises(UserError, match="not a regular file"):
         open_regular(tmp_path / "x.csv")
 
@@ -328,7 +333,7 @@ def test_texts_that_are_none_or_too_long_are_refused(tmp_path: Path, monkeypatch
     path.write_bytes(bz2.compress(b"a" * 2000)[:-4])
     with pytest.raises(UserError, match="ended before"):
         read_text(path, "a list", packed=True)
-    monkeypatch.setattr("hierfl.foreign.TEXT_LIMIT", 1000)
+    monkeypatch.setattr("hierfl.data.readers.contents.TEXT_LIMIT", 1000)
     path.write_bytes(bz2.compress(b"a" * 2000))
     with pytest.raises(UserError, match="more than the 0 MiB"):
         read_text(path, "a list", packed=True)
@@ -343,7 +348,7 @@ def test_spreadsheets_that_are_none_or_bombs_are_refused(tmp_path: Path, monkeyp
         with pytest.raises(UserError, match=words):
             read_sheet(path, sheet, 0, columns)
     good = path.read_bytes()
-    monkeypatch.setattr("hierfl.foreign.SHEET_LIMIT", 2000)
+    monkeypatch.setattr("hierfl.data.readers.contents.SHEET_LIMIT", 2000)
     with pytest.raises(UserError, match="of a spreadsheet"):
         read_sheet(path, "S", 0, ["a"])
     monkeypatch.undo()

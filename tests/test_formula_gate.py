@@ -20,12 +20,12 @@ from formulae.environment import Environment
 from formulae.parser import Parser
 from formulae.scanner import Scanner
 
-from hierfl import formula_gate
+from hierfl.data.formula import gate
+from hierfl.data.formula.calls import CALLS, NUMPY
+from hierfl.data.formula.federate import from_formula
+from hierfl.data.formula.gate import evaluate, parse
+from hierfl.data.tables import TABLES
 from hierfl.errors import UserError
-from hierfl.formula_calls import CALLS, NUMPY
-from hierfl.formula_gate import evaluate, parse
-from hierfl.formulas import from_formula
-from hierfl.tables import TABLES
 
 ROOT = Path(__file__).parents[1]
 
@@ -187,7 +187,7 @@ ACCEPTED = [
 
 @pytest.mark.parametrize("formula", ACCEPTED)
 def test_what_passes_means_what_formulae_reads_in_it(formula: str) -> None:
-    ours, clean = evaluate(parse(formula), table()), Environment([formula_gate.namespace()])
+    ours, clean = evaluate(parse(formula), table()), Environment([gate.namespace()])
     theirs = design_matrices(formula, table(), env=clean)
     pd.testing.assert_frame_equal(ours.common.as_dataframe(), theirs.common.as_dataframe())
     blocks = theirs.group.design_matrix.toarray().reshape(60, -1, 1) if len(theirs.group.terms) == 1 else None
@@ -361,14 +361,14 @@ def test_random_formulas_are_refused_or_call_only_what_is_listed(monkeypatch: py
     from formulae.terms import call_resolver
 
     fetched: list[str] = []
-    plain, df, watched = call_resolver.get_function_from_module, table(24), Watched(formula_gate.namespace())
+    plain, df, watched = call_resolver.get_function_from_module, table(24), Watched(gate.namespace())
 
     def fetch(name: str, env: Environment) -> Any:
         fetched.append(name)
         return plain(name, env)
 
     monkeypatch.setattr(call_resolver, "get_function_from_module", fetch)
-    monkeypatch.setattr(formula_gate, "namespace", lambda: watched)
+    monkeypatch.setattr(gate, "namespace", lambda: watched)
     passed = worked = 0
     for text in formulas(random.Random(22), 6000):
         try:
@@ -434,7 +434,7 @@ def evaluates_text(path: Path) -> list[str]:
 def test_nothing_else_evaluates_text() -> None:
     assert len(SHIPPED) > 60
     found = {str(path.relative_to(ROOT)): names for path in SHIPPED if (names := evaluates_text(path))}
-    gate, methods = found.pop("hierfl/formula_gate.py"), found.pop("experiments/methods.py")
+    gate, methods = found.pop("hierfl/data/formula/gate.py"), found.pop("experiments/methods.py")
     assert found == {}
     assert {name.partition(": ")[2].split(".")[0] for name in gate} == {"import formulae"}
     # a method's file is a program that its owner chose to run

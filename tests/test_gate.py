@@ -23,7 +23,7 @@ from test_invariants import TUTORIAL, network_for
 from torch import Tensor
 
 from hierfl import Federation, UserError, models
-from hierfl.formulas import from_formula
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, SampleWeighted, fit
 from hierfl.inference.clients.scores import _solve
 from hierfl.inference.objective.gaussians import Gaussian
@@ -33,7 +33,7 @@ from hierfl.inference.server.participation import check_participation
 from hierfl.inference.server.rules.newton_step import newton_step
 from hierfl.inference.server.server import Server
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
-from hierfl.networks import Architecture
+from hierfl.nn.architecture import Architecture
 
 CLIENTS = 10
 REGISTRY: list[tuple[Any, dict[str, Any]]] = [(getattr(models, entry.cls), {}) for entry in METHODS.values()]

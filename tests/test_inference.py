@@ -16,7 +16,7 @@ from test_invariants import noise_for, states
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Batch, Federation, UserError
-from hierfl.federation import Deferred
+from hierfl.data.lazy_tensor import LazyTensor
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
 from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.clients.gradients import elbo_gradient
@@ -30,9 +30,11 @@ from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.participation import draw_participants
 from hierfl.inference.server.server import Server
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
-from hierfl.networks import Architecture, architecture
-from hierfl.noise import generator, permutation, reparametrise
-from hierfl.plates import clients, data, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.plates import clients, data, sample
+from hierfl.ppl.reparametrise import reparametrise
+from hierfl.rng import generator, permutation
 
 
 def rows_of(method: Method, fed: Federation, order: list[int] | None = None) -> Rows:
@@ -78,7 +80,7 @@ def test_a_steps_input_is_left_as_it_was(small: Federation, net: Architecture) -
 
 def test_kept_features_change_nothing(small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
     """While only the head moves, the base's output is computed once; without the cache the result is the same."""
-    from hierfl.plates import FrozenFeatures
+    from hierfl.ppl.frozen_features import FrozenFeatures
 
     local = rows_of(PFedVEM(net), small)
     calls = []
@@ -103,8 +105,8 @@ def test_inputs_that_only_kept_features_would_see_are_not_gathered(
 ) -> None:
     """And whoever looks at them all the same finds them as they are."""
     made = []
-    original = Deferred.whole.fget  # type: ignore[attr-defined]
-    monkeypatch.setattr(Deferred, "whole", property(lambda self: made.append(1) or original(self)))
+    original = LazyTensor.whole.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(LazyTensor, "whole", property(lambda self: made.append(1) or original(self)))
     local = rows_of(FedRep(net), small)
     head = SVI(["mu"], 2, sgd(0.1), 4, per="example")
     first = head.run(local, 0).rows["mu"]
@@ -151,7 +153,7 @@ def test_a_finished_client_is_not_moved_by_its_momentum() -> None:
 
 def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, net: Architecture) -> None:
     """Summed over an epoch's batches with their sizes, the scaled minibatch ELBOs are the full ELBO's likelihood."""
-    from hierfl.federation import Batch
+    from hierfl.data.batch import Batch
 
     method = FedPer(net)
     local = rows_of(method, small, [0])

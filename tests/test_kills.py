@@ -128,13 +128,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, with everything imported that a run needs; one picture stands for all."""
     import hierfl.experiments.runner
     import hierfl.models.pfedvem  # noqa: F401
-    from hierfl import plots
-    from hierfl.posterior import import_arviz
+    from hierfl.arviz_io import import_arviz
+    from hierfl.plots import saving
 
     import_arviz()
-    every = plots.save_all
+    every = saving.save_all
     monkeypatch.setattr(
-        plots, "save_all", lambda folder, drawn, *rest: every(folder, dict([*drawn.items()][:1]), *rest)
+        saving, "save_all", lambda folder, drawn, *rest: every(folder, dict([*drawn.items()][:1]), *rest)
     )
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -12,8 +12,7 @@ from conftest import slopes
 from pyro.distributions import Bernoulli, Gamma, LogNormal, Normal
 
 from hierfl import Federation, UserError
-from hierfl.chains import Draws
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference import Gradient, Langevin, Method, fit
 from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.clients.gradients import elbo_gradient
@@ -21,9 +20,10 @@ from hierfl.inference.local.optimizers import adam
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.state import State
-from hierfl.networks import architecture
-from hierfl.noise import generator
-from hierfl.plates import clients, data, param, sample
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.plates import clients, data, param, sample
+from hierfl.rng import generator
 
 CHAINS = 4
 
@@ -54,7 +54,7 @@ class Slopes(Method):
     def guide(self, batch: Batch) -> None:
         w = param("w_draws")
         with clients(batch):
-            sample("w", Draws(w, 1))
+            sample("w", EmpiricalDraws(w, 1))
 
     def local(self) -> list:
         return [self.chain]
@@ -120,7 +120,7 @@ class Alone(Method):
     def guide(self, batch: Batch) -> None:
         z = param("z_draws")
         with clients(batch):
-            sample("z", Draws(z, 1))
+            sample("z", EmpiricalDraws(z, 1))
 
 
 @pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
@@ -241,7 +241,7 @@ class Votes(Method):
     def guide(self, batch: Batch) -> None:
         z = param("z_draws")
         with clients(batch):
-            sample("z", Draws(z, 1))
+            sample("z", EmpiricalDraws(z, 1))
 
 
 @pytest.mark.parametrize(("scale", "calibrated"), [(1.0, True), (1.5, False)])
@@ -285,7 +285,7 @@ class Rates(Method):
     def guide(self, batch: Batch) -> None:
         z = param("z_draws")
         with clients(batch):
-            sample("z", Draws(z))
+            sample("z", EmpiricalDraws(z))
 
 
 def test_a_constrained_latent_keeps_its_law() -> None:
@@ -369,7 +369,7 @@ def test_a_population_is_learned_by_chains(fed: Federation) -> None:
 
 def test_draws_are_read_evenly_and_have_no_density() -> None:
     kept = torch.arange(24.0).view(1, 1, 2, 6, 2)  # two chains of six
-    fn = Draws(kept, 1)
+    fn = EmpiricalDraws(kept, 1)
     assert fn.batch_shape == (1, 1)
     assert fn.event_shape == (2,)
     assert torch.equal(fn.some(4)[:, 0, 0, 0], torch.tensor([0.0, 6.0, 12.0, 18.0]))

@@ -42,9 +42,10 @@ from hierfl.models import (
     PFedMe,
     Scaffold,
 )
-from hierfl.networks import Architecture, architecture
-from hierfl.noise import permutation
-from hierfl.plates import Restrict
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.restrict import Restrict
+from hierfl.rng import permutation
 
 # -- one vector -----------------------------------------------------------------------------------------------------
 

@@ -12,16 +12,11 @@ from scipy.stats import norm
 from sklearn.metrics import log_loss, roc_auc_score
 from torch.distributions import Normal
 
-from hierfl.metrics import (
-    BINS,
-    calibration_error,
-    classification_rows,
-    ood_auroc,
-    over_clients,
-    predictive_entropy,
-    regression_rows,
-)
-from hierfl.noise import generator
+from hierfl.metrics.classification import BINS, calibration_error, classification_rows
+from hierfl.metrics.ood import ood_auroc, predictive_entropy
+from hierfl.metrics.pooling import over_clients
+from hierfl.metrics.regression import regression_rows
+from hierfl.rng import generator
 
 
 def predictions() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

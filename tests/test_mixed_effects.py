@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hierfl import UserError
-from hierfl.formulas import Design, from_formula
+from hierfl.data.formula.design import Design
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.clients.scores import curvature
@@ -19,8 +20,8 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.newton import NewtonScoring
 from hierfl.inference.server.rules.newton_step import newton_step
 from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
-from hierfl.networks import architecture
-from hierfl.noise import generator
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import generator
 
 
 def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
@@ -240,9 +241,9 @@ def test_the_global_model_knows_how_much_places_differ() -> None:
     """Its score is that of N(x beta, z^T Sigma z + sigma^2), of which 200 draws know a little less than all."""
     fed, design = from_formula(table(30), "y ~ 1 + x + (1 + x | site)", test=0.3)
     run = fit(MixedEffects(design, draws=0), fed, 20, chunk=30, dtype=torch.float64, progress=False)
-    x = fed.x[fed.everyone][:, :2]
+    x = fed.x[fed.global_test][:, :2]
     spread = ((x @ covariance(run)) * x).sum(1) + (2 * run.shared["effects.log_noise"]).exp()
-    wanted = torch.distributions.Normal(x @ run.shared["effects.beta"], spread.sqrt()).log_prob(fed.y[fed.everyone])
+    wanted = torch.distributions.Normal(x @ run.shared["effects.beta"], spread.sqrt()).log_prob(fed.y[fed.global_test])
     assert run.last()["gm_nll"] == pytest.approx(-float(wanted.mean()), abs=0.03)
     assert 0.8 < run.last()["gm_coverage90"] < 0.98
 

@@ -15,14 +15,14 @@ from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 from scipy.stats import chi2, norm
 
-from hierfl.formulas import from_formula
+from hierfl.data.formula.federate import from_formula
+from hierfl.data.tables import TABLES
 from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
-from hierfl.tables import TABLES
 
 
 def counts(family: str, places: int = 30, seed: int = 1) -> pd.DataFrame:

@@ -16,8 +16,8 @@ import torch
 from formulae import design_matrices
 
 from hierfl.convergence import rhat_and_ess
-from hierfl.federation import Batch
-from hierfl.formulas import from_formula
+from hierfl.data.batch import Batch
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.scores import curvature
@@ -28,10 +28,11 @@ from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.inference_data import inference_data
 from hierfl.inference.run.result import Run
-from hierfl.metrics import mean_difference
+from hierfl.metrics.normal_mixture import mean_difference
 from hierfl.models import mixed_effects
 from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood, marginals, shrunken
-from hierfl.noise import ClientNoise, SigmaPoints
+from hierfl.ppl.sigma_points import SigmaPoints
+from hierfl.rng import ClientNoise
 
 
 def places(rows: int, clients: int, seed: int = 0) -> pd.DataFrame:
@@ -113,7 +114,7 @@ def test_a_column_that_names_the_clients_may_be_an_effect_too() -> None:
 BUILD = """
 import resource, sys
 import numpy as np, pandas as pd, formulae
-from hierfl.formulas import from_formula
+from hierfl.data.formula.federate import from_formula
 who = np.repeat(np.arange(5000), 10)
 rng = np.random.default_rng(0)
 df = pd.DataFrame({"y": rng.normal(size=50000), "x": rng.normal(size=50000), "site": who})

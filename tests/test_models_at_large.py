@@ -30,9 +30,12 @@ from hierfl.inference.objective.log_joint import global_log_prob, sum_rows
 from hierfl.inference.objective.sites import guide_latents, model_sites
 from hierfl.inference.server.server import Server
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
-from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import ClientNoise, generator
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.plates import clients, data, flat, param, sample
+from hierfl.rng import ClientNoise, generator
 
 
 class TwoSites(Method):
@@ -303,7 +306,7 @@ def test_other_responses_are_scored_by_their_own_density(family: str) -> None:
     if family == "poisson":
         fed = dataclasses.replace(fed, y=fed.y.abs().round())
     fed_test = [i[-3:] for i in fed.train]
-    fed = dataclasses.replace(fed, test=fed_test, everyone=torch.cat(fed_test))
+    fed = dataclasses.replace(fed, test=fed_test, global_test=torch.cat(fed_test))
 
     @dataclass(frozen=True)
     class Own(Architecture):

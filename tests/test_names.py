@@ -16,14 +16,15 @@ from conftest import Call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hierfl import Federation, tables
-from hierfl.client_names import client_names
-from hierfl.datasets import load_npz
+from hierfl import Federation
+from hierfl.arviz_io import import_arviz
+from hierfl.data import tables
+from hierfl.data.client_names import client_names
+from hierfl.data.formula.federate import from_formula
+from hierfl.data.npz import load_npz
 from hierfl.errors import UserError
 from hierfl.experiments.csv_files import escaped, read_frame, unescaped, write_frame, write_rows
 from hierfl.experiments.runner import build, configure
-from hierfl.formulas import from_formula
-from hierfl.posterior import import_arviz
 
 #: every two of them are one to pandas, or to a spreadsheet, or something else than they were
 MERGED = [

@@ -11,10 +11,13 @@ from pyro.distributions import Categorical
 from torch import nn
 
 from hierfl import Federation, UserError
-from hierfl.layers import client_convolution, client_linear
-from hierfl.likelihoods import Softmax
-from hierfl.networks import LinearHead, Network, architecture
-from hierfl.noise import generator
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.layers.conv import client_convolution
+from hierfl.nn.layers.linear import client_linear
+from hierfl.nn.likelihoods import Softmax
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import generator
 
 
 def mlp() -> nn.Module:

@@ -31,8 +31,11 @@ from hierfl.models import (
     PerFedAvg,
     Scaffold,
 )
-from hierfl.networks import Architecture, LinearHead, Network, architecture
-from hierfl.noise import permutation
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import permutation
 
 # -- SCAFFOLD -------------------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hierfl import UserError
+from hierfl.arviz_io import import_arviz
 from hierfl.experiments.methods import load
-from hierfl.posterior import import_arviz
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "student_t.py"

@@ -9,8 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hierfl import UserError
-from hierfl.datasets import make_pool
-from hierfl.partition import SPLITS, hold_out, parse, split_pool
+from hierfl.data.arrays import make_pool
+from hierfl.data.partition.hold_out import hold_out
+from hierfl.data.partition.registry import SPLITS
+from hierfl.data.partition.spec import parse
+from hierfl.data.partition.split_pool import split_pool
 
 CASES = [
     ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6),

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
-from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import NotFinite
 from hierfl.experiments.folder import write_results
 from hierfl.inference import fit
@@ -28,9 +27,11 @@ from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.sites import guide_latents
 from hierfl.inference.state import client_view
 from hierfl.models import FedAvg, FedBN, FedPer, FedV, PFedV
-from hierfl.networks import Architecture, architecture
-from hierfl.noise import generator
-from hierfl.plates import Restrict
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.layers.batch_norm import Norms, is_statistic
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.restrict import Restrict
+from hierfl.rng import generator
 
 SPEC = "bncnn:3,4:8,z-norm"
 

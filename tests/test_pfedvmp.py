@@ -30,7 +30,7 @@ from hierfl.inference.server.participation import draw_participants
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import client_view
 from hierfl.models import FedPer, PFedV, PFedVMP
-from hierfl.networks import architecture
+from hierfl.nn.networks.build import architecture
 
 SIZES, CLASSES = (14, 9, 6), 4
 

@@ -15,7 +15,8 @@ from torch.distributions import Normal
 from torch.nn.functional import softplus
 
 from hierfl import Federation, UserError
-from hierfl.formulas import from_formula
+from hierfl.arviz_io import import_arviz, loo, write
+from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Run, fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.langevin.step import Langevin
@@ -23,8 +24,8 @@ from hierfl.inference.method.base import Method
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
 from hierfl.models.mixed_effects import MixedEffects
-from hierfl.networks import Architecture, architecture
-from hierfl.posterior import import_arviz, loo, write
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
 
 
 @pytest.fixture(scope="module")

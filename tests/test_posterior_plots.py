@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hierfl import UserError, posterior_plots
-from hierfl.posterior import to_inference_data
+from hierfl import UserError
+from hierfl.arviz_io import to_inference_data
+from hierfl.plots.chains import ess_evolution, rank, rhat_and_ess, trace
+from hierfl.plots.forest import forest
+from hierfl.plots.posterior import panels
+from hierfl.plots.posterior_numbers import most_variable, worst_mixed
+from hierfl.plots.predictive import predictive_check, predictive_check_by_client
 
 CLIENTS = ["a", "b", "c"]
 SIZES = [6, 3, 9]
@@ -50,15 +56,15 @@ def made(chains: int = 4, draws: int = 60, apart: float = 0.0, labels: bool = Fa
 
 
 def test_numbers_are_chosen_for_what_a_picture_is_about() -> None:
-    name, place = posterior_plots.telling(made())
+    name, place = most_variable(made())
     assert name == "b"
     assert place["b_dim_0"] == 1
-    name, place = posterior_plots.worst_mixed(made(apart=2.0))
+    name, place = worst_mixed(made(apart=2.0))
     assert (name, place) == ("b", {"client": "c", "b_dim_0": 0})
 
 
 def test_a_forest_has_the_population_and_clients_of_all_sizes() -> None:
-    ax = posterior_plots.forest(made())
+    ax = forest(made())
     rows = {label.get_text(): y for label, y in zip(ax.get_yticklabels(), ax.get_yticks(), strict=True)}
     assert list(rows)[::-1] == ["population", "c  (n = 9)", "a  (n = 6)", "b  (n = 3)"]
     points = {round(float(line.get_ydata()[0]), 6): float(line.get_xdata()[0])
@@ -67,65 +73,65 @@ def test_a_forest_has_the_population_and_clients_of_all_sizes() -> None:
         at = round(float(rows[f"{client}  (n = {SIZES[CLIENTS.index(client)]})"]), 6)
         assert abs(points[at] - mean) < 0.05
     assert 15 < points[round(float(rows["population"]), 6)] < 25  # of a client picked at random, not of the first
-    only = posterior_plots.forest(made(), ("b", {"b_dim_0": 0}), clients=["b"])
+    only = forest(made(), ("b", {"b_dim_0": 0}), clients=["b"])
     assert [label.get_text() for label in only.get_yticklabels()][::-1] == ["population", "b  (n = 3)"]
     assert only.get_title().startswith("b[0]")
 
 
 def test_chains_are_shown_where_they_are() -> None:
     data = made(apart=2.0)
-    paths = posterior_plots.trace(data)
+    paths = trace(data)
     assert len(paths.get_lines()) == 4
     means = sorted(float(np.mean(line.get_ydata())) for line in paths.get_lines())
     assert means[-1] > 1.9 > 0.2 > means[-2]
-    assert "client c" in posterior_plots.rank(data).get_title()
-    ess = posterior_plots.ess_evolution(data)
+    assert "client c" in rank(data).get_title()
+    ess = ess_evolution(data)
     assert max(ess.get_lines()[0].get_ydata()) < 60  # of 240
-    ax = posterior_plots.rhat_and_ess(data)
+    ax = rhat_and_ess(data)
     (points,) = (c.get_offsets() for c in ax.collections)
     assert len(points) == 3
     assert points[2][1] > 1.5 > 1.1 > points[0][1]
 
 
-@pytest.mark.parametrize("draw", ["trace", "rank", "ess_evolution", "forest"])
-def test_numbers_that_are_not_there_are_refused(draw: str) -> None:
-    one = {} if draw == "forest" else {"client": "a"}
+@pytest.mark.parametrize("draw", [trace, rank, ess_evolution, forest])
+def test_numbers_that_are_not_there_are_refused(draw: Callable[..., Any]) -> None:
+    one = {} if draw is forest else {"client": "a"}
     for which, words in (
         (("nope", {}), "there is no 'nope' among b"),
         (("b", dict(one)), "a number of b is told by"),
         (("b", {"b_dim_0": 7, **one}), "b_dim_0 has no 7; it has 0, 1"),
     ):
         with pytest.raises(UserError, match=words):
-            getattr(posterior_plots, draw)(made(), which)
+            draw(made(), which)
     with pytest.raises(UserError, match="no client 'zz'"):
-        posterior_plots.forest(made(), clients=["zz"])
+        forest(made(), clients=["zz"])
 
 
 def test_whole_numbers_are_no_density() -> None:
     data = made(labels=True)
     data.observed_data["y"] = data.observed_data["y"].astype(float) % 2  # as a table's 0 and 1 are
     data.posterior_predictive["y"] = data.posterior_predictive["y"].astype(float) % 2
-    ax = posterior_plots.predictive_check(data)
+    ax = predictive_check(data)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1"]
     assert data.observed_data["y"].dtype == float
     assert any("steps" in line.get_drawstyle() for line in ax.get_lines())
 
 
-@pytest.mark.parametrize("draw", ["rhat_and_ess", "trace", "rank", "ess_evolution"])
-def test_one_chain_is_refused_where_chains_are_compared(draw: str) -> None:
+@pytest.mark.parametrize("draw", [rhat_and_ess, trace, rank, ess_evolution])
+def test_one_chain_is_refused_where_chains_are_compared(draw: Callable[..., Any]) -> None:
     with pytest.raises(UserError, match="R-hat compares chains, and here is one"):
-        getattr(posterior_plots, draw)(made(chains=1))
+        draw(made(chains=1))
     with pytest.raises(UserError, match="at least 4 draws"):
-        getattr(posterior_plots, draw)(made(draws=3))
+        draw(made(draws=3))
 
 
 @pytest.mark.parametrize("labels", [False, True])
 def test_predictive_checks(labels: bool) -> None:
     data = made(labels=labels)
-    assert posterior_plots.predictive_check(data).get_lines()
+    assert predictive_check(data).get_lines()
     if not labels:
         data.observed_data["y"][:6] = 7.0  # client a is nowhere near
-    ax = posterior_plots.predictive_check_by_client(data)
+    ax = predictive_check_by_client(data)
     names = [label.get_text() for label in ax.get_yticklabels()]
     assert names == ["c", "a", "b"]
     dots = [float(line.get_xdata()[0]) for line in ax.get_lines()]
@@ -140,12 +146,12 @@ def test_predictive_checks(labels: bool) -> None:
 
 
 def test_what_there_is_decides_what_is_drawn() -> None:
-    assert {"forest", "mixing", "trace", "rank", "ess", "predictive-check"} < set(posterior_plots.panels(made()))
-    assert set(posterior_plots.panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients"}
+    assert {"forest", "mixing", "trace", "rank", "ess", "predictive-check"} < set(panels(made()))
+    assert set(panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients"}
     point = made(chains=1)
     for kind in ("point", "examples"):
         point.log_likelihood.attrs["draws_of"] = kind
-        assert set(posterior_plots.panels(point)) == {"predictive-check", "predictive-check-clients"}
+        assert set(panels(point)) == {"predictive-check", "predictive-check-clients"}
     del point.posterior
     with pytest.raises(UserError, match="no draws of a client's latents"):
-        posterior_plots.forest(point)
+        forest(point)

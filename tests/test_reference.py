@@ -10,8 +10,8 @@ from hierfl.inference import fit
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.participation import draw_participants
 from hierfl.models import PFedVEM
-from hierfl.networks import architecture
-from hierfl.noise import ClientNoise, permutation
+from hierfl.nn.networks.build import architecture
+from hierfl.rng import ClientNoise, permutation
 
 SEED, PARTICIPATION, K, R, E, B = 3, 0.6, 4, 3, 2, 4
 SIGMA, HEAD_LR, BASE_LR, MOMENTUM = 0.3, 0.003, 0.05, 0.9
@@ -103,7 +103,7 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
         right.append((logits.argmax(1) == y).double().mean())
     assert abs(run.last()["pm_accuracy"] - torch.stack(right).mean()) < 1e-12
     # the global model: (theta, w) on the whole test set, after aggregation
-    x, y = fed.examples(fed.everyone)
+    x, y = fed.examples(fed.global_test)
     z = relu(linear(x, theta["base.1.weight"], theta["base.1.bias"]))
     logits = z @ w[:cut].view(CLASSES, HIDDEN).T + w[cut:]
     assert abs(run.last()["gm_accuracy"] - (logits.argmax(1) == y).double().mean()) < 1e-12

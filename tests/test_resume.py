@@ -21,7 +21,7 @@ from hierfl.experiments import folder
 from hierfl.inference import fit
 from hierfl.inference.run.fit import checkpoint as checkpoints
 from hierfl.models import FedAvg, PFedVEM
-from hierfl.networks import architecture
+from hierfl.nn.networks.build import architecture
 
 RUN = ["run", "pfedvem", "--rounds", "24", "--participation", "0.5", "--out", "killed"]
 

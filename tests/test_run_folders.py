@@ -20,11 +20,12 @@ import numpy as np
 import pytest
 from conftest import Call
 
+from hierfl.arviz_io import import_arviz, read
 from hierfl.errors import UserError
 from hierfl.experiments import folder as folders
 from hierfl.experiments import tables, trust
-from hierfl.files import Busy, check_writable, locked, user_path, write_whole
-from hierfl.posterior import import_arviz, read
+from hierfl.file_lock import Busy, locked
+from hierfl.files import check_writable, user_path, write_whole
 
 SMALL = ("-J", 3, "--split", "iid", "--rounds", 2, "--network", "mlp:4", "--quiet")
 METHOD = """

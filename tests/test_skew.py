@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hierfl import UserError
-from hierfl.datasets import load
+from hierfl.data.datasets.registry import load
 from hierfl.experiments import skew, unseen
 from hierfl.inference import Run
 

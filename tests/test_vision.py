@@ -21,10 +21,13 @@ from conftest import Call
 from PIL import Image
 
 from hierfl import Federation, UserError
-from hierfl.datasets import CONSTANTS, DATASETS, load, make_pool
-from hierfl.domains import DIGIT_FIVE, DIGIT_THREE
-from hierfl.networks import architecture
-from hierfl.vision import CIFAR100, LAYOUTS, SUN_HIERARCHY, SUN_SUPERCLASSES
+from hierfl.data.arrays import make_pool
+from hierfl.data.datasets.cifar import CIFAR100
+from hierfl.data.datasets.domains import DIGIT_FIVE, DIGIT_THREE
+from hierfl.data.datasets.registry import DATASETS, load
+from hierfl.data.datasets.sun397 import SUN_HIERARCHY, SUN_SUPERCLASSES
+from hierfl.data.datasets.torchvision_layout import LAYOUTS
+from hierfl.nn.networks.build import architecture
 
 RNG = np.random.default_rng(0)
 DOMAINS = {"digit-five": DIGIT_FIVE, "digit-three": DIGIT_THREE}
@@ -71,7 +74,7 @@ def test_idx_files(name: str, folder: str, tmp_path: Path) -> None:
     assert (pool.y_test == arrays["y_test"]).all()
     assert pool.mean.shape == (1, 1, 1)
     fed = Federation.from_pool(pool, 2, "equal", validation=0.0)
-    mean, std = CONSTANTS[name]
+    mean, std = DATASETS[name].constants
     expected = (pool.x_train[fed.train[0][0]] / 255.0 - mean[0]) / std[0]
     assert np.allclose(fed.examples(fed.train[0][:1])[0][0].numpy(), expected, atol=1e-5)
 
@@ -357,14 +360,14 @@ def test_a_damaged_set_is_not_downloaded_over(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_an_npz_comes_first_and_is_standardised_alike(name: str, tmp_path: Path) -> None:
-    channels = len(CONSTANTS[name][0])
+    channels = len(DATASETS[name].constants[0])
     x = RNG.integers(0, 256, (40, 8, 8, channels), dtype=np.uint8)
     y = np.arange(40) % 10
     np.savez(tmp_path / f"{name}.npz", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:])
     pool = load(name, tmp_path)
     assert pool.x_train.shape == (30, channels, 8, 8)
-    assert np.allclose(pool.mean.flatten(), CONSTANTS[name][0])
-    assert np.allclose(pool.std.flatten(), CONSTANTS[name][1])
+    assert np.allclose(pool.mean.flatten(), DATASETS[name].constants[0])
+    assert np.allclose(pool.std.flatten(), DATASETS[name].constants[1])
     np.savez(
         tmp_path / f"{name}.npz", x_train=x[:30, ..., [0, 0]], y_train=y[:30], x_test=x[30:, ..., [0, 0]], y_test=y[30:]
     )

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hierfl.data.federation import Federation
+from hierfl.data.padding import pad
 from hierfl.errors import UserError
-from hierfl.federation import Federation, pad
-from hierfl.noise import ClientNoise
-from hierfl.plates import Site
+from hierfl.ppl.restrict import Site
+from hierfl.rng import ClientNoise
 
 from ..objective.elbo import elbo
 from ..objective.joint_model import JointModel

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch, Examples, Federation
-from hierfl.noise import ClientNoise
+from hierfl.data.batch import Batch
+from hierfl.data.chunk_data import ChunkData
+from hierfl.data.federation import Federation
+from hierfl.rng import ClientNoise
 
 from ..objective.joint_model import JointModel
 from ..state import State, client_view
@@ -37,11 +39,11 @@ class ClientChunk:
     seed: int
     shared: State
     values: State
-    examples: Examples = field(default=None, repr=False)  # type: ignore[assignment]
+    examples: ChunkData = field(default=None, repr=False)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.examples is None:
-            object.__setattr__(self, "examples", Examples(self.federation, self.clients))
+            object.__setattr__(self, "examples", ChunkData(self.federation, self.clients))
 
     @property
     def view(self) -> State:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pyro
 import torch
 
-from hierfl.batch_norm import is_statistic
-from hierfl.federation import buckets
+from hierfl.data.padding import buckets
+from hierfl.nn.layers.batch_norm import is_statistic
 
 from ..objective.elbo import elbo
 from ..state import State

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hierfl.federation import Batch, buckets
-from hierfl.networks import Network
-from hierfl.noise import ClientNoise, permutation
-from hierfl.plates import FrozenFeatures
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
+from hierfl.nn.functional import Network
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.rng import ClientNoise, permutation
 
 from .chunk import ClientChunk
 

@@ -9,9 +9,9 @@ import pyro
 import torch
 from torch import Tensor
 
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError
-from hierfl.federation import buckets
-from hierfl.noise import Noise, SigmaPoints
+from hierfl.ppl.sigma_points import Noise, SigmaPoints
 
 from ..objective.log_joint import log_joint
 from ..objective.sites import guide_latents
@@ -73,7 +73,8 @@ def curvature(
         degree: of the control variates, 1 or 2; 0 for the draws' plain mean.
         information: False leaves the second derivatives out, and the information empty.
         sigma_points: takes the expectations at these instead of draws (``particles`` and ``degree`` 0): exact for a
-            Gaussian guide where the log joint is quadratic in the latent; see :class:`~hierfl.noise.SigmaPoints`.
+            Gaussian guide where the log joint is quadratic in the latent; see
+            :class:`~hierfl.ppl.sigma_points.SigmaPoints`.
 
     Raises:
         UserError: for too few draws to regress on.

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 
 from ..evaluation.fitted import Fitted
 from ..messages.sums import Sums

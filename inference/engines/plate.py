@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch, Federation
-from hierfl.metrics import over_clients
+from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
+from hierfl.metrics.pooling import over_clients
 
 from ..clients.checks import check_rows, check_shapes
 from ..clients.chunk import ClientChunk
@@ -180,7 +181,7 @@ class PlateEngine:
         clients = evaluate_personal(fitted, split, self.chunk, draws)
         everyone: dict[str, float] = {}
         if self.method.has_global_model:
-            index = federation.everyone
+            index = federation.global_test
             if split != "test":
                 index = torch.cat(list(federation.indices(split))).unique()
             everyone = evaluate_global(fitted, index)

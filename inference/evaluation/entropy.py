@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch
-from hierfl.metrics import predictive_entropy
+from hierfl.data.batch import Batch
+from hierfl.metrics.ood import predictive_entropy
 
 from .fitted import Fitted
 from .response import log_probs, response

@@ -17,10 +17,14 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.federation import Batch, Federation
-from hierfl.noise import ClientNoise, SigmaPoints, reparametrise
-from hierfl.plates import FrozenFeatures, Restrict, Site
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.reparametrise import reparametrise
+from hierfl.ppl.restrict import Restrict, Site
+from hierfl.ppl.sigma_points import SigmaPoints
+from hierfl.rng import ClientNoise
 
 from ..objective.sites import guide_latents, model_sites
 from ..state import State, client_view
@@ -133,8 +137,8 @@ class Fitted:
         """
         if not self.method.has_global_model:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
-        values = self._newcomer(batch.rows)
-        noise = noise or self.population_noise(batch.rows, draws)
+        values = self._newcomer(batch.num_clients)
+        noise = noise or self.population_noise(batch.num_clients, draws)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
@@ -150,7 +154,7 @@ class Fitted:
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
             return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape, batch.x.device), name)
 
-        values = self._newcomer(batch.rows)
+        values = self._newcomer(batch.num_clients)
         with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
             self.method.model(batch)
         site = response(seen.sites)

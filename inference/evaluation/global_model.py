@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch
-from hierfl.metrics import calibration_error, over_clients
+from hierfl.data.batch import Batch
+from hierfl.metrics.classification import calibration_error
+from hierfl.metrics.pooling import over_clients
 
 from .fitted import Fitted
 from .personal import BUDGET

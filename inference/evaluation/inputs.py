@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.federation import Batch, Federation
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, MultivariateNormal, Normal, Poisson
 
-from hierfl.likelihoods import Softmax
-from hierfl.noise import key
+from hierfl.nn.likelihoods import Softmax
+from hierfl.rng import key
 
 #: distributions of which a row of a plate is one of the same kind, by what they are made from; of others a plate has
 #: one row

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.plates import FrozenFeatures
+from hierfl.ppl.frozen_features import FrozenFeatures
 
 from .fitted import Fitted
 from .response import predictive_terms, response, site_rows

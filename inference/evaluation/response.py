@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
-from hierfl.metrics import classification_rows, regression_rows
-from hierfl.plates import Site
+from hierfl.metrics.classification import classification_rows
+from hierfl.metrics.regression import regression_rows
+from hierfl.ppl.restrict import Site
 
 
 def response(sites: Mapping[str, Site]) -> Site:

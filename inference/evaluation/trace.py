@@ -10,8 +10,8 @@ import torch
 from pyro.distributions import Delta
 from torch.distributions import Independent
 
-from hierfl.chains import Draws
-from hierfl.plates import Site
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.restrict import Site
 
 from ..objective.sites import guide_latents
 from ..state import State, client_view
@@ -39,7 +39,7 @@ def one_client(fitted: Fitted) -> State:
 def chains_of(fitted: Fitted) -> tuple[int, int]:
     """How many chains the guide holds, and how many draws in all: 1 and 0 where it is not made of draws."""
     latents = guide_sites(fitted)
-    held = {site.fn.draws.shape[2:4] if isinstance(site.fn, Draws) else None for site in latents.values()}
+    held = {site.fn.draws.shape[2:4] if isinstance(site.fn, EmpiricalDraws) else None for site in latents.values()}
     if len(held) != 1 or None in held:
         return 1, 0
     personal = next(site.fn for site in latents.values())

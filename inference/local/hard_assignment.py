@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pyro
 import torch
 
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError
-from hierfl.federation import buckets
 
 from ..clients.chunk import ClientChunk
 from ..objective.elbo import elbo

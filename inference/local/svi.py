@@ -13,11 +13,13 @@ import pyro
 import torch
 from torch import Tensor
 
-from hierfl.batch_norm import is_statistic
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError, unknown
-from hierfl.federation import Batch, buckets
-from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures, Site
+from hierfl.nn.layers.batch_norm import is_statistic
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.restrict import Site
+from hierfl.rng import ClientNoise
 
 from ..clients.chunk import ClientChunk
 from ..clients.minibatches import active_spans, constant_features, minibatches, plan
@@ -165,7 +167,7 @@ class SVI:
         for trainer in trainers:
             for _ in range(trainer.block.repeats):
                 if turns > 1 or self.transform is not None:  # (a turn has draws of its own)
-                    noise.at(step * turns + turn, batches[0].rows)
+                    noise.at(step * turns + turn, batches[0].num_clients)
                 trainer.step(batches, values, noise, frozen, latents)
                 turn += 1
 

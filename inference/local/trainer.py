@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hierfl.batch_norm import Norms
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
-from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures, Site
+from hierfl.nn.layers.batch_norm import Norms
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.restrict import Site
+from hierfl.rng import ClientNoise
 
 from ..clients.chunk import ClientChunk
 from ..clients.gradients import leaves
@@ -126,4 +127,4 @@ class Trainer:
 
 def examples_present(batch: Batch) -> list[int]:
     """How many examples each row has in a batch."""
-    return [batch.width] * batch.rows if batch.mask is None else batch.mask.sum(1).tolist()
+    return [batch.width] * batch.num_clients if batch.mask is None else batch.mask.sum(1).tolist()

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hierfl.data.batch import Batch
 from hierfl.errors import unknown
-from hierfl.federation import Batch
-from hierfl.networks import Architecture
+from hierfl.nn.architecture import Architecture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ class Method:
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
-    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.networks.architecture`
+    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False

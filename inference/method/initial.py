@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hierfl.networks import Architecture
-from hierfl.noise import generator
+from hierfl.nn.architecture import Architecture
+from hierfl.rng import generator
 
 from ..state import State
 

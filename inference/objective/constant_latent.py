@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from hierfl.federation import Batch
-from hierfl.noise import ClientNoise
-from hierfl.plates import Restrict, Site, draw_with
+from hierfl.data.batch import Batch
+from hierfl.ppl.guide_draws import draw_with
+from hierfl.ppl.restrict import Restrict, Site
+from hierfl.rng import ClientNoise
 
 from .joint_model import JointModel
 
@@ -22,7 +23,7 @@ class DatalessBatch:
     """A batch without its data: what a guide of the client plate alone needs to know."""
 
     def __init__(self, batch: Batch) -> None:
-        self.rows, self.row_numbers, self.n = batch.rows, batch.row_numbers, batch.n
+        self.rows, self.row_numbers, self.n = batch.num_clients, batch.row_numbers, batch.n
 
     def __getattr__(self, name: str) -> Any:
         raise DataAccessed(name)

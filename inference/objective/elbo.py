@@ -20,10 +20,12 @@ from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 from torch.distributions import Independent, TransformedDistribution, kl_divergence
 
-from hierfl.batch_norm import Norms
-from hierfl.federation import Batch
-from hierfl.noise import ClientNoise, Noise
-from hierfl.plates import FrozenFeatures, Site
+from hierfl.data.batch import Batch
+from hierfl.nn.layers.batch_norm import Norms
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.restrict import Site
+from hierfl.ppl.sigma_points import Noise
+from hierfl.rng import ClientNoise
 
 from .joint_model import JointModel
 from .log_joint import log_density, sum_rows
@@ -65,7 +67,7 @@ def elbo(
         if isinstance(noise, ClientNoise):
             noise = noise.narrow()
     latents = guide_latents(method, batch, values, noise, norms) if latents is None else latents
-    total = torch.zeros(batch.rows, dtype=batch.n.dtype, device=batch.n.device)
+    total = torch.zeros(batch.num_clients, dtype=batch.n.dtype, device=batch.n.device)
     drop = noise if terms != "prior" else None
     for name, site in model_sites(method, batch, values, latents, frozen, drop, norms).items():
         if not site.per_client:
@@ -75,7 +77,7 @@ def elbo(
         if moving and not _moves(site) and (site.kind != "latent" or not _moves(latents[name])):
             continue
         if site.kind != "latent":
-            total = total + sum_rows(log_density(site.fn, site), batch.rows)
+            total = total + sum_rows(log_density(site.fn, site), batch.num_clients)
             continue
         q = latents[name]
         if analytic and _exact(q.fn) and _exact(site.fn):
@@ -84,12 +86,18 @@ def elbo(
             except NotImplementedError:
                 pass
             else:
-                total = total - sum_rows(scale_and_mask(kl, q.scale, q.mask), batch.rows)
+                total = total - sum_rows(scale_and_mask(kl, q.scale, q.mask), batch.num_clients)
                 # what the model's site counts more than the guide's (TraceMeanField_ELBO leaves it out)
                 if isinstance(more := site.scale - q.scale, Tensor) or more:
-                    total = total + sum_rows(scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.rows)
+                    total = total + sum_rows(
+                        scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.num_clients
+                    )
                 continue
-        total = total + sum_rows(log_density(site.fn, site), batch.rows) - sum_rows(log_density(q.fn, q), batch.rows)
+        total = (
+            total
+            + sum_rows(log_density(site.fn, site), batch.num_clients)
+            - sum_rows(log_density(q.fn, q), batch.num_clients)
+        )
     return total
 
 

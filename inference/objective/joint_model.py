@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from hierfl.federation import Batch
-from hierfl.networks import Architecture
+from hierfl.data.batch import Batch
+from hierfl.nn.architecture import Architecture
 
 
 class JointModel(Protocol):

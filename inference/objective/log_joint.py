@@ -9,9 +9,10 @@ import torch
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
 
+from hierfl.data.batch import Batch
 from hierfl.errors import unknown
-from hierfl.federation import Batch
-from hierfl.plates import FrozenFeatures, Restrict, Site
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.restrict import Restrict, Site
 
 from ..state import client_view
 from .joint_model import JointModel

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hierfl.batch_norm import Norms
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
-from hierfl.noise import ClientNoise, Noise
-from hierfl.plates import FrozenFeatures, Restrict, Site, draw_with
+from hierfl.nn.layers.batch_norm import Norms
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.guide_draws import draw_with
+from hierfl.ppl.restrict import Restrict, Site
+from hierfl.ppl.sigma_points import Noise
+from hierfl.rng import ClientNoise
 
 from .joint_model import JointModel
 

@@ -9,8 +9,8 @@ import torch
 from pyro.distributions import ImproperUniform
 from torch import Tensor
 
-from hierfl.chains import Draws
 from hierfl.errors import NotFinite
+from hierfl.ppl.empirical_draws import EmpiricalDraws
 
 from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import sample_keyed
@@ -26,7 +26,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     """Some clients' arrays: posterior and prior (chains, draws, S, *event), the data's (chains, draws, S, n), padded.
 
     sample_stats, (chains, draws, S), has lp, the log density of the client's latents and data, where the guide is of
-    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.posterior.loo`
+    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.arviz_io.loo`
     needs both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
     (:data:`hierfl.inference.local.langevin.names.STATS`).
 
@@ -71,7 +71,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     if personal.keys() == latents.keys() and personal and not any(is_point(site.fn) for site in personal.values()):
         p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())
         stats["lp"] = p.squeeze(-1) + density.sum(-1)
-        if not any(isinstance(site.fn, Draws) for site in personal.values()):
+        if not any(isinstance(site.fn, EmpiricalDraws) for site in personal.values()):
             stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
     groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(3) for k, v in stats.items()}
     groups["sample_stats"] |= chain_stats(fitted, rows, draws, dtype)
@@ -89,7 +89,7 @@ def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dt
     if not held:
         return {}
     chains, _ = chains_of(fitted)
-    some = Draws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
+    some = EmpiricalDraws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
     told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     told["diverging"] = told["diverging"] > 0
     if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.schedule().final_steps):

@@ -13,8 +13,8 @@ import pyro
 import torch
 from torch import Tensor
 
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.federation import Federation
 from hierfl.schema import check
 
 from ..engines.base import Broadcast, ClientStatus, Engine

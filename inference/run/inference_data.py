@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from pyro.distributions import ImproperUniform
 
-from hierfl.posterior import to_inference_data
+from hierfl.arviz_io import to_inference_data
 
 from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import has_rows

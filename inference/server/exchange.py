@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hierfl.batch_norm import is_statistic
 from hierfl.errors import UserError
+from hierfl.nn.layers.batch_norm import is_statistic
 
 from ..clients.chunk import ClientChunk
 from ..messages.form import Form, malformed

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hierfl.errors import UserError
-from hierfl.noise import uniform
+from hierfl.rng import uniform
 
 #: how often who reports is drawn again before that is given up
 ATTEMPTS = 10_000

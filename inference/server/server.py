@@ -10,8 +10,8 @@ import pyro
 import torch
 from torch import Tensor, nn
 
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 
 from ..messages.form import LONGEST
 from ..messages.sums import Sums

@@ -8,12 +8,12 @@ The offset is fitted from 0 whenever the client's model is evaluated, stopped ea
 
 import torch
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ._whole_network import WholeNetwork
 

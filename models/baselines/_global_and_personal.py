@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
@@ -21,7 +21,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, sample
+from hierfl.ppl.plates import clients, data, flat, sample
 
 from ._whole_network import WholeNetwork
 

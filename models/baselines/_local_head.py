@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pyro.distributions import Delta
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.base import Method
@@ -20,7 +20,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 
 class LocalHead(Method):

@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
-from hierfl.networks import Architecture
-from hierfl.plates import clients, data, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.plates import clients, data, sample
 
 
 class WholeNetwork(Method):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
@@ -23,7 +23,7 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
-from hierfl.plates import param
+from hierfl.ppl.plates import param
 
 from ._global_and_personal import GlobalAndPersonal
 

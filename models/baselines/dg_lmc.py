@@ -14,8 +14,7 @@ from typing import Any
 
 from pyro.distributions import Normal
 
-from hierfl.chains import Draws
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.method.initial import InitialWeights
@@ -24,7 +23,8 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.gibbs import GibbsDraw
 from hierfl.inference.server.rules.running import RunningMean
 from hierfl.inference.state import State
-from hierfl.plates import flat, param, sample
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.plates import flat, param, sample
 
 from ._whole_network import WholeNetwork
 
@@ -64,7 +64,7 @@ class DGLMC(WholeNetwork):
         return Normal(sample("w", flat(self.network.d)), self.settings.rho).to_event(1)
 
     def posterior_of(self) -> Any:
-        return Draws(param("w_j_draws"), 1)
+        return EmpiricalDraws(param("w_j_draws"), 1)
 
     def local(self) -> list[LocalStep]:
         s = self.settings

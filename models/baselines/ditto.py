@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pyro.distributions import Delta, Normal
 from torch import Tensor
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
-from hierfl.plates import clients, param, sample
+from hierfl.ppl.plates import clients, param, sample
 
 from ._global_and_personal import GlobalAndPersonal
 from ._whole_network import penalty

@@ -9,13 +9,13 @@ Those who take part send n_j w_j, n_j theta_j and n_j; the server divides: w = s
 
 from typing import ClassVar
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, sample
+from hierfl.ppl.plates import clients, data, flat, sample
 
 from ._local_head import SharedBase
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
@@ -22,7 +22,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ._fine_tuned import FineTuned
 from ._whole_network import WholeNetwork

@@ -17,7 +17,7 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
-from hierfl.networks import Architecture
+from hierfl.nn.architecture import Architecture
 
 from .fedavg import FedAvg
 

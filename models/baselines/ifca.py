@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.hard_assignment import HardAssignment
 from hierfl.inference.local.optimizers import sgd
@@ -27,8 +27,8 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.clusters import ClusterMeans
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
-from hierfl.networks import Architecture
-from hierfl.plates import clients, data, flat, param, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ._whole_network import WholeNetwork
 

@@ -25,7 +25,7 @@ from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import UniformMean
-from hierfl.networks import Architecture
+from hierfl.nn.architecture import Architecture
 
 from ._fine_tuned import FineTuned
 

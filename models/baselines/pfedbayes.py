@@ -18,7 +18,7 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI, Block
@@ -28,7 +28,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import UniformMean
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, param, sample, scale
+from hierfl.ppl.plates import clients, data, flat, param, sample, scale
 
 from ._whole_network import WholeNetwork
 

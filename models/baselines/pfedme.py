@@ -15,7 +15,7 @@ from typing import Any
 
 from pyro.distributions import Delta, Normal
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
@@ -26,7 +26,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import UniformMean
 from hierfl.inference.state import State
-from hierfl.plates import flat, param, sample
+from hierfl.ppl.plates import flat, param, sample
 
 from ._whole_network import WholeNetwork, penalty
 

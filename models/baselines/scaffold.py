@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.gradient_transforms import ControlVariate
@@ -31,7 +31,7 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import UniformMean
 from hierfl.inference.server.rules.running import DeltaSum
 from hierfl.inference.state import State
-from hierfl.plates import clients, data, flat, sample
+from hierfl.ppl.plates import clients, data, flat, sample
 
 from ._whole_network import WholeNetwork
 

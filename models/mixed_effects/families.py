@@ -10,8 +10,8 @@ import torch
 from pyro.distributions import Bernoulli, Normal, Poisson
 from torch import Tensor
 
-from hierfl.federation import Batch
-from hierfl.formulas import Family
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import Family
 
 
 def linear_predictor(columns: Tensor, coefficients: Tensor) -> Tensor:

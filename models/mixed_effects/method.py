@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from pyro.distributions import MultivariateNormal
 
-from hierfl.chains import Draws
-from hierfl.federation import Batch
+from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.method.initial import InitialWeights
@@ -27,7 +26,8 @@ from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.newton import NewtonScoring
 from hierfl.inference.state import State
-from hierfl.plates import clients, param, sample
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.plates import clients, param, sample
 
 from .model import SD_FLOOR, MixedModel
 from .newton import PosteriorMode
@@ -66,7 +66,10 @@ class MixedEffects(MixedModel):
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet, where the exact posterior is known
         seen = draws.shape[-2] > 0
         with clients(batch):
-            sample("b", Draws(draws, 1) if seen else MultivariateNormal(param("b_mean"), scale_tril=param("b_root")))
+            sample(
+                "b",
+                EmpiricalDraws(draws, 1) if seen else MultivariateNormal(param("b_mean"), scale_tril=param("b_root")),
+            )
 
     def local(self) -> list[LocalStep]:
         s = self.settings

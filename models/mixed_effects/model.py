@@ -18,15 +18,15 @@ import torch
 from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import INTERCEPT, Design
 from hierfl.errors import UserError
-from hierfl.federation import Batch
-from hierfl.formulas import INTERCEPT, Design
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
-from hierfl.networks import Architecture
-from hierfl.plates import clients, data, param, sample
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.plates import clients, data, param, sample
 
 from .families import linear_predictor, response
 

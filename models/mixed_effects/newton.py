@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch, buckets
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.plates import Restrict
+from hierfl.ppl.restrict import Restrict
 
 from .families import linear_predictor, slope_and_weight
 from .model import MixedModel

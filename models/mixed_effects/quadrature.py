@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError
-from hierfl.federation import Batch, buckets
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import log_joint
-from hierfl.noise import SigmaPoints
-from hierfl.plates import Restrict
+from hierfl.ppl.restrict import Restrict
+from hierfl.ppl.sigma_points import SigmaPoints
 
 from .model import MixedModel
 from .newton import PosteriorMode

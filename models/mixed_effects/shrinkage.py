@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hierfl.federation import Batch
-from hierfl.formulas import Design
-from hierfl.plates import Restrict
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import Design
+from hierfl.ppl.restrict import Restrict
 
 from .families import linear_predictor
 from .model import MixedModel

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hierfl.inference.state import State
-from hierfl.plates import Restrict
+from hierfl.ppl.restrict import Restrict
 
 from .model import SD_FLOOR, MixedModel
 from .quadrature import pass_marginal, passes, total_marginal

@@ -28,10 +28,10 @@ import pyro
 import torch
 from torch import Tensor
 
+from hierfl.data.padding import buckets
 from hierfl.errors import UserError, unknown
-from hierfl.federation import buckets
-from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
 from ...clients.minibatches import constant_features, minibatches, plan

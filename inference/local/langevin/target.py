@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.distributions import biject_to
 from torch.distributions.transforms import Transform
 
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.federation import Batch
-from hierfl.noise import ClientNoise
-from hierfl.plates import FrozenFeatures, Restrict, draw_with
+from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.guide_draws import draw_with
+from hierfl.ppl.restrict import Restrict
+from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
 from ...objective.log_joint import log_joint

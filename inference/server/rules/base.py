@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hierfl.noise import generator
+from hierfl.rng import generator
 
 from ...clients.chunk import ClientChunk
 from ...messages.form import Form, values_form

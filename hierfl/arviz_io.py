@@ -1,0 +1,187 @@
+"""Arrays to ArviZ. Takes arrays; calls no inference.
+
+A personal variable has dimensions (chain, draw, client, ...); observations are flat, with the client of each as a
+coordinate, never padded.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .convergence import MAX_DIAGNOSED_NUMBERS
+from .errors import UserError
+from .files import write_whole
+
+
+def to_inference_data(
+    *,
+    clients: Sequence[str],
+    posterior: Mapping[str, np.ndarray],
+    prior: Mapping[str, np.ndarray],
+    log_likelihood: Mapping[str, np.ndarray],
+    posterior_predictive: Mapping[str, np.ndarray],
+    sample_stats: Mapping[str, np.ndarray],
+    observed: Mapping[str, np.ndarray],
+    obs_client: Sequence[str],
+    constants: Mapping[str, tuple[tuple[str, ...], np.ndarray]],
+    about_log_likelihood: str,
+    draws_of: str,
+    coordinates: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """An ArviZ InferenceData.
+
+    Args:
+        clients: the J clients' names.
+        posterior, prior: (chain, draw, J, *event).
+        log_likelihood, posterior_predictive: (chain, draw, N).
+        sample_stats: (chain, draw, J).
+        observed: (N,).
+        obs_client: the client of each of the N observations.
+        constants: name -> (dimension names, array); "client" is the clients' dimension.
+        about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
+        draws_of: "chains", "guide", "point" or "examples" (latents of single examples); likewise.
+        coordinates: names along an event's dimensions, {"VARIABLE_dim_K": names}; numbers where none are given.
+
+    Returns:
+        Groups posterior, prior, posterior_predictive, log_likelihood, sample_stats, observed_data and constant_data;
+        empty ones are left out.
+    """
+    az = import_arviz()
+    personal = {
+        name: ["client", *(f"{name}_dim_{k}" for k in range(value.ndim - 3))]
+        for name, value in {**posterior, **prior, **sample_stats}.items()
+    }
+    flat = {name: ["obs"] for name in (*log_likelihood, *posterior_predictive, *observed)}
+    constant = {name: list(dims) for name, (dims, _) in constants.items()}
+    groups = {
+        "posterior": posterior,
+        "prior": prior,
+        "posterior_predictive": posterior_predictive,
+        "log_likelihood": log_likelihood,
+        "sample_stats": sample_stats,
+        "observed_data": observed,
+        "constant_data": {name: value for name, (_, value) in constants.items()},
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="arviz")
+        data = az.from_dict(
+            **{group: dict(values) for group, values in groups.items() if values},
+            coords={"client": list(clients), **{k: list(v) for k, v in (coordinates or {}).items()}},
+            dims={**personal, **flat, **constant},
+            save_warmup=False,
+        )
+    for group in data.groups():
+        dataset = data[group]
+        dataset.attrs.pop("created_at", None)  # the same run gives the same file
+        if group == "log_likelihood":
+            dataset.attrs |= {"about": about_log_likelihood, "draws_of": draws_of}
+        if "obs" in dataset.dims:
+            setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
+    return data
+
+
+def loo(data: Any) -> Any:
+    """Leave-one-out cross-validation by Pareto-smoothed importance sampling, pointwise: an ArviZ ``ELPDData``.
+
+    ``az.loo`` takes draws for draws of the posterior, as chains' are. Where the draws are a guide's, sample_stats says
+    so (lp, the client's log joint, and guide_lp, log q): then an example's weights are p(w_j, the client's other
+    examples) / q(w_j), so that what the guide gets wrong of the posterior is corrected, as far as Pareto's k allows
+    (Magnusson et al., ICML 2019; Vehtari et al., JMLR 2024).
+
+    Args:
+        data: an InferenceData with log_likelihood "y", as :func:`to_inference_data` makes them.
+    """
+    az = import_arviz()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # (large k are in the result, and those who ask are told)
+        found = az.loo(data, pointwise=True, var_name="y", reff=_efficiency(data))
+    stats = getattr(data, "sample_stats", None)
+    if stats is None or not {"lp", "guide_lp"} <= set(stats.data_vars):
+        return found
+    stacked = {"__sample__": ("chain", "draw")}
+    density = data.log_likelihood["y"].stack(stacked).astype(float)  # (N, S)
+    ratio = (stats["lp"] - stats["guide_lp"]).stack(stacked).astype(float)
+    owner = data.posterior.indexes["client"].get_indexer(density["client"].values)
+    ratio = ratio.transpose("client", "__sample__").values
+    log_density = density.transpose("obs", "__sample__").values
+    with np.errstate(over="ignore"):  # (in its fit of the tail, where it means a weight of zero)
+        weights, k = az.psislw(ratio[owner] - log_density)
+        whole, _ = az.psislw(ratio)
+    left_out = np.logaddexp.reduce(weights + log_density, axis=-1)
+    lppd = np.logaddexp.reduce(whole[owner] + log_density, axis=-1)
+    found["elpd_loo"], found["se"] = left_out.sum(), (len(left_out) * left_out.var()) ** 0.5
+    found["p_loo"] = (lppd - left_out).sum()
+    found["loo_i"], found["pareto_k"] = found["loo_i"].copy(data=left_out), found["pareto_k"].copy(data=k)
+    found["warning"] = bool((k > found["good_k"]).any())
+    return found
+
+
+def _efficiency(data: Any) -> float:
+    """Effective draws of the mean over draws, on average over the posterior's numbers, as ``az.loo`` takes it."""
+    posterior = getattr(data, "posterior", None)
+    if posterior is None or posterior.sizes["chain"] == 1:
+        return 1.0
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    each = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
+    some = posterior.isel(
+        client=slice(None, None, max(1, round(each * posterior.sizes["client"] / MAX_DIAGNOSED_NUMBERS)))
+    )
+    found = import_arviz().ess(some, method="mean")
+    return float(np.concatenate([v.values.ravel() for v in found.data_vars.values()]).mean() / draws)
+
+
+def import_arviz() -> Any:
+    """ArviZ, without the announcement of its next version (it is slow to import: do it late)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
+        import arviz
+
+    return arviz
+
+
+#: permissions of posterior.nc: it holds clients' responses
+OWNER_ALONE = 0o600
+
+
+def write(data: Any, path: Path) -> None:
+    """Writes an InferenceData to ``path``, readable by its owner alone, whole or not at all.
+
+    It is made in memory: what writes HDF5 to a disk that runs full ends the process.
+    """
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
+    memory = io.BytesIO()
+    with h5netcdf.File(memory, "w") as file:
+        file.attrs.update(data.attrs)
+        for group in data.groups():
+            dataset = data[group]
+            packed = {name: {"zlib": True} for name, v in dataset.variables.items() if v.dtype.kind in "biuf"}
+            dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"), encoding=packed)
+    write_whole(path, memory.getvalue(), mode=OWNER_ALONE)
+
+
+def read(path: Path) -> Any:
+    """The InferenceData of a file.
+
+    Raises:
+        UserError: if it is damaged, or none.
+    """
+    az = import_arviz()
+    try:  # (an absolute path: xarray expands a ~ of its own)
+        data = az.from_netcdf(os.path.abspath(path))
+    except FileNotFoundError as error:
+        raise UserError(f"no file {path}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{path} is damaged, or no posterior: {error}") from error
+    lacking = [group for group in ("log_likelihood", "constant_data") if group not in data.groups()]
+    if lacking:
+        raise UserError(f"{path} is damaged: it has no group {lacking[0]}")
+    return data

@@ -1,0 +1,1 @@
+"""Data of clients: arrays, federations and batches, and where they come from."""

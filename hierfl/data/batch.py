@@ -1,0 +1,61 @@
+"""Some clients' examples as one padded tensor: what a model is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of the client plate with (some of) their examples, padded on the right.
+
+    Attributes:
+        x: inputs, (S, n, *event).
+        y: targets, (S, n); int64 labels or floats.
+        mask: (S, n), False where a row is padded; None where no row is.
+        n: (S,), how many training examples each of these clients has in all.
+        scale: (S, 1), the likelihood's weight n_j / b_j in a minibatch; None where the whole set is here.
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None
+    n: Tensor
+    scale: Tensor | None = None
+
+    @property
+    def num_clients(self) -> int:
+        """S, the number of clients here."""
+        return self.x.shape[0]
+
+    @property
+    def width(self) -> int:
+        """n, the length to which the rows are padded."""
+        return self.x.shape[1]
+
+    def narrow(self) -> Batch:
+        """The same rows with one example each, for what does not depend on them (Pyro has no empty plates)."""
+        mask = None if self.mask is None else self.mask[:, :1]
+        return Batch(self.x[:, :1], self.y[:, :1], mask, self.n, self.scale)
+
+    @property
+    def row_numbers(self) -> Tensor:
+        """0..S-1 (handed to the plate, which would otherwise make it anew at each step)."""
+        return _count(self.num_clients, self.x.device)
+
+    @property
+    def column_numbers(self) -> Tensor:
+        """0..n-1."""
+        return _count(self.width, self.x.device)
+
+
+_COUNTS: dict[torch.device, Tensor] = {}
+
+
+def _count(n: int, device: torch.device) -> Tensor:
+    if device not in _COUNTS or len(_COUNTS[device]) < n:
+        _COUNTS[device] = torch.arange(max(n, 1024), device=device)
+    return _COUNTS[device][:n]

@@ -1,0 +1,74 @@
+"""The training data of the clients that are computed together, standardised once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .batch import Batch
+from .federation import Federation
+from .lazy_tensor import LazyTensor
+from .padding import buckets, pad
+
+
+class ChunkData:
+    """The training data of some clients, standardised once for a whole local phase.
+
+    They lie as buckets need them, padding included, so that a bucket's batch is a view.
+
+    Args:
+        federation: whose clients.
+        clients: which, largest first.
+    """
+
+    def __init__(self, federation: Federation, clients: Sequence[int]) -> None:
+        self.federation, self.clients = federation, list(clients)
+        self._first: dict[int, int] = {}  # where a client's row begins
+        index, self._buckets, place = [], {}, 0
+        for first, last in buckets([len(federation.train[j]) for j in self.clients]):
+            rows = self.clients[first:last]
+            padded, mask = pad([federation.train[j] for j in rows])
+            self._buckets[tuple(rows)] = (place, padded.shape, mask)
+            self._first |= {j: place + row * padded.shape[1] for row, j in enumerate(rows)}
+            index.append(padded.flatten())
+            place += padded.numel()
+        self._index = torch.cat(index) if index else torch.zeros(0, dtype=torch.long, device=federation.device)
+
+    @cached_property
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Inputs (rows after rows, *event) and targets."""
+        return self.federation.examples(self._index)
+
+    @property
+    def size(self) -> int:
+        """N, how many places there are, padding included."""
+        return len(self._index)
+
+    def first(self, clients: Sequence[int]) -> Tensor:
+        """Where each client's own examples begin, (S, 1)."""
+        return torch.tensor([self._first[j] for j in clients], device=self.federation.device)[:, None]
+
+    def at(self, places: Tensor, defer: bool = False) -> tuple[Tensor, Tensor]:
+        """Inputs and targets at these places (S, n) of :attr:`data`; inputs when they are used, where deferred."""
+
+        def taken(part: Tensor) -> Tensor:
+            return part.index_select(0, places.flatten()).unflatten(0, places.shape)
+
+        x, y = self.data
+        if not defer:
+            return taken(x), taken(y)
+        return LazyTensor.of(lambda: taken(x), (*places.shape, *x.shape[1:]), x), taken(y)
+
+    def batch(self, clients: Sequence[int]) -> Batch:
+        """All examples of these clients, padded to the longest; not to be changed in place."""
+        sizes = torch.tensor([len(self.federation.train[j]) for j in clients], device=self.federation.device)
+        n = sizes.to(self.federation.dtype)
+        if tuple(clients) in self._buckets:
+            place, shape, mask = self._buckets[tuple(clients)]
+            x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)
+            return Batch(x, y, mask, n)
+        places, mask = pad([torch.arange(k, device=self.federation.device) for k in sizes.tolist()])
+        return Batch(*self.at(self.first(clients) + places), mask, n)

@@ -1,0 +1,85 @@
+"""Names of clients: text, exactly as it was given, so that no two clients become one."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+
+#: characters of a name
+MAX_NAME_LENGTH = 200
+
+
+def client_names(values: Any, what: str) -> np.ndarray:
+    """Every row's client as text, (N,).
+
+    Text stays as it is; whole numbers, truth values and dates are written out. Floats name nobody: 1 and 1.0, or two
+    ids of nineteen digits, would become one.
+
+    Args:
+        values: an array, a column of a table or a list, (N,).
+        what: what holds them, for messages.
+
+    Raises:
+        UserError: for decimals and other objects, values of two types that read alike, and names that are empty, too
+            long, or hold control characters.
+    """
+    # (an array of a list's entries would have one type for all of them)
+    given = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
+    if given.dtype.kind == "O":
+        names = np.array([_name(value, what) for value in given.tolist()], dtype=object)
+        _check_distinct(given, names, what)
+    elif given.dtype.kind == "S":
+        try:
+            names = np.char.decode(given, "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{what} holds bytes that are not text in UTF-8") from error
+    elif given.dtype.kind in "biuUM":
+        names = given
+    else:
+        raise _no_name(given.reshape(-1)[0] if given.size else given.dtype, what)
+    for name in np.unique(names.astype(str)) if names.dtype.kind != "O" else sorted(set(names.tolist())):
+        _check_name(str(name), what)
+    return names.astype(str)
+
+
+def _name(value: object, what: str) -> str:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int | np.integer | np.bool_):
+        return str(value)
+    raise _no_name(value, what)
+
+
+def _no_name(value: object, what: str) -> UserError:
+    shown = value.item() if isinstance(value, np.generic) else value
+    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers")
+
+
+def _check_distinct(given: np.ndarray, names: np.ndarray, what: str) -> None:
+    """Refuses objects of two types that read alike, such as 1 and "1"."""
+    types: dict[str, type] = {}
+    for value, name in zip(given.tolist(), names.tolist(), strict=True):
+        if types.setdefault(name, type(value)) is not type(value):
+            raise UserError(f"{what} holds {name!r} as {types[name].__name__} and as {type(value).__name__}")
+
+
+def _check_name(name: str, what: str) -> None:
+    if not name:
+        raise UserError(f"{what} holds an empty name")
+    if len(name) > MAX_NAME_LENGTH:
+        raise UserError(f"{what} holds a name of {len(name)} characters, more than {MAX_NAME_LENGTH}: {name[:40]!r}...")
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+        raise UserError(f"{what} holds {name!r}: names have no control characters")
+
+
+def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
+    """Where each name stands in an array of names, (N,): in the names' order, places ascending."""
+    if not len(names):
+        return {}
+    distinct, which = np.unique(names, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    return dict(zip(distinct.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))

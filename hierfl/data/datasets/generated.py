@@ -1,0 +1,25 @@
+"""A data set that was made here, or read from the published files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..arrays import make_pool
+from ..pool import PooledDataset
+
+
+@dataclass(frozen=True)
+class GeneratedDataset:
+    """uint8 images (N, 3, height, width) and labels (N,), training and test; and how they were come by."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    origin: str = ""
+
+    def pool(self, name: str) -> PooledDataset:
+        """As a pool, which keeps how they were come by."""
+        return replace(make_pool(name, self.x_train, self.y_train, self.x_test, self.y_test), origin=self.origin)

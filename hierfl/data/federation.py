@@ -1,0 +1,299 @@
+"""Data of J clients: one pool of tensors on the device, and ragged index sets that say whose is what.
+
+Nothing is copied per client: two hundred clients cost one data set. Images stay uint8 until they are batched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .arrays import natural_pool
+from .batch import Batch
+from .frames import frame_arrays
+from .npz import load_npz
+from .padding import pad
+from .partition.hold_out import hold_out
+from .partition.split_pool import split_pool
+from .pool import PooledDataset, Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Federation:
+    """J clients' data in one pool.
+
+    Attributes:
+        x: the pool's inputs, (N, *event); uint8 images or floats.
+        y: the pool's targets, (N,).
+        train, validation, test: for each client, int64 indices into the pool (sets may overlap between clients).
+        global_test: indices of the whole test set, on which a global model is evaluated.
+        ids: one name per client. Random numbers are keyed by it, so it travels with the client.
+        task: "classification" or "regression".
+        classes: number of labels; 0 for regression.
+        mean, std: how inputs are standardised when they are batched; None for as they are.
+        about: where this came from (data, split, redraws, ...), for config and summary.
+        dtype: of the inputs in a batch.
+    """
+
+    x: Tensor
+    y: Tensor
+    train: Sequence[Tensor]
+    validation: Sequence[Tensor]
+    test: Sequence[Tensor]
+    global_test: Tensor
+    ids: Sequence[str]
+    task: Task
+    classes: int = 0
+    mean: Tensor | None = None
+    std: Tensor | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if not len(self.ids):
+            raise UserError("a federation needs at least one client")
+        if len(set(self.ids)) != len(self.ids):
+            raise UserError("client ids must differ")
+        least = 2 if self.task == "classification" else 1
+        for name, index in zip(self.ids, self.train, strict=True):
+            if len(index) < least:
+                raise UserError(
+                    f"client {name} has {len(index)} training example{'s' * (len(index) != 1)}, fewer than "
+                    f"{least}; fewer clients, another split or seed, or tell a random split to redraw "
+                    "(for example --split dirichlet:0.3,redraw)"
+                )
+
+    # -- making one ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_pool(
+        cls, pool: PooledDataset, clients: int, split: str, *, validation: float = 0.1, seed: int = 0
+    ) -> Federation:
+        """Splits a pool (see :mod:`hierfl.data.datasets.registry`) among J clients.
+
+        Args:
+            pool: the data set.
+            clients: J; for ``split="natural"`` the number the data say, or 0.
+            split: a name of :data:`hierfl.data.partition.registry.SPLITS` with its parameter, such as "label-skew:5".
+            validation: fraction of each class that is held out where a client has at least ten of it.
+            seed: of the split and of what is held out.
+
+        Raises:
+            UserError: where the split cannot be made.
+        """
+        parts = split_pool(pool, clients, split, seed)
+        y = np.concatenate([pool.y_train, pool.y_test])
+        train, held = hold_out(parts.train, parts.ids, y, validation, seed, pool.task)
+        return cls(
+            x=torch.as_tensor(np.concatenate([pool.x_train, pool.x_test])),
+            y=torch.as_tensor(y),
+            train=[torch.as_tensor(i) for i in train],
+            validation=[torch.as_tensor(i) for i in held],
+            test=[torch.as_tensor(i) for i in parts.test],
+            global_test=torch.as_tensor(np.unique(np.concatenate(parts.test))),
+            ids=parts.ids,
+            task=pool.task,
+            classes=pool.classes,
+            mean=None if pool.mean is None else torch.as_tensor(pool.mean),
+            std=None if pool.std is None else torch.as_tensor(pool.std),
+            about={
+                "data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
+                "origin": pool.origin,
+            },
+        )  # fmt: skip
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: np.ndarray,
+        y: np.ndarray,
+        client: Sequence[Any] | np.ndarray,
+        *,
+        x_test: np.ndarray | None = None,
+        y_test: np.ndarray | None = None,
+        client_test: Sequence[Any] | np.ndarray | None = None,
+        test: float = 0.2,
+        validation: float = 0.0,
+        seed: int = 0,
+        task: Task | None = None,
+        standardise: bool = False,
+        name: str = "arrays",
+    ) -> Federation:
+        """A federation from arrays whose rows say which client they belong to.
+
+        Args:
+            x: inputs, (N, *event).
+            y: targets, (N,): integers are labels, floats are responses (or say so with ``task``).
+            client: (N,), the client of each row.
+            x_test, y_test, client_test: test rows; without them a fraction ``test`` of every client's rows is held out.
+            test: that fraction; 0 for none.
+            validation: as in :meth:`from_pool`.
+            seed: of what is held out.
+            task: "classification" or "regression"; by default from the type of ``y``.
+            standardise: bring every input to mean 0 and standard deviation 1 over the training rows.
+            name: what to call it.
+
+        Raises:
+            UserError: for arrays that do not fit together, NaN, or a client with too few rows.
+        """
+        pool = natural_pool(
+            np.asarray(x), np.asarray(y), client, x_test, y_test, client_test, test, seed, task, name, standardise
+        )
+        return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+
+    @classmethod
+    def from_npz(
+        cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0
+    ) -> Federation:
+        """A federation from an ``.npz`` file; see :func:`hierfl.data.npz.load_npz` for the arrays it must hold."""
+        return cls.from_pool(load_npz(Path(path)), clients, split, validation=validation, seed=seed)
+
+    @classmethod
+    def from_frame(
+        cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
+        seed: int = 0, task: Task | None = None, standardise: bool = False,
+    ) -> Federation:  # fmt: skip
+        """A federation from a table: one column names the client, one is the response, the rest are inputs.
+
+        Inputs are taken as they are (a statistician's coefficients keep their units) unless ``standardise`` is said;
+        gradient steps want inputs of about unit size. Labels of a classification may be strings: they are numbered in
+        sorted order, which ``about["labels"]`` keeps.
+
+        Args:
+            df: the table.
+            client, y, x: column names.
+            test, validation, seed, task, standardise: as in :meth:`from_arrays`.
+
+        Raises:
+            UserError: for unknown columns, missing values or inputs that are no numbers.
+        """
+        inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
+        made = cls.from_arrays(
+            inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
+            name="frame",
+        )  # fmt: skip
+        return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
+
+    def __repr__(self) -> str:
+        """Sizes, not data."""
+        sizes = self.sizes()
+        data = self.about.get("data", "data")
+        return (
+            f"Federation({data}: {self.clients} clients, {self.task}, {min(sizes)} to {max(sizes)} training examples, "
+            f"inputs {tuple(self.event_shape)})"
+        )
+
+    # -- asking it ----------------------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> int:
+        """J."""
+        return len(self.ids)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the pool lies."""
+        return self.x.device
+
+    @property
+    def event_shape(self) -> torch.Size:
+        """The shape of one input."""
+        return self.x.shape[1:]
+
+    def sizes(self, split: str = "train") -> list[int]:
+        """n_j for each client."""
+        return [len(index) for index in self.indices(split)]
+
+    def indices(self, split: str) -> Sequence[Tensor]:
+        """The clients' index sets of "train", "validation" or "test"."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+
+    def batch(self, rows: Sequence[int], split: str = "train") -> Batch:
+        """All examples of some clients, padded to the longest; clients without any are padded whole."""
+        index, mask = pad([self.indices(split)[j] for j in rows])
+        return self.gather(index, mask, rows)
+
+    def gather(self, index: Tensor, mask: Tensor | None, rows: Sequence[int]) -> Batch:
+        """The batch that holds the pool's examples ``index`` (S, n), of the clients ``rows``."""
+        n = torch.tensor([len(self.train[j]) for j in rows], dtype=self.dtype, device=self.device)
+        return Batch(*self.examples(index), mask, n)
+
+    def examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Standardised inputs and targets of the pool's examples ``index``, of any shape."""
+        flat = index.flatten()  # (index_select copies whole rows; advanced indexing of bytes is eight times slower)
+        x, y = (pool.index_select(0, flat).unflatten(0, index.shape) for pool in (self.x, self.y))
+        return self.inputs(x), self.targets(y)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Raw targets as the model sees them: labels as they are, responses in the federation's dtype."""
+        return y if self.task == "classification" else y.to(self.dtype)
+
+    def template(self, rows: int = 1, width: int = 1) -> Batch:
+        """Rows of masked zeros: enough for a model to be run where there are no data."""
+        shape = (rows, width)
+        return Batch(
+            torch.zeros((*shape, *self.event_shape), dtype=self.dtype, device=self.device),
+            self.targets(torch.zeros(shape, dtype=self.y.dtype, device=self.device)),
+            torch.zeros(shape, dtype=torch.bool, device=self.device),
+            torch.ones(rows, dtype=self.dtype, device=self.device),
+        )
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Raw inputs (..., *event) as the model sees them: floats, standardised."""
+        scale = 255 if x.dtype == torch.uint8 else 1
+        if self.mean is None or self.std is None:
+            return x.to(self.dtype) / scale if scale > 1 else x.to(self.dtype)
+        x = x.to(self.dtype, copy=True)  # (in place from here: images are many)
+        return x.sub_(scale * self.mean.to(self.dtype)).div_(scale * self.std.to(self.dtype))
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Federation:
+        """The same federation on another device, or batching in another floating-point type."""
+        device, dtype = torch.device(device or self.device), dtype or self.dtype
+        if (device, dtype) == (self.device, self.dtype):
+            return self
+        seen: dict[int, Tensor] = {}
+
+        def move(t: Tensor) -> Tensor:  # index sets that are one tensor (a common test set) stay one
+            return seen.setdefault(id(t), t.to(device))
+
+        return replace(
+            self,
+            x=self.x.to(device),
+            y=self.y.to(device),
+            train=[move(i) for i in self.train],
+            validation=[move(i) for i in self.validation],
+            test=[move(i) for i in self.test],
+            global_test=self.global_test.to(device),
+            mean=None if self.mean is None else self.mean.to(device),
+            std=None if self.std is None else self.std.to(device),
+            dtype=dtype,
+        )
+
+    def select(self, rows: Sequence[int]) -> Federation:
+        """The federation of some of the clients, in the order given."""
+        return replace(
+            self,
+            train=[self.train[j] for j in rows],
+            validation=[self.validation[j] for j in rows],
+            test=[self.test[j] for j in rows],
+            ids=[self.ids[j] for j in rows],
+        )
+
+    def digest(self) -> str:
+        """A fingerprint of data and split: two federations with the same digest hold the same examples."""
+        h = hashlib.blake2b(digest_size=8)
+        for t in (self.x, self.y, *self.train, *self.validation, *self.test):
+            h.update(str(tuple(t.shape)).encode())
+            h.update(t.detach().cpu().contiguous().numpy().tobytes())
+        return h.hexdigest()

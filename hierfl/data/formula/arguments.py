@@ -1,0 +1,153 @@
+"""The calls of a formula and their arguments: arithmetic, comparisons and literals."""
+
+from __future__ import annotations
+
+from .calls import CALLS, CONTRAST, CONTRASTS, FLAG, LEVEL, NUMBER, NUMPY, TRANSFORMS, VALUE, WHOLE, Arguments
+from .cursor import Cursor
+from .tokens import MAX_ARITHMETIC, MAX_EXPONENT, Refused, Token
+
+_COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
+
+
+class ArgumentParser(Cursor):
+    """Recursive descent into calls; the methods return whether a column was among what they read."""
+
+    def call(self) -> bool:
+        """A function of the list with arguments that it takes; whether a column is among them."""
+        name = self.here.text
+        if name not in CALLS:
+            raise Refused(f"unknown function {name!r}; known: {', '.join((*TRANSFORMS, *NUMPY))}")
+        takes, given = CALLS[name], list[str]()
+        self.place += 2
+        columns = False
+        with self.inside():
+            while not self.at(")"):
+                if given:
+                    self.expect(",", f"between the arguments of {name}")
+                columns |= self.argument(name, takes, given)
+            self.expect(")", f"at the end of {name}(...)")
+        if lacking := [key for key in list(takes.places)[: takes.least] if key not in given]:
+            what = (
+                f"{takes.least} argument{'s' * (takes.least > 1)}" if not takes.named else f"an argument {lacking[0]!r}"
+            )
+            raise Refused(f"{name} needs {what}")
+        return columns
+
+    def argument(self, name: str, takes: Arguments, given: list[str]) -> bool:
+        """One argument, of the kind that belongs there."""
+        key, kinds = self.here.text, {**takes.places, **takes.others}
+        if self.here.kind == "name" and self.tokens[self.place + 1] == Token("sign", "="):
+            if not takes.named or key not in kinds:
+                raise Refused(f"{name} takes no argument {key!r}")
+            self.place += 2
+        elif len(given) < len(takes.places):
+            key = list(takes.places)[len(given)]
+            if given[-1:] and given[-1] != list(takes.places)[len(given) - 1]:
+                raise Refused(f"{name}: an argument without a name follows one with a name")
+        else:
+            raise Refused(f"{name} takes {len(takes.places)} argument{'s' * (len(takes.places) > 1)} by place")
+        if key in given:
+            raise Refused(f"{name} gets its argument {key!r} twice")
+        given.append(key)
+        if kinds[key] == VALUE:
+            return self.value()
+        self.literal(f"{name}: {key}", kinds[key])
+        return False
+
+    def literal(self, what: str, kind: str) -> None:
+        """A number, a flag, a level or a contrast."""
+        negative = kind in (NUMBER, LEVEL) and bool(self.take("-"))
+        token = self.here
+        self.place += 1
+        whole = token.kind == "number" and token.text.isdigit()
+        if token.kind == "number" and kind in (NUMBER, LEVEL):
+            return
+        if whole and kind in WHOLE and WHOLE[kind][0] <= int(token.text) <= WHOLE[kind][1]:
+            return
+        if not negative and token.text in ("True", "False") and kind in (FLAG, LEVEL):
+            return
+        if not negative and token.kind == "text" and kind == LEVEL:
+            return
+        if kind == CONTRAST and token.text in CONTRASTS:
+            if self.take("("):
+                if not self.at(")"):
+                    self.literal(f"{token.text}(...)", LEVEL)
+                self.expect(")", f"at the end of {token.text}(...)")
+            return
+        wanted = {
+            CONTRAST: f"a contrast ({' or '.join(CONTRASTS)})",
+            **{of: f"a whole number from {least} to {most}" for of, (least, most) in WHOLE.items()},
+            LEVEL: "a level ('text' or a number)", NUMBER: "a number", FLAG: FLAG,
+        }  # fmt: skip
+        raise Refused(f"{what} is {wanted[kind]}, not {token.shown}")
+
+    def value(self) -> bool:
+        """Arithmetic with at most one comparison; whether a column is in it."""
+        left = self.side()
+        if not self.take(*_COMPARISONS):
+            return left
+        right = self.side()
+        if self.at(*_COMPARISONS):
+            raise Refused("a comparison of a comparison is not understood")
+        return left | right
+
+    def side(self) -> bool:
+        """What may be compared: a text, or a sum."""
+        compared = self.tokens[self.place + 1].text in _COMPARISONS or self.tokens[self.place - 1].text in _COMPARISONS
+        if self.here.kind == "text" and compared:
+            self.place += 1
+            return False
+        columns = self.factors()
+        while self.take("+", "-"):
+            self.step()
+            columns |= self.factors()
+        return columns
+
+    def step(self) -> None:
+        self.arithmetic += 1
+        if self.arithmetic > MAX_ARITHMETIC:
+            raise Refused(f"a function's arguments have more than {MAX_ARITHMETIC} operators")
+
+    def factors(self) -> bool:
+        columns = self.raised()
+        while self.take("*", "/"):
+            self.step()
+            columns |= self.raised()
+        return columns
+
+    def raised(self) -> bool:
+        sign = self.take("+", "-")
+        if sign:
+            self.step()
+        columns = self.atom()
+        if not self.take("**"):
+            return columns
+        self.step()
+        if sign:
+            raise Refused("a sign before a power is read in two ways: use parentheses")
+        if not columns:
+            raise Refused("a power of a number is a number: write that")
+        self.take("-")
+        token = self.here
+        self.place += 1
+        if token.kind != "number" or float(token.text) > MAX_EXPONENT:
+            raise Refused(f"an exponent is a number up to {MAX_EXPONENT}, not {token.shown}")
+        if self.at("**"):
+            raise Refused("a power of a power is read in two ways: use parentheses")
+        return columns
+
+    def atom(self) -> bool:
+        token = self.here
+        if token.kind == "number":
+            self.place += 1
+            return False
+        if self.take("("):
+            with self.inside():
+                columns = self.value()
+                self.expect(")", "at the end of a parenthesis")
+            return columns
+        if token.kind == "name" and self.tokens[self.place + 1] == Token("sign", "("):
+            self.step()
+            return self.call()
+        self.found.add(self.column())
+        return True

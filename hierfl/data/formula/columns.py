@@ -1,0 +1,141 @@
+"""What formulae makes of a formula and a table, and which columns are refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UserError, unknown
+from . import gate
+from .design import INTERCEPT, Family
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .effects import Formula
+
+
+#: columns whose largest number is above this, or below one over it, have squares and products that double precision
+#: cannot hold
+MAX_MAGNITUDE = 1e100
+
+
+def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, error: str | None) -> tuple[Any, str]:
+    """What formulae makes of the formula and the table, and the column that the random terms belong to."""
+    _check_columns(df, terms, client, error)
+    if terms.response is None:
+        raise UserError(f"the formula {terms.text!r} has no response")
+    if not terms.groups:
+        raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
+    if len(set(terms.groups)) > 1:
+        places = ", ".join(sorted(set(terms.groups)))
+        raise UserError(f"random terms belong to one column, the client's, and here to {places}")
+    place = terms.groups[0]
+    if client not in (None, place):
+        raise UserError(f"random terms belong to {place!r}, and the clients are {client!r}")
+    if terms.response <= terms.predictors | {place}:
+        (name, *_) = sorted(terms.response)
+        raise UserError(f"the response {name!r} is among its own predictors")
+    read = gate.evaluate(terms, df)
+    if read.group is None:
+        raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
+    if read.common is None:
+        raise UserError(f"the formula {terms.text!r} has no fixed effects; write at least y ~ 1 + ...")
+    names = [term.name for term in read.model.common_terms]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two effects are both called {twice[0]!r} (formulae leaves parentheses out): rewrite one")
+    offsets = [name for name, term in read.common.terms.items() if term.kind == "offset"]
+    if offsets:
+        raise UserError(
+            f"{offsets[0]} has a coefficient of one, which is not there; subtract it from a gaussian response"
+        )
+    return read, place
+
+
+def _check_columns(df: pd.DataFrame, terms: Formula, client: str | None, error: str | None) -> None:
+    """Refuses columns that are not there, lack values, or hold what double precision cannot square."""
+    for what, name in (("client", client), ("error", error)):
+        if not isinstance(name, str | None):
+            raise UserError(f"{what} is the name of a column, not {name!r}")
+    if not df.columns.is_unique:
+        raise UserError(f"the table has two columns called {df.columns[df.columns.duplicated()][0]!r}")
+    if INTERCEPT[0] in terms.columns:
+        raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
+    for name in [*sorted(terms.columns), *([error] if error else []), *([client] if client else [])]:
+        if name not in df.columns:
+            raise unknown("column", name, map(str, df.columns))
+        column = df[name]
+        missing = int(column.isna().sum())
+        if missing:
+            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
+        if column.dtype == object and len(kinds := {type(value) for value in column}) > 1:
+            named = " and ".join(sorted(kind.__name__ for kind in kinds))
+            raise UserError(f"column {name!r} holds values of several types ({named})")
+        if name != error and name in (terms.response or set()) | terms.predictors and column.dtype.kind in "iuf":
+            check_numbers(f"column {name!r}", column.to_numpy(dtype=float))
+
+
+def check_numbers(what: str, column: np.ndarray) -> None:
+    """Refuses numbers that are not finite, or that cannot be squared."""
+    if not np.isfinite(column).all():
+        raise UserError(f"{what} is not finite in {int((~np.isfinite(column)).sum())} of {len(column)} rows")
+    largest = np.abs(column).max(initial=0)
+    if largest > MAX_MAGNITUDE or 0 < largest < 1 / MAX_MAGNITUDE:
+        raise UserError(f"{what} reaches {largest:g}, whose square is no double precision number: rescale it")
+
+
+def check_fixed(fixed: pd.DataFrame) -> None:
+    """Refuses fixed effects of which one is a combination of others."""
+    values = fixed.to_numpy()
+    length = np.linalg.norm(values, axis=0)
+    before = np.empty((values.shape[1], len(values)))  # an orthonormal basis of the columns so far
+    for k, name in enumerate(fixed):
+        if not length[k]:
+            raise UserError(f"the fixed effect {name!r} is zero in every row")
+        rest = values[:, k] / length[k]
+        for _ in range(2):  # (once more, for what rounding has left)
+            rest = rest - (before[:k] @ rest) @ before[:k]
+        left = np.linalg.norm(rest)
+        if left < 1e-9:
+            raise UserError(f"the fixed effect {name!r} is a combination of those before it: leave one out")
+        before[k] = rest / left
+
+
+def check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) -> None:
+    """Refuses a random slope beside an intercept where no client's rows differ in it."""
+    import pandas as pd
+
+    for name, column in random.items():
+        varies = pd.Series(column).groupby(who).nunique() > 1
+        if name != INTERCEPT[0] and INTERCEPT[0] in random and not varies.any():
+            raise UserError(
+                f"no client can inform the random slope of {name!r}: it is the same in all rows of every {place}"
+            )
+
+
+def random_columns(group: Any) -> dict[str, np.ndarray]:
+    """Each random effect's column, (n,)."""
+    columns: dict[str, np.ndarray] = {}
+    for key, term in group.terms.items():
+        for label, column in zip(term.labels, group[key].toarray().T, strict=True):
+            name = label.rpartition("|")[0]
+            name = INTERCEPT[0] if name == "1" else name
+            columns[name] = columns.get(name, 0.0) + column.astype(float)
+    return columns
+
+
+def response_numbers(response: Any, family: Family) -> np.ndarray:
+    """The response as numbers that the family can have."""
+    y = np.asarray(response.design_matrix)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim != 1 or y.dtype.kind not in "biuf" or response.kind != "numeric":
+        raise UserError(f"the response {response.name!r} holds no numbers; a {family} one needs them")
+    y = y.astype(float)
+    if not np.isfinite(y).all():
+        raise UserError(f"the response {response.name!r} is not finite everywhere")
+    if family == "binomial" and not np.isin(y, (0, 1)).all():
+        raise UserError(f"a binomial response is 0 or 1, and {response.name!r} is not")
+    if family == "poisson" and not ((y >= 0) & (y == np.floor(y))).all():
+        raise UserError(f"a poisson response is a whole number from 0, and {response.name!r} is not")
+    return y

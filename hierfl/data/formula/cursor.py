@@ -1,0 +1,61 @@
+"""Where in its tokens a formula is read."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from .tokens import MAX_DEPTH, Refused, Token, tokens_of
+
+_LITERALS = ("True", "False", "None")
+
+
+class Cursor:
+    """The tokens of a formula, the place in them, and what was counted and found on the way."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens = text, list(tokens_of(text))
+        self.place = self.depth = self.operators = self.arithmetic = 0
+        self.found: set[str] = set()  # columns of the side that is read
+        self.groups: list[str] = []
+
+    @property
+    def here(self) -> Token:
+        return self.tokens[self.place]
+
+    def at(self, *signs: str) -> bool:
+        return self.here.kind == "sign" and self.here.text in signs
+
+    def take(self, *signs: str) -> str:
+        """The sign that is next, if it is one of these; else nothing, and nothing is taken."""
+        if not self.at(*signs):
+            return ""
+        self.place += 1
+        return self.tokens[self.place - 1].text
+
+    def expect(self, sign: str, where: str) -> None:
+        if not self.take(sign):
+            raise Refused(f"{sign!r} is missing {where}, before {self.here.shown}")
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """One level of parentheses deeper."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Refused(f"its parentheses are more than {MAX_DEPTH} deep")
+        yield
+        self.depth -= 1
+
+    def column(self) -> str:
+        """The name of a column, as the table has it."""
+        token = self.here
+        if token.kind not in ("name", "quoted") or token.text in _LITERALS:
+            raise Refused(f"a column or a function is expected, not {token.shown}")
+        self.place += 1
+        if self.at("("):
+            raise Refused(f"{token.text} is no function")
+        if token.kind == "name":
+            return token.text
+        if not token.text.strip("`").strip():
+            raise Refused(f"a column cannot be called {token.text}")
+        return token.text[1:-1]

@@ -1,0 +1,129 @@
+"""The effects of a formula: sums, interactions, powers and random terms."""
+
+from __future__ import annotations
+
+from math import comb
+
+from .arguments import ArgumentParser
+from .parsed import Formula
+from .tokens import MAX_EFFECTS, MAX_EXPONENT, MAX_OPERATORS, Refused, Token
+
+
+class FormulaParser(ArgumentParser):
+    """Recursive descent into effects; the methods return how many terms they make at most."""
+
+    def formula(self) -> Formula:
+        response = None
+        sides = sum(token == Token("sign", "~") for token in self.tokens)
+        if sides > 1:
+            raise Refused("it has more than one '~'")
+        if sides:
+            self.response()
+            response, self.found = frozenset(self.found), set()
+        self.sum()
+        if self.at("|"):
+            raise Refused("random effects stand in parentheses, as in (1 | site)")
+        if self.here.kind != "end":
+            raise Refused(f"{self.here.shown} is not expected there")
+        safe = " ".join(token.text for token in self.tokens[:-1])
+        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.groups))
+
+    def response(self) -> None:
+        if self.here.kind in ("end", "number", "text") or self.at("~", "(", "+", "-"):
+            raise Refused(f"its response is {self.here.shown}, not a column or one function of columns")
+        self.term()
+        if not self.take("~"):
+            raise Refused(f"its response is one column, or one function of columns: not more, as {self.here.shown}")
+
+    def count(self, terms: int) -> int:
+        if terms > MAX_EFFECTS:
+            raise Refused(f"it makes more than {MAX_EFFECTS} effects")
+        self.operators += 1
+        if self.operators > MAX_OPERATORS:
+            raise Refused(f"it has more than {MAX_OPERATORS} operators")
+        return terms
+
+    def sum(self) -> int:
+        terms = self.product()
+        while self.take("+", "-"):
+            terms = self.count(terms + self.product())
+        return terms
+
+    def product(self) -> int:
+        terms = self.interaction()
+        while sign := self.take("*", "/"):
+            more = self.interaction()
+            terms = self.count(terms + terms * more + (more if sign == "*" else 0))
+        return terms
+
+    def interaction(self) -> int:
+        terms = self.power()
+        while self.take(":"):
+            terms = self.count(terms * self.power())
+        return terms
+
+    def power(self) -> int:
+        start, terms = self.place, self.signed()
+        if not self.take("**"):
+            return terms
+        if terms == 1:
+            base = "".join(token.text for token in self.tokens[start : self.place - 1])
+            raise Refused(f"a power of one effect is the effect itself; of numbers it is I({base}**2)")
+        exponent = self.here
+        self.place += 1
+        if exponent.kind != "number" or not exponent.text.isdigit() or not 1 <= int(exponent.text) <= MAX_EXPONENT:
+            raise Refused(f"'**' takes a whole number from 1 to {MAX_EXPONENT}, not {exponent.shown}")
+        if self.at("**"):
+            raise Refused("a power of a power is not understood")
+        return self.count(sum(comb(terms, k) for k in range(1, int(exponent.text) + 1)))
+
+    def signed(self) -> int:
+        if sign := self.take("+", "-"):
+            if sign == "-" and self.here.text not in ("0", "1"):
+                raise Refused(f"a '-' at the beginning takes 1 (no intercept), not {self.here.shown}")
+            self.count(1)
+        return self.term()
+
+    def term(self) -> int:
+        token = self.here
+        if self.take("("):
+            return self.group()
+        if self.take("{"):
+            self.arithmetic = 0
+            with self.inside():
+                self.value()
+                self.expect("}", "at the end of {...}")
+            return 1
+        if token.kind == "number":
+            if token.text not in ("0", "1"):
+                raise Refused(f"{token.text} is no effect: 1 is the intercept, 0 is none")
+        elif token.kind == "text":
+            raise Refused(f"{token.text} is text; a column with an odd name is written between backquotes")
+        elif token.kind == "name" and self.tokens[self.place + 1] == Token("sign", "("):
+            self.arithmetic = 0
+            self.call()
+            return 1
+        else:
+            self.found.add(self.column())
+            return 1
+        self.place += 1
+        return 1
+
+    def group(self) -> int:
+        with self.inside():
+            terms = self.sum()
+            if self.take("|"):
+                if self.at("|"):
+                    raise Refused("'||' is not understood; for no correlations write one | and say covariance=diagonal")
+                start = self.place
+                if self.here.kind in ("name", "quoted") and self.tokens[start + 1] == Token("sign", ")"):
+                    self.groups.append(self.column())
+                else:
+                    raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
+            self.expect(")", "at the end of a parenthesis")
+        return terms
+
+    def _until(self, sign: str, start: int) -> str:
+        """Tokens from there to a sign, as a message shows them."""
+        rest = [token.text for token in self.tokens[start:]]
+        return repr(" ".join(rest[: rest.index(sign)] if sign in rest else rest)[:60])

@@ -1,0 +1,145 @@
+"""The gate before formulae: reads a formula's text, and refuses whatever is not on the lists.
+
+formulae looks names up in Python namespaces and calls what it finds there, so that a formula is a program. A formula
+comes from a command line, a config.toml or a colleague: it is data. So it is tokenised (:mod:`.tokens`) and parsed
+(:mod:`.effects`, :mod:`.arguments`) here first:
+
+    formula   [response ~] sum                                        response: a column, or one call
+    sum       effects joined by + and -, with * / : and (a + b)**2    effects: 0, 1, a column, a call, {arithmetic}
+    random    (sum | column)
+    call      a name of :data:`hierfl.data.formula.calls.CALLS` with the arguments that it takes there
+    arguments columns, numbers, + - * / **, one comparison
+
+Columns are names, or anything between backquotes. A name before a parenthesis is always a function and never a column;
+any other name is always a column, whatever functions are called. What formulae gets are the tokens that were
+understood, and a namespace that holds these functions and nothing else: no frame of the caller's.
+
+This is the only module that imports formulae.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from math import prod
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UserError
+from .calls import INTEGER, NUMPY, WHOLE
+from .effects import FormulaParser
+from .parsed import Formula
+from .tokens import Refused
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: numbers in the fixed effects' matrix, 2 GB of them
+MAX_CELLS = 250_000_000
+
+
+def parse(text: object) -> Formula:
+    """Reads a formula, and looks at nothing else: no table, no namespace.
+
+    Raises:
+        UserError: for text that is no formula, is too large, or names a function that is not on the list.
+    """
+    if not isinstance(text, str):
+        raise UserError(f"a formula is text, such as 'y ~ 1 + x + (1 + x | site)', not {text!r}")
+    try:
+        return FormulaParser(text).formula()
+    except Refused as refused:
+        raise UserError(f"the formula {shorten(text)!r} cannot be read: {refused}") from refused
+
+
+def shorten(text: str) -> str:
+    """A formula as messages show it."""
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def namespace() -> dict[str, Any]:
+    """What a formula can name, beside columns and formulae's own transforms: NumPy's functions of the list."""
+    functions = {name: getattr(np, name) for name in NUMPY}
+    return {**functions, "np": SimpleNamespace(**functions)}
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Lets formulae and NumPy evaluate without a word: what comes out is checked, and faults are raised.
+
+    formulae prints on standard output and logs before it raises.
+    """
+    log = logging.getLogger("formulae")
+    disabled, log.disabled = log.disabled, True
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = disabled
+
+
+def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
+    """formulae's design matrices of a table, with one block of random columns.
+
+    formulae makes a block of columns for each level of a grouping factor, rows x levels numbers in memory. A row has
+    zeros in all blocks but its own client's, whose columns are those of the term's left side. So the factor is replaced
+    by a column that has one level: what is on the left is evaluated and encoded as before, once.
+
+    Raises:
+        UserError: with what formulae says, where the two do not fit.
+    """
+    from formulae import model_description
+    from formulae.environment import Environment
+    from formulae.matrices import DesignMatrices
+    from formulae.terms.terms import Term
+    from formulae.terms.variable import Variable
+
+    one = "one client"
+    while one in df.columns:
+        one += "_"
+    try:
+        with quietly():
+            model = model_description(formula.safe)
+            _check_width(model, df)
+            for term in model.group_terms:
+                term.factor = Term(Variable(one))
+            return DesignMatrices(model, df.assign(**{one: 0}), Environment([namespace()]))
+    except UserError:
+        raise
+    except Exception as fault:  # (its parser, resolver and transforms raise what they like)
+        raise misfit(formula, fault) from fault
+
+
+def _check_width(model: Any, df: pd.DataFrame) -> None:
+    """Refuses effects whose columns would fill the memory: interactions of categories have products of their levels."""
+
+    def columns(component: Any) -> int:
+        split = re.search(r"\b[CST]\(", component.name) is not None  # (numbers made categories)
+        names = [name for name in component.var_names if name in df]
+        levels = [df[name].nunique() for name in names if split or df[name].dtype.kind not in "biuf"]
+        smooth = re.match(r"(bs|cr|cc|tp|poly)\(", component.name) is not None
+        return max([WHOLE[INTEGER][1] if smooth else 1, *levels])
+
+    whole = 0
+    for term in model.terms:
+        effect = getattr(term, "expr", term)
+        found = prod(columns(component) for component in getattr(effect, "components", ()))
+        whole += found
+        if whole > MAX_CELLS // len(df):
+            alone = found > MAX_CELLS // len(df)
+            which, many = (f"the effect {effect.name!r} has", found) if alone else ("its effects have", whole)
+            raise UserError(f"{which} up to {many:,} columns, too many for {len(df):,} rows")
+
+
+def misfit(formula: Formula, fault: Exception) -> UserError:
+    """The error for a formula and a table that do not fit."""
+    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
+    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said[:300]}")

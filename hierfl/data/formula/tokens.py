@@ -1,0 +1,68 @@
+"""A formula's text as tokens, and the limits of what is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: characters of a formula; parentheses in each other; operators of the effects, and of one call; effects in all
+MAX_CHARACTERS, MAX_DEPTH, MAX_OPERATORS, MAX_ARITHMETIC, MAX_EFFECTS = 10_000, 20, 250, 50, 500
+#: largest exponent, of a column and of a sum of effects; digits of a number
+MAX_EXPONENT, MAX_DIGITS = 16, 30
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+)
+    | (?P<number>[0-9]+(?:\.[0-9]+)?|\.[0-9]+)
+    | (?P<name>[^\W\d_][\w.]*)
+    | (?P<quoted>`[^`]*`)
+    | (?P<text>'[^'"]*'|"[^'"]*")
+    | (?P<sign>\*\*|==|!=|<=|>=|[-~+*/:|(){},=<>])""",
+    re.VERBOSE,
+)
+
+
+class Refused(Exception):
+    """What is wrong with a formula."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word of a formula: its kind (name, number, sign, ...) and text."""
+
+    kind: str
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """As a message shows it."""
+        return repr(self.text) if self.text else "its end"
+
+
+def tokens_of(text: str) -> Iterator[Token]:
+    """The tokens of a formula, and one that says "end".
+
+    Raises:
+        Refused: for text that holds anything else, or is empty or too long.
+    """
+    if not text.strip():
+        raise Refused("it is empty")
+    if len(text) > MAX_CHARACTERS:
+        raise Refused(f"it has {len(text):,} characters, more than {MAX_CHARACTERS:,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise Refused("it holds characters that are not text (lone surrogates)") from error
+    place = 0
+    while place < len(text):
+        found = _TOKEN.match(text, place)
+        if found is None or (found.lastgroup == "name" and not text[place].isalpha()):
+            hint = "; names that begin so are written between backquotes" if text[place] == "_" else ""
+            raise Refused(f"{text[place : place + 20].split()[0]!r} is not understood{hint}")
+        kind, place = str(found.lastgroup), found.end()
+        if kind in ("name", "quoted", "text") and "__" in found.group():
+            raise Refused(f"{found.group()} holds '__', which formulas must not: rename the column")
+        if kind == "number" and len(found.group()) > MAX_DIGITS:
+            raise Refused(f"it has a number of more than {MAX_DIGITS} digits")
+        if kind != "space":
+            yield Token(kind, found.group())
+    yield Token("end", "")

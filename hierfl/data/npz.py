@@ -1,0 +1,37 @@
+"""A pool from an ``.npz`` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .arrays import make_pool
+from .pool import PooledDataset
+from .readers.npz import read_npz
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+OPTIONAL = ("fine_train", "fine_test", "client_train", "client_test")
+
+
+def load_npz(path: Path) -> PooledDataset:
+    """A pool from an ``.npz`` file (``~`` is expanded).
+
+    It must hold x_train, y_train, x_test and y_test, and may hold fine_train and fine_test (subclasses), client_train
+    and client_test (whose each example is; then ``natural`` is a split). Integer targets are labels, floats are
+    responses. uint8 inputs are images (channels last or first); they are divided by 255 and standardised per
+    channel, other inputs are used as they are. Object arrays are refused: nothing is ever unpickled.
+
+    Raises:
+        UserError: for a file that is missing, damaged, too large (:func:`hierfl.data.readers.limits.byte_limit`) or no
+            ``.npz``, a missing or object array, shapes that do not fit, inputs that are not finite, labels that are
+            no 0..K-1.
+    """
+    arrays = read_npz(path, ARRAYS, OPTIONAL)
+    required = (arrays.pop(k) for k in ARRAYS)
+    return make_pool(
+        path.stem,
+        *required,
+        fine_train=arrays.get("fine_train"),
+        fine_test=arrays.get("fine_test"),
+        client_train=arrays.get("client_train"),
+        client_test=arrays.get("client_test"),
+    )

@@ -1,0 +1,39 @@
+"""A validation set out of every client's training set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import UserError
+from .registry import Index
+
+
+def hold_out(
+    train: Sequence[Index], ids: Sequence[str], y: np.ndarray, fraction: float, seed: int, task: str
+) -> tuple[list[Index], list[Index]]:
+    """Takes a validation set out of every client's training set.
+
+    Classification: ``fraction`` of each class of which the client has at least ten; regression: of clients with at
+    least ten rows. What is held out depends on the client alone, not on who else there is.
+    """
+    if not 0 <= fraction < 1:
+        raise UserError(f"validation must be a fraction in [0, 1), not {fraction}")
+    if not fraction:
+        return list(train), [np.empty(0, dtype=np.int64) for _ in train]
+    kept, held = [], []
+    for index, name in zip(train, ids, strict=True):
+        rng = np.random.default_rng([seed, *b"validation", *str(name).encode()])
+        groups = [index]
+        if task == "classification":
+            groups = [index[y[index] == label] for label in np.unique(y[index])]
+        chosen = [
+            rng.choice(group, max(1, round(fraction * len(group))), replace=False)
+            for group in groups
+            if len(group) >= 10
+        ]
+        out = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
+        held.append(out)
+        kept.append(np.setdiff1d(index, out, assume_unique=True))
+    return kept, held

@@ -1,0 +1,108 @@
+"""Bytes, text, pictures and spreadsheets of files that come from elsewhere."""
+
+from __future__ import annotations
+
+import bz2
+import os
+import warnings
+import zipfile
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import UserError
+from ...files import shown
+from .limits import check_size, reading
+from .safe_files import open_regular
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def read_bytes(path: Path | str, what: str) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        UserError: as :func:`open_regular`, or where it is too large.
+    """
+    with open_regular(path, what) as stream, reading(path, what):
+        check_size(path, os.fstat(stream.fileno()).st_size)
+        return stream.read()
+
+
+#: of a list of names or a table of numbers as text
+TEXT_LIMIT = 2**28
+
+
+def read_text(path: Path | str, what: str, packed: bool = False) -> str:
+    """A text file, UTF-8, of at most 256 MiB.
+
+    Args:
+        path: the file.
+        what: what it should be, in words.
+        packed: whether it is compressed by bzip2.
+
+    Raises:
+        UserError: where it cannot be read, is larger, or no text.
+    """
+    raw = read_bytes(path, what)
+    with reading(path, what):
+        with bz2.BZ2File(BytesIO(raw)) if packed else BytesIO(raw) as stream:
+            text = stream.read(TEXT_LIMIT + 1)
+        if len(text) > TEXT_LIMIT:
+            raise UserError(f"{shown(path)} has more than the {TEXT_LIMIT // 2**20} MiB that are read of a text")
+        return text.decode("utf-8")
+
+
+def read_picture(path: Path | str) -> np.ndarray:
+    """A JPEG or PNG picture, (height, width, 3) uint8.
+
+    Raises:
+        UserError: where it cannot be read, or has more pixels than Pillow takes for sane (90 million).
+    """
+    from PIL import Image
+
+    what = "JPEG or PNG picture"
+    with open_regular(path, f"a {what}") as stream, reading(path, what):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(stream, formats=("JPEG", "PNG")) as picture:
+                return np.asarray(picture.convert("RGB"))
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise UserError(f"{shown(path)} is too large a picture ({error})") from error
+
+
+#: of a spreadsheet: bytes unpacked, and rows
+SHEET_LIMIT, SHEET_ROWS = 2**28, 5000
+
+
+def read_sheet(path: Path | str, sheet: str, header: int, columns: Sequence[str]) -> pd.DataFrame:
+    """The first rows of a sheet of an .xlsx file.
+
+    Args:
+        path: the file.
+        sheet: its sheet.
+        header: the row that names the columns, from 0.
+        columns: those that are wanted.
+
+    Raises:
+        UserError: where it cannot be read, is too large, lacks a column, or openpyxl is not installed.
+    """
+    import pandas as pd
+
+    raw = BytesIO(read_bytes(path, "an .xlsx file"))
+    with reading(path, f".xlsx file with a sheet {sheet}"):
+        with zipfile.ZipFile(raw) as packed:
+            if sum(member.file_size for member in packed.infolist()) > SHEET_LIMIT:
+                raise UserError(f"{shown(path)} has more than the {SHEET_LIMIT // 2**20} MiB of a spreadsheet")
+        try:
+            frame = pd.read_excel(raw, sheet_name=sheet, header=header, nrows=SHEET_ROWS, engine="openpyxl")
+        except ImportError as error:
+            raise UserError(f"{shown(path)} is a spreadsheet, which needs openpyxl: pip install openpyxl") from error
+    lacking = [column for column in columns if column not in frame.columns]
+    if lacking:
+        raise UserError(f"{shown(path)}: sheet {sheet} lacks the column {lacking[0]!r}")
+    return frame[list(columns)]

@@ -1,0 +1,136 @@
+"""Tables: named ones, and csv files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
+
+from ..errors import UserError, unknown
+from .csv_table import _NUMBER, MISSING, _cells, _typed
+from .readers.safe_files import open_regular
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .formula.design import Family
+
+
+@dataclass(frozen=True)
+class NamedTable:
+    """A table with the model that is usually fitted to it."""
+
+    about: str
+    frame: Callable[[], pd.DataFrame]
+    formula: str
+    client: str
+    error: str = ""
+    family: Family = "gaussian"
+    rounds: int = 30
+
+
+def eight_schools() -> pd.DataFrame:
+    """What coaching did in eight schools, with the standard errors of the eight estimates (Rubin, 1981)."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "school": list("ABCDEFGH"),
+            "effect": [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0],
+            "error": [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0],
+        }
+    )
+
+
+def radon_like() -> pd.DataFrame:
+    """Simulated: 919 houses in 85 counties, as unbalanced as Minnesota's radon survey (Gelman and Hill, 2007, ch. 12).
+
+    log_radon = 1.45 - 0.7 floor + 0.7 log_uranium + county (standard deviation 0.3) + N(0, 0.75^2). floor is 1 where it
+    was measured on the first floor, not in the basement; uranium belongs to the county. Four counties have one house,
+    the largest has 116.
+    """
+    import numpy as np
+    import pandas as pd
+
+    rng = np.random.default_rng(85)
+    sizes = np.sort(np.floor(np.exp(rng.normal(1.8, 0.95, 81))).astype(int).clip(2, 100))
+    sizes = np.r_[[1] * 4, sizes]
+    sizes[-1] = 116
+    while sizes[:-1].sum() != 919 - 116:  # the others share what is left
+        j = int(rng.integers(4, 84))
+        sizes[j] = np.clip(sizes[j] + np.sign(919 - 116 - sizes[:-1].sum()), 2, 115)
+    uranium, effect = rng.normal(0, 0.4, 85), rng.normal(0, 0.3, 85)
+    who = np.repeat(np.arange(85), sizes)
+    floor = (rng.random(len(who)) < 0.17).astype(int)
+    radon = 1.45 - 0.7 * floor + (0.7 * uranium + effect)[who] + rng.normal(0, 0.75, len(who))
+    return pd.DataFrame(
+        {
+            "county": [f"county-{j:02d}" for j in who],
+            "log_radon": radon.round(4),
+            "floor": floor,
+            "log_uranium": uranium[who].round(4),
+        }
+    )
+
+
+TABLES: dict[str, NamedTable] = {
+    "eight-schools": NamedTable(
+        "effects of coaching in 8 schools, with known standard errors (Rubin, 1981)",
+        eight_schools, "effect ~ 1 + (1 | school)", "school", error="error", rounds=60,
+    ),
+    "radon-like": NamedTable(
+        "simulated log radon in 919 houses of 85 counties, 1 to 116 each",
+        radon_like, "log_radon ~ 1 + floor + log_uranium + (1 | county)", "county",
+    ),
+}  # fmt: skip
+
+
+def is_table(data: str) -> bool:
+    """Whether ``--data`` names a table rather than arrays."""
+    return data in TABLES or data.endswith(".csv")
+
+
+def read(data: str, used: Collection[str] = (), text: Collection[str] = ()) -> pd.DataFrame:
+    """A named table, or a csv file (UTF-8, commas, a header).
+
+    A csv file has no types, so they are found here. A column is whole numbers, numbers or truth values where every
+    entry is one; else it is words. Entries of :data:`~hierfl.data.csv_table.MISSING` are missing. A
+    column of ``text`` is kept exactly as it is written, and lacks only what is empty: ``1``, ``01`` and ``1.0`` differ,
+    and ``NA`` is a name.
+
+    Args:
+        data: a name of :data:`TABLES`, or the path of a file.
+        used: columns whose values are used. In them, words among numbers (half of the entries and more) are a mistake.
+        text: columns of names, the clients'.
+
+    Raises:
+        UserError: if there is no such table, the file cannot be read, or a column that is used holds strays.
+    """
+    if data in TABLES:
+        return TABLES[data].frame()
+    if not data.endswith(".csv"):
+        raise unknown("table", data, [*TABLES, "FILE.csv"])
+    import pandas as pd
+
+    try:
+        with TextIOWrapper(open_regular(data, "a .csv with a header"), encoding="utf-8-sig", newline="") as file:
+            header, columns, lines = _cells(data, file)
+    except (csv.Error, UnicodeError) as error:
+        raise UserError(f"{data} cannot be read as csv: {error}") from error
+    if not header:
+        raise UserError(f"{data} cannot be read as csv: it is empty")
+    if not lines:
+        raise UserError(f"{data} has no rows")
+    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
+        raise UserError(f"{data} has one column, {header[0]!r}: a csv file's columns are separated by commas")
+    typed = {}
+    for name, cells in zip(header, columns, strict=True):
+        if name in text:
+            if name in used and all(_NUMBER.fullmatch(cell) for cell in set(cells) - MISSING):
+                raise UserError(f"column {name!r} names the clients, which is text: as a number, it needs a copy")
+            typed[name] = pd.Series([cell or None for cell in cells], dtype="str")
+        else:
+            typed[name] = _typed(name, cells, lines, strict=name in used)
+    return pd.DataFrame(typed)

@@ -1,0 +1,37 @@
+"""A lock file: one process at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from .errors import UserError
+from .files import shown
+
+
+class Busy(UserError):
+    """Another process is at it."""
+
+
+@contextmanager
+def locked(path: Path, words: str) -> Iterator[None]:
+    """Holds a lock file for this process; it stays there, since a lock that is deleted excludes nobody.
+
+    Raises:
+        Busy: with these words, if another one has it.
+        UserError: for a link.
+    """
+    if path.is_symlink():  # (older versions of filelock empty what it leads to)
+        raise UserError(f"{shown(path)} is a symbolic link, and no lock of ours")
+    lock = FileLock(str(path), timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise Busy(words) from error
+    try:
+        yield
+    finally:
+        lock.release()

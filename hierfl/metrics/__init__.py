@@ -1,0 +1,1 @@
+"""How good predictions are, and how two fits compare."""

@@ -1,0 +1,1 @@
+"""Networks as pure functions whose parameters may carry a client dimension."""

@@ -1,0 +1,101 @@
+"""What a method builds its model from: a base network, a head and a likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .functional import Network
+from .head import LinearHead
+from .layers.batch_norm import is_statistic
+from .likelihoods import Softmax, gaussian
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a method builds its model from: a base network, a head, and the likelihood of the head's output.
+
+    Attributes:
+        base: features of an input.
+        head: the part that differs between clients.
+        noise: standard deviation of a regression's response; None for classification.
+        spec: the name this was built from.
+        encoder: an input's mean and log variance of latent features, (S, n, 2 M), where the base network reads those;
+            None where it reads inputs.
+        latents: M, how many those are.
+    """
+
+    base: Network
+    head: LinearHead
+    noise: float | None = None
+    spec: str = "custom"
+    encoder: Network | None = None
+    latents: int = 0
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """All that have weights."""
+        return (self.base,) if self.encoder is None else (self.encoder, self.base)
+
+    def norms(self, which: Literal["nothing", "statistics", "all"] = "all") -> frozenset[str]:
+        """Names of batch norm's values: its running statistics, or its weights as well.
+
+        Raises:
+            UserError: where there are none.
+        """
+        names = [k for net in self.networks for k in net.norm_names if which == "all" or is_statistic(k)]
+        if which == "nothing":
+            return frozenset()
+        if not names:
+            raise UserError(f"network {self.spec} has no batch norm; bncnn:16,32:64 (--network) has")
+        return frozenset(names)
+
+    # -- the whole network as a function of one vector ---------------------------------------------------------------
+
+    @property
+    def d(self) -> int:
+        """How many weights there are in all, batch norm's running statistics left out."""
+        return sum(self._pieces)
+
+    @property
+    def _pieces(self) -> list[int]:
+        return [*(shape.numel() for shape in self.base.shapes.values()), self.head.d]
+
+    def vector(self, base: Mapping[str, Tensor], head: Tensor) -> Tensor:
+        """All weights as one vector (d,): the base network's, layer by layer, before the head's.
+
+        Args:
+            base: its values, {"base.KEY": (*shape)}.
+            head: (head.d,).
+        """
+        weights = self.base.parameters_from(base)
+        return torch.cat([*(weights[k].flatten().to(head) for k in self.base.shapes), head])
+
+    def statistics(self, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the base network's values that are no weights: batch norm's running statistics."""
+        return {k: v for k, v in base.items() if is_statistic(k)}
+
+    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+        """Outputs (..., S, n, outputs) of the whole network under one vector of weights.
+
+        Args:
+            w: (d,), rows (S, 1, d) or draws (K, S, 1, d), in the order of :meth:`vector`.
+            x: inputs, (S, n, *event).
+
+        Raises:
+            UserError: for a network with latent features, which is two.
+        """
+        if self.encoder is not None:
+            raise UserError(f"network {self.spec} has latent features: it is no function of one vector")
+        *parts, head = w.split(self._pieces, -1)
+        weights = {k: p.unflatten(-1, shape) for (k, shape), p in zip(self.base.shapes.items(), parts, strict=True)}
+        return self.head(head, self.base.under(weights, x))
+
+    def likelihood(self, output: Tensor) -> Any:
+        """p(y | output): Softmax for classification, Normal for regression."""
+        return Softmax(output) if self.noise is None else gaussian(output, self.noise)

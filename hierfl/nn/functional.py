@@ -1,0 +1,245 @@
+"""Networks as pure functions whose parameters may carry a client dimension.
+
+Any ``torch.nn.Module`` without buffers will do; batch norm, in a chain of known layers, too. With shared weights it is
+called as it is; with one set of weights per client, chains of linear layers are batched matrix products, and everything
+else goes through ``torch.func``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import pyro
+import torch
+from pyro.poutine.runtime import effectful
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
+
+from ..errors import UserError
+from .chain import Chain
+from .layers.batch_norm import NORMS, STATISTICS, Moments, Norms, client_norm, is_statistic, layer_values
+from .layers.by_example import by_example
+from .layers.dropout import dropped
+from .layers.registry import LAYERS
+
+#: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
+Drop = Callable[[str, Tensor], Tensor]
+
+
+class Network:
+    """A torch module whose parameters are Pyro parameters, called ``NAME.layer.weight`` and so on.
+
+    Called inside a model, it takes its weights from whoever runs the model. Weights are shared, (*shape), or one set
+    per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a
+    chain of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
+    Batch norm (in a chain of known layers) does, too: see :class:`Norms`; its running statistics are values beside the
+    weights, shared or each client's own.
+
+    Args:
+        module: the network; it must have no buffers but batch norm's.
+        name: the name of the whole group of parameters.
+        event: how many dimensions an input has, where draws of it may come (K, S, n, *event).
+
+    Raises:
+        UserError: for a module with other buffers, or batch norm or dropout elsewhere.
+    """
+
+    def __init__(self, module: nn.Module, name: str = "base", event: int | None = None) -> None:
+        self.module, self.name, self.event = copy.deepcopy(module).requires_grad_(False), name, event
+        self._chain = Chain.of(self.module)
+        normed = [prefix for prefix, _ in self._chain.norms()] if self._chain else []
+        buffers = {key: b for key, b in module.named_buffers() if not key.endswith("num_batches_tracked")}
+        known = {f"{prefix}{s}" for prefix in normed for s in STATISTICS}
+        if buffers.keys() - known:
+            raise UserError(
+                f"network {name!r} has buffers, which a pure function cannot keep; batch norm's it can, in an "
+                "nn.Sequential of known layers, with running statistics and a momentum"
+            )
+        values = {**dict(module.named_parameters()), **buffers}
+        self.names = tuple(f"{name}.{key}" for key in values)
+        #: weights by the module's names, batch norm's running statistics left out
+        self.shapes = {key: p.shape for key, p in values.items() if not is_statistic(key)}
+        self._dims = {key: p.dim() for key, p in values.items()}
+        #: which of its values belong to batch norm
+        self.norm_names = tuple(f"{name}.{key}" for key in values for prefix in normed if key.startswith(prefix))
+        #: whether it normalises by its batches: where it is trained, or wherever anything is
+        self.norm: Literal["trained", "training"] = "trained"
+        #: how many of the chain's layers are run client by client on a CPU
+        self._loop = self._chain.looped if self._chain else 0
+        drops = [part for part in self.module.modules() if isinstance(part, _DropoutNd)]
+        #: whether it has dropout
+        self.drops = bool(drops)
+        flat = [layer for _, layer in (self._chain.layers if self._chain else ())[self._loop :]]
+        if any(not any(part is layer for layer in flat) for part in drops):
+            raise UserError(f"network {name!r} has dropout whose masks would not be keyed by client")
+
+    def init(self, rng: torch.Generator) -> dict[str, Tensor]:
+        """Fresh weights by torch's own initialisation, {name: (*shape)}; leaves the global generator alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+            module = copy.deepcopy(self.module)
+            for part in module.modules():
+                reset = getattr(part, "reset_parameters", None)
+                if reset is not None:
+                    reset()
+            values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            return {f"{self.name}.{k}": values[k].detach().clone() for k in self._dims}
+
+    def broadcast(self, norm: Literal["batch", "running"] = "running") -> Network:
+        """The same network as the server sent it, whatever a client has made of its copy since.
+
+        Args:
+            norm: its batch norm goes by the batches that the client is trained on, or by its running statistics.
+        """
+        sent = copy.copy(self)
+        sent.name, sent.names = f"{BROADCAST_PREFIX}{self.name}", tuple(f"{BROADCAST_PREFIX}{k}" for k in self.names)
+        sent.norm = "training" if norm == "batch" else "trained"
+        return sent
+
+    @property
+    def layers(self) -> list[list[str]]:
+        """The names of its values, layer by layer; batch norm belongs to the layer before it."""
+        found: dict[str, list[str]] = {}
+        for name in self.names:
+            layer = name.rpartition(".")[0]
+            if name in self.norm_names and layer not in found and found:
+                layer = next(reversed(found))
+            found.setdefault(layer, []).append(name)
+        return [*found.values()]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Of all values, by the module's names."""
+        return tuple(self._dims)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Features of ``x`` under the weights that the surrounding handler (or the param store) holds."""
+        return _network(self, x, name=self.name)
+
+    def under(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Features of ``x`` under these weights, {key: (*shape), (S, 1, *shape) or draws (K, S, 1, *shape)}.
+
+        What they do not name (batch norm's running statistics) comes from the surrounding handler.
+        """
+        return _network(self, x, weights, name=self.name)
+
+    def parameters_from(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The network's own weights out of all ``values``, by the module's names."""
+        return {name.removeprefix(self.name + "."): values[name] for name in self.names}
+
+    def apply(
+        self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None = None, norms: Norms | None = None
+    ) -> Tensor:
+        """The pure function: weights {key: (*shape) or (S, 1, *shape)}, x (S, n, *event) -> (S, n, features).
+
+        Args:
+            weights: by the module's names.
+            x: inputs; draws of them, (K, S, n, *event), where the network knows how many dimensions an event has.
+            drop: standard normals for dropout; None for the network as it predicts.
+            norms: how batch norm normalises; None for by its running statistics.
+        """
+        if any(w.dim() == self._dims[k] + 3 for k, w in weights.items()):
+            return self._drawn(weights, x, drop, norms)
+        mask, trained = None, norms is not None and not norms.moving.isdisjoint(self.names)
+        batchwise = bool(self.norm_names) and norms is not None and (trained or self.norm == "training")
+        if batchwise and norms is not None:
+            mask = norms.mask
+        if self.event is not None and x.dim() == self.event + 3:  # draws are more examples of the same client
+            draws = x.shape[0]
+            mask = None if mask is None else mask.repeat_interleave(draws, 1)  # (padding stays on the right)
+            y = self._apply(weights, x.movedim(0, 2).flatten(1, 2), drop, batchwise, mask, norms if trained else None)
+            return y.unflatten(1, (-1, draws)).movedim(2, 0)
+        return self._apply(weights, x, drop, batchwise, mask, norms if trained else None)
+
+    def _drawn(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, norms: Norms | None) -> Tensor:
+        """Draws of the weights, (K, S, 1, *shape) among them, are more rows: (K, S, n, features).
+
+        Args:
+            weights, x, drop, norms: as for :meth:`apply`; x (S, n, *event).
+        """
+        if self.norm_names:
+            raise UserError(f"network {self.name!r} has batch norm, and its weights cannot be drawn")
+        rows = x.shape[0]
+        draws = next(w.shape[0] for k, w in weights.items() if w.dim() == self._dims[k] + 3)
+
+        def folded(key: str, w: Tensor) -> Tensor:
+            if w.dim() == self._dims[key] + 3:
+                return w.expand(draws, rows, *w.shape[2:]).flatten(0, 1)
+            return again(w) if w.dim() > self._dims[key] else w
+
+        def again(z: Tensor) -> Tensor:
+            return z.expand(draws, *z.shape).flatten(0, 1)
+
+        def dropped(name: str, z: Tensor) -> Tensor:
+            assert drop is not None
+            return again(drop(name, z[:rows]))  # one mask for all draws
+
+        own = {k: folded(k, w) for k, w in weights.items()}
+        y = self._apply(own, again(x), None if drop is None else dropped, False, None, None)
+        return y.unflatten(0, (draws, rows))
+
+    def _apply(
+        self,
+        weights: Mapping[str, Tensor],
+        x: Tensor,
+        drop: Drop | None,
+        batchwise: bool,
+        mask: Tensor | None,
+        learning: Norms | None,
+    ) -> Tensor:
+        chain = self._chain
+        if chain is not None:
+            looped = self._loop if x.device.type == "cpu" else 0
+            seen: dict[str, list[Moments]] = {}
+            if looped and (batchwise or any(w.dim() > self._dims[k] for k, w in weights.items())):
+                done = []
+                for j in range(x.shape[0]):
+                    own = {k: self._own(k, w, j) for k, w in weights.items()}
+                    present = len(x[j]) if mask is None else int(mask[j].sum())
+                    done.append(chain.alone(own, x[j], looped, *((present, seen) if batchwise else ())))
+                x = torch.stack(done)
+            elif looped:
+                x = by_example(lambda xs: chain.alone(weights, xs, looped), x)
+            for prefix, layer in chain.layers[looped:]:
+                if isinstance(layer, nn.Dropout):
+                    x = x if drop is None else dropped(x, layer.p, drop(f"{self.name}/{prefix}drop", x))
+                    continue
+                own = layer_values(prefix, weights)
+                if isinstance(layer, NORMS) and batchwise:
+                    x, moments = client_norm(x, own, layer, mask)
+                    seen[prefix] = [moments]
+                else:
+                    x = LAYERS[type(layer)].apply(layer, own, x)
+            if learning is not None:
+                chain.remember(self.name, weights, seen, learning)
+            return x
+        if all(w.dim() == self._dims[k] for k, w in weights.items()):
+            return by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
+        squeezed = {k: w.squeeze(1) if w.dim() > self._dims[k] else w for k, w in weights.items()}
+        dims = {k: 0 if w.dim() > self._dims[k] else None for k, w in weights.items()}
+        if x.device.type == "cpu":  # a loop over clients beats what vmap makes of convolutions
+            alone = [
+                functional_call(self.module, {k: w[j] if dims[k] == 0 else w for k, w in squeezed.items()}, (x[j],))
+                for j in range(x.shape[0])
+            ]
+            return torch.stack(alone)
+        return torch.vmap(lambda w, xs: functional_call(self.module, w, (xs,)), in_dims=(dims, 0))(squeezed, x)
+
+    def _own(self, key: str, weight: Tensor, row: int) -> Tensor:
+        """One client's weight."""
+        return weight[row, 0] if weight.dim() > self._dims[key] else weight
+
+
+#: before the names of values as they were broadcast
+BROADCAST_PREFIX = "broadcast."
+
+
+@effectful(type="network")
+def _network(network: Network, x: Tensor, weights: Mapping[str, Tensor] | None = None) -> Tensor:
+    """Default behaviour, outside any restriction: what ``weights`` does not say comes from Pyro's param store."""
+    own = weights or {}
+    rest = {k: pyro.param(f"{network.name}.{k}") for k in network.keys if k not in own}
+    return network.apply({**rest, **own}, x)

@@ -1,0 +1,111 @@
+"""Have the chains mixed? Traces, ranks, effective draws, R-hat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from .posterior_numbers import Posterior, Which, mixing, number_of, quietly, words_with_client, worst_mixed
+from .registry import Drawing, figure, once
+from .style import COLOURS, PERSONAL, QUIET, axis_for
+
+
+def _worst(posterior: Posterior, name: str) -> Iterator[Drawing]:
+    if posterior.chains:
+        yield name, {"data": posterior.data, "which": posterior.worst_mixed}
+
+
+@figure(
+    "trace", "Chains", "The number with the largest R-hat of all.",
+    place=2, source="posterior", needs=lambda posterior: _worst(posterior, "trace"), order=3,
+)  # fmt: skip
+def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
+    """Density and path of every chain of one number (``az.plot_trace``), side by side; the axis of the paths.
+
+    Args:
+        data: an InferenceData.
+        which: the number; by default the one that mixed worst.
+        ax: gives its place to the two.
+    """
+    mixing(data)
+    ax, (name, place) = axis_for(ax), which or worst_mixed(data)
+    number_of(data, (name, place), client=True)
+    grid = ax.get_subplotspec().subgridspec(1, 2)
+    figure = ax.figure
+    ax.remove()
+    pair = np.array([[figure.add_subplot(grid[0, k]) for k in range(2)]])
+    with quietly() as az:
+        az.plot_trace(data, var_names=[name], coords={k: [v] for k, v in place.items()}, axes=pair, compact=False,
+                      chain_prop={"color": _colours(data)}, trace_kwargs={"linewidth": 0.5})  # fmt: skip
+    for one, title in zip(
+        pair[0], (f"{words_with_client((name, place))}: density", "draws of every chain"), strict=True
+    ):
+        one.set_title(title, fontsize=9)
+        one.tick_params(labelsize=8)
+    return pair[0, 1]
+
+
+@figure(
+    "rank", "Chains", "Level bars: the chains draw from the same distribution.",
+    place=3, source="posterior", needs=lambda posterior: _worst(posterior, "rank"), order=4,
+)  # fmt: skip
+def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
+    """Ranks of every chain's draws among all (``az.plot_rank``): level where chains have mixed; the axis."""
+    ax, which = axis_for(ax), which or worst_mixed(data)
+    number_of(data, which, client=True)
+    name, place = which
+    with quietly() as az:
+        az.plot_rank(data, var_names=[name], coords={k: [v] for k, v in place.items()}, ax=ax, colors=_colours(data))
+    ax.set_title(f"{words_with_client(which)}: ranks by chain")
+    ax.set_xlabel("rank among all chains' draws", fontsize=9)
+    ax.set_ylabel("chain", fontsize=9)
+    ax.tick_params(labelsize=8)
+    return ax
+
+
+def _colours(data: Any) -> list[str]:
+    """Of the chains."""
+    return [COLOURS[k % len(COLOURS)] for k in range(data.posterior.sizes["chain"])]
+
+
+@figure(
+    "ess", "Chains", "Straight lines: longer chains would give more.",
+    place=4, source="posterior", needs=lambda posterior: _worst(posterior, "ess"), order=5,
+)  # fmt: skip
+def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
+    """Effective draws of bulk and tail against draws (``az.plot_ess``): straight lines where chains are long enough."""
+    ax, which = axis_for(ax), which or worst_mixed(data)
+    number_of(data, which, client=True)
+    name, place = which
+    with quietly() as az:
+        az.plot_ess(data, var_names=[name], coords={k: [v] for k, v in place.items()}, kind="evolution", ax=ax,
+                    textsize=9, n_points=max(2, min(20, data.posterior.sizes["draw"] // 5)))  # fmt: skip
+    ax.set_title(f"{words_with_client(which)}: effective draws")
+    return ax
+
+
+@figure(
+    "mixing", "Chains",
+    "Each client's number that mixed worst. Weights of a network can be exchanged for others that predict the same: "
+    "where R-hat is large, look at predictions before draws.",
+    place=1, source="posterior", order=2,
+    needs=lambda posterior: once(posterior.chains, "mixing", data=posterior.data),
+)  # fmt: skip
+def rhat_and_ess(data: Any, ax: Any = None) -> Any:
+    """Each client's worst R-hat against its least bulk ESS; the axis.
+
+    Raises:
+        UserError: where there is one chain only.
+    """
+    ax, (rhat, ess) = axis_for(ax), mixing(data)
+    worst = np.max([v.max([d for d in v.dims if d != "client"]).values for v in rhat.data_vars.values()], 0)
+    least = np.min([v.min([d for d in v.dims if d != "client"]).values for v in ess.data_vars.values()], 0)
+    ax.scatter(least, worst, s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
+    ax.axhline(1.01, color=QUIET, lw=1, ls="--", label="1.01")
+    if least.max() > 10 * least.min():
+        ax.set_xscale("log")
+    ax.set(xlabel="least bulk ESS of the client", ylabel="its worst R-hat", title="Have the chains mixed?")
+    ax.legend(loc="best")
+    return ax

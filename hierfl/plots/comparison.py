@@ -1,0 +1,135 @@
+"""Methods side by side: metrics, curves, settings, costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .saving import save
+from .style import COLOURS, INK, PERSONAL, percent_axis, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compared(frame: pd.DataFrame, metrics: Mapping[str, str], path: Path, title: str) -> Path:
+    """Methods side by side, a panel for each metric, a point for each seed, their mean as a line; written to ``path``.
+
+    Args:
+        frame: columns method, seed and the metrics.
+        metrics: label of each.
+        path: of the png.
+        title: above all.
+    """
+    names = list(dict.fromkeys(frame["method"]))
+    with styled() as plt:
+        figure, axes = plt.subplots(1, len(metrics), figsize=(4.6 * len(metrics), 0.9 + 0.45 * len(names)), sharey=True,
+                                    layout="constrained", squeeze=False)  # fmt: skip
+        for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
+            for place, name in enumerate(names):
+                values = frame.loc[frame["method"] == name, metric]
+                ax.scatter(values, [place] * len(values), s=18, color=PERSONAL, alpha=0.5, edgecolor="none")
+                ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color=INK, lw=1.6)
+            ax.set_yticks(range(len(names)), names)
+            ax.set(xlabel=label, xlim=(0, None))
+            ax.grid(visible=False, axis="y")
+        axes[0, 0].invert_yaxis()
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+        return save(plt, figure, path)
+
+
+def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: str, title: str, path: Path) -> Path:
+    """A share over the rounds of several methods: a thin line for every run, a thick one for a method's mean.
+
+    Args:
+        lines: (method, rounds, values) of every run.
+        label: of the values.
+        title: above all.
+        path: of the png.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    methods = list(dict.fromkeys(name for name, _, _ in lines))
+    with styled() as plt:
+        figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
+        for k, method in enumerate(methods):
+            mine, colour = [(x, y) for name, x, y in lines if name == method], COLOURS[k % len(COLOURS)]
+            for x, y in mine if len(mine) > 1 else ():
+                ax.plot(x, y, color=colour, lw=0.6, alpha=0.45)
+            shared = sorted(set.intersection(*(set(x) for x, _ in mine)))
+            means = [np.mean([y[list(x).index(r)] for x, y in mine]) for r in shared]
+            ax.plot(shared, means, color=colour, lw=1.8, marker="o" if len(shared) < 4 else None, label=method)
+        ax.set(xlabel="round", ylabel=label, title=title)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        percent_axis(ax, "accuracy")
+        ax.legend(loc="lower right")
+        return save(plt, figure, path)
+
+
+def sensitivity(frame: pd.DataFrame, key: str, metrics: Mapping[str, str], path: Path, title: str) -> Path:
+    """Metrics against a setting, a panel for each metric, a line for each group with bars of one standard error.
+
+    Args:
+        frame: columns group, the key (NaN where it says nothing: a level line) and the metrics, by choice with a column
+            ``METRIC_se`` of standard errors.
+        key: the setting, a number.
+        metrics: {column: label}.
+        path: of the png.
+        title: above all.
+    """
+    groups = list(dict.fromkeys(frame["group"]))
+    with styled() as plt:
+        figure, axes = plt.subplots(
+            1, len(metrics), figsize=(4.4 * len(metrics), 3.4), layout="constrained", squeeze=False
+        )
+        for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
+            for k, group in enumerate(groups):
+                mine, colour = frame[frame["group"] == group].sort_values(key), COLOURS[k % len(COLOURS)]
+                if mine[key].isna().all():
+                    ax.axhline(mine[metric].iloc[0], color=colour, lw=1.2, ls="--", label=group)
+                    continue
+                errors = mine.get(f"{metric}_se")
+                ax.errorbar(
+                    mine[key], mine[metric], None if errors is None else errors,
+                    color=colour, marker="o", ms=4, lw=1.4, capsize=2, label=group,
+                )  # fmt: skip
+            values = frame[key].dropna()
+            if len(values) and values.min() > 0 and values.max() >= 10 * values.min():
+                ax.set_xscale("log")
+            ax.set(xlabel=key, ylabel=label)
+            percent_axis(ax, metric.removeprefix("pm_").removeprefix("gm_"))
+        if len(groups) > 1:
+            axes[0, -1].legend(loc="best")
+        figure.suptitle(title, fontsize=10)
+        return save(plt, figure, path)
+
+
+def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
+    """Personal test accuracy against seconds in rounds, a panel for each split, a line for each method and seed.
+
+    Args:
+        frame: columns method, split, seed, seconds, pm_accuracy.
+        path: of the png.
+    """
+    splits, methods = (list(dict.fromkeys(frame[column])) for column in ("split", "method"))
+    lines = -(-len(splits) // 2)
+    with styled() as plt:
+        figure, axes = plt.subplots(
+            lines, min(2, len(splits)), figsize=(4.4 * min(2, len(splits)), 3.1 * lines), layout="constrained",
+            squeeze=False,
+        )  # fmt: skip
+        for ax, split in zip(axes.flat, splits, strict=False):
+            here = frame[frame["split"] == split]
+            for (method, _), run in here.groupby(["method", "seed"], sort=False):
+                colour = COLOURS[methods.index(method) % len(COLOURS)]
+                ax.plot(run["seconds"], run["pm_accuracy"], color=colour, lw=1.6, marker="o", ms=4, label=method)
+            handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+            ax.legend(handles.values(), handles.keys(), loc="lower right")
+            ax.set(xlabel="seconds in rounds", ylabel="personal test accuracy", title=split)
+            percent_axis(ax, "accuracy")
+        for ax in axes.flat[len(splits) :]:
+            ax.set_axis_off()
+        return save(plt, figure, path)

@@ -1,0 +1,78 @@
+"""Distributions over clients, by round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import UserError
+from .registry import Drawing, figure
+from .style import PERSONAL, axis_for
+from .tables import RunTables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: rounds that a picture of densities shows; clients that it needs
+MAX_DENSITY_ROUNDS, MIN_DENSITY_CLIENTS = 4, 8
+
+
+def _densities(run: RunTables, column: str) -> Iterator[Drawing]:
+    history = run.history
+    if history is None or column not in history:
+        return
+    if any(spread_out(part[column].to_numpy(float)) for _, part in history.groupby("round")):
+        yield f"density-{column}", {"history": history, "column": column}
+
+
+@figure(
+    "density-deviation", "Over rounds",
+    "Distance of every client's model from the population's mean, squared, over how many numbers it has, in some "
+    "rounds (pFedVEM, Figure 11).",
+    place=3, source="run", needs=lambda run: _densities(run, "deviation"), order=10,
+)  # fmt: skip
+@figure(
+    "density-tau", "Over rounds",
+    "Share of every client in the sum of all confidences, in some rounds (pFedVEM, Figure 10).",
+    place=3, source="run", needs=lambda run: _densities(run, "tau"), order=9,
+)  # fmt: skip
+def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
+    """Distribution over clients of what a method has of them, in some rounds from first to last (``az.plot_kde``).
+
+    pFedVEM's Figures 10 (tau: shown as confidence ratios, tau_j over the sum of all) and 11 (deviation).
+
+    Args:
+        history: columns round, client and this one.
+        column: of the history.
+        ax: where to draw.
+    """
+    from ..arviz_io import import_arviz
+
+    ax, az = axis_for(ax), import_arviz()
+    values = {number: part[column].to_numpy(float) for number, part in history.groupby("round")}
+    if column == "tau":
+        values = {number: v / v.sum() for number, v in values.items()}
+    seen = [number for number, v in values.items() if spread_out(v)]
+    if not seen:
+        raise UserError(f"{column} is the same for all clients, or of too few, in every round")
+    picked = sorted(
+        {seen[k] for k in np.linspace(0, len(seen) - 1, min(MAX_DENSITY_ROUNDS, len(seen))).round().astype(int)}
+    )
+    for k, number in enumerate(picked):
+        shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)
+        how = {"color": PERSONAL, "alpha": shade, "linewidth": 1.6}
+        az.plot_kde(values[number], ax=ax, label=f"round {number}", plot_kwargs=how, textsize=9)
+    names = {"tau": "confidence ratio $\\tau_j / \\Sigma \\tau$", "deviation": "deviation $|w_j - w|^2 / d$"}
+    title = {"tau": "Confidence in the clients", "deviation": "How far clients' models deviate"}.get(column, column)
+    ax.set(xlabel=names.get(column, column), ylabel="density over clients", yticks=[], title=f"{title}, by round")
+    ax.legend(loc="best", fontsize=8)
+    return ax
+
+
+def spread_out(values: np.ndarray) -> bool:
+    """Whether there is a density to see."""
+    good = values[np.isfinite(values)]
+    return len(good) >= MIN_DENSITY_CLIENTS and np.ptp(good) > 1e-6 * np.abs(good).max()

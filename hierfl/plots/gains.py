@@ -1,0 +1,99 @@
+"""Who gains by one method over others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..metrics.paired import by_size
+from .registry import figure
+from .style import COLOURS, GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for, percent_axis, size_axis
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@figure(
+    "three", "Gains",
+    "Each client's test metric in one seed: of its own model alone, of one model for all, and of the first.",
+    page="comparison", place=2,
+)  # fmt: skip
+def three_ways(
+    hierarchical: pd.DataFrame, local: pd.DataFrame, pooled: pd.DataFrame, metric: str, label: str,
+    name: str = "hierarchical", ax: Any = None,
+) -> Any:  # fmt: skip
+    """A test metric of each client's model, beside what it reaches alone and what one model for all does; the axis.
+
+    Args:
+        hierarchical, local, pooled: a row for each client (its name the index), columns n and the metric.
+        metric: which.
+        label: its name.
+        name: of the first.
+        ax: where to draw.
+    """
+    ax, order = axis_for(ax), hierarchical["n"].sort_values(ascending=False, kind="stable").index
+    rows = np.arange(len(order))
+    values = [frame.loc[order, metric].to_numpy(float) for frame in (local, pooled, hierarchical)]
+    ax.hlines(rows, np.min(values, 0), np.max(values, 0), color=QUIET, lw=0.8)
+    ax.scatter(
+        values[0], rows, s=20, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone"
+    )
+    ax.scatter(values[1], rows, s=18, color=GLOBAL, marker="s", zorder=3, label="one for all")
+    ax.scatter(values[2], rows, s=18, color=PERSONAL, zorder=4, label=name)
+    few = len(order) <= MAX_NAMED_CLIENTS
+    names = [f"{c} ({n})" for c, n in zip(order, hierarchical.loc[order, "n"], strict=True)] if few else []
+    ax.set_yticks(rows if few else [], names, fontsize=6 if len(order) > 15 else 8)
+    ax.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {label}", ylabel="" if few else "clients, the largest on top")
+    ax.set_title("Alone, one for all, and in between?")
+    percent_axis(ax, metric, "x")
+    ax.grid(visible=False, axis="y")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=3, fontsize=8)
+    return ax
+
+
+@figure(
+    "gain", "Gains", "Of the first over each other, mean over clients; positive where the first is better.",
+    page="comparison", place=1,
+)  # fmt: skip
+def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
+    """Gains of one metric over others, each with its interval, and zero: rows of a comparison's table."""
+    ax = axis_for(ax)
+    kinds = {"mean": "at the mean", "draws": "over draws"}
+    names = list(dict.fromkeys(table["over"]))
+    shown = [kind for kind in kinds if kind in set(table["kind"])]
+    for k, kind in enumerate(shown):
+        part = table[table["kind"] == kind].set_index("over")
+        at = [names.index(name) + 0.22 * (k - (len(shown) - 1) / 2) for name in part.index]
+        errors = np.stack([part["gain"] - part["low"], part["high"] - part["gain"]]).clip(0)
+        ax.errorbar(part["gain"], at, xerr=errors, fmt="o", ms=4, capsize=2, color=COLOURS[k], label=kinds[kind])
+    ax.axvline(0, color=QUIET, lw=1, ls="--")
+    ax.set_yticks(range(len(names)), [f"over {name}" for name in names])
+    ax.set(xlabel=f"gain: {label.partition(',')[0]}", ylim=(len(names) - 0.5, -0.5), title="Gain, 95 % interval")
+    ax.grid(visible=False, axis="y")
+    if label.endswith("pp"):
+        from matplotlib.ticker import PercentFormatter
+
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+    ax.locator_params(axis="x", nbins=4)
+    ax.tick_params(axis="x", labelsize=8)  # (labels as wide as -0.0025 would touch)
+    if len(shown) > 1:
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, fontsize=8)
+    return ax
+
+
+@figure("size", "Who gains", "A point for each client and seed.", page="comparison", place=1)
+def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -> Any:
+    """Each client's gain against its number of training examples, and the mean of the clients of about that size."""
+    ax = axis_for(ax)
+    part = gains[["n", metric]].dropna()
+    ax.scatter(part["n"], part[metric], s=20, color=PERSONAL, alpha=0.5, edgecolor="none")
+    ax.axhline(0, color=QUIET, lw=1, ls="--")
+    if part["n"].max() > part["n"].min():
+        means = part.groupby(by_size(part["n"].to_numpy(float), max(1, min(6, len(part) // 4)))).mean()
+        ax.plot(means["n"], means[metric], color=INK, lw=1.6, marker="o", ms=3, label="mean at this size")
+        ax.legend(loc="best", fontsize=8)
+    ax.set(ylabel=label, title="Who gains")
+    size_axis(ax, part["n"])
+    percent_axis(ax, metric)
+    return ax

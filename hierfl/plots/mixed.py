@@ -1,0 +1,93 @@
+"""Mixed effects: shrinkage and random effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .registry import Drawing, figure, slug
+from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
+from .tables import RunTables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def _shrunk(run: RunTables) -> Iterator[Drawing]:
+    for name in () if run.estimates is None else dict.fromkeys(run.estimates["effect"]):
+        yield f"shrinkage-{slug(name)}", {"estimates": run.estimates, "effect": name}
+
+
+@figure(
+    "shrinkage", "Population and clients",
+    "A client's coefficient by its own data alone, and by the hierarchical model, which shrinks it to the "
+    "population's, the more, the fewer rows the client has. Pooled: by all data as one, where clients do not differ.",
+    place=3, source="run", needs=_shrunk, order=12,
+)  # fmt: skip
+def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = MAX_NAMED_CLIENTS) -> Any:
+    """Each client's own estimate, the hierarchical model's, shrunk to the population's, and the pooled one; the axis.
+
+    Args:
+        estimates: columns client, n, effect, local, population, pooled, hierarchical.
+        effect: which.
+        ax: where to draw.
+        most: clients, evenly from the largest to the smallest.
+    """
+    ax, mine = axis_for(ax), estimates[estimates["effect"] == effect].sort_values("n", ascending=False, kind="stable")
+    mine = mine.iloc[np.unique(np.linspace(0, len(mine) - 1, min(most, len(mine))).round().astype(int))]
+    rows, local, ours = np.arange(len(mine)), mine["local"].to_numpy(), mine["hierarchical"].to_numpy()
+    ax.axvline(mine["population"].iloc[0], color=GLOBAL, lw=1.2, ls="--", label="population")
+    ax.axvline(mine["pooled"].iloc[0], color=INK, lw=0.8, ls=":", label="pooled")
+    ax.hlines(rows, local, ours, color=QUIET, lw=1)
+    ax.scatter(local, rows, s=22, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
+    ax.scatter(ours, rows, s=20, color=PERSONAL, zorder=4, label="hierarchical")
+    ax.set_yticks(rows, [f"{c} ({n})" for c, n in zip(mine["client"], mine["n"], strict=True)],
+                  fontsize=6 if len(mine) > 15 else 8)  # fmt: skip
+    # (the own estimates of a few small clients may be so far out that nothing else could be seen)
+    known = local[np.isfinite(local)]
+    first, third = np.quantile(known, [0.25, 0.75]) if len(known) else (ours.min(), ours.max())
+    centre = np.concatenate([ours, mine["population"].iloc[:1], mine["pooled"].iloc[:1]])
+    low, high = min(centre.min(), first - 2 * (third - first)), max(centre.max(), third + 2 * (third - first))
+    out = int(((known < low) | (known > high)).sum())
+    if out:
+        ax.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    none = int(np.isnan(local).sum())
+    told = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
+    ax.set(ylim=(len(mine) - 0.5, -0.5), xlabel=", ".join([f"coefficient of {effect}", *told]))
+    ax.set_title(f"Shrinkage: {effect} (rows of a client)")
+    ax.grid(visible=False, axis="y")
+    ax.legend(loc="best", fontsize=8)
+    return ax
+
+
+def _effects(run: RunTables) -> Iterator[Drawing]:
+    for name in [c[2:-1] for c in run.clients if c.startswith("b[")]:
+        yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name}
+
+
+@figure(
+    "effects", "Population and clients", "Of every place, the difference from the fixed effect.",
+    place=2, source="run", needs=_effects, order=11,
+)  # fmt: skip
+def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
+    """A random effect in every place, in order: posterior mean and central 90 %."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax = axis_for(ax)
+    order = clients.sort_values(f"b[{effect}]")
+    mean, half = order[f"b[{effect}]"], 1.645 * order[f"sd b[{effect}]"]
+    places = np.arange(len(order))
+    ax.hlines(places, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
+    ax.scatter(mean, places, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
+    ax.axvline(0, color=QUIET, lw=1, ls="--")
+    if len(order) <= 30:
+        ax.set_yticks(places, order["client"])
+    else:
+        ax.set_yticks([])
+        ax.set_ylabel(f"{len(order)} places, in order")
+    ax.grid(visible=False, axis="y")
+    ax.xaxis.set_major_locator(MaxNLocator(5))
+    ax.set(xlabel="deviation from the fixed effect, with central 90 %", title=f"Random effect: {effect}")
+    return ax

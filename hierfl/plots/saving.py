@@ -1,0 +1,70 @@
+"""Figures as files: each of its own, and all beside each other."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..files import write_whole
+from .style import INK, styled
+
+
+def save_all(
+    folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str, together: str = "overview"
+) -> list[Path]:
+    """Writes every picture to ``folder/NAME.png``, and all of them beside each other to one more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with styled() as plt:
+        paths = []
+        for name, draw in drawn.items():
+            figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
+            draw(ax)
+            paths.append(save(plt, figure, folder / f"{name}.png"))
+        lines = max(1, -(-len(drawn) // 2))
+        figure, axes = plt.subplots(lines, 2, figsize=(8.4, 3.2 * lines), layout="constrained", squeeze=False)
+        for ax, draw in zip(axes.flat, drawn.values(), strict=False):
+            draw(ax)
+        for ax in axes.flat[len(drawn) :]:
+            ax.set_axis_off()
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
+        return [*paths, save(plt, figure, folder / f"{together}.png")]
+
+
+#: what is set as mathematics: parts of our own labels, and a scale's numbers; a name with dollars is a name
+_SCALE = r"\\mathdefault\{(?:[0-9.]+\\times)?[0-9]+(?:\^\{-?[0-9.]+\})?\}"
+_MATHS = re.compile(rf"[^$]*\$(?:\\tau_j(?: / \\Sigma \\tau)?|\|w_j - w\|\^2 / d|{_SCALE})\$[^$]*")
+
+
+def _plain(text: str) -> str:
+    """A text in which dollars are dollars, but for mathematics of ours."""
+    return text if _MATHS.fullmatch(text) else text.replace("$", r"\$")
+
+
+def _plain_of(words: Callable[[float, int | None], object], x: float, place: int | None = None) -> str:
+    """The label of a tick, plain."""
+    return _plain(str(words(x, place)))
+
+
+def _names_as_they_are(figure: Any) -> None:
+    """Names of clients, columns and data come from elsewhere, and need not be TeX."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import FuncFormatter
+
+    for axis in [axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]:
+        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # (which names of ticks are)
+            formatter.func = partial(_plain_of, formatter.func)
+    for text in figure.findobj(Text):
+        text.set_text(_plain(text.get_text()))
+
+
+def save(plt: Any, figure: Any, path: Path) -> Path:
+    _names_as_they_are(figure)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", metadata={"Software": None})
+    write_whole(path, picture.getvalue())
+    plt.close(figure)
+    return path

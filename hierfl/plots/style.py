@@ -1,0 +1,82 @@
+"""What all figures share: colours, axes, labels.
+
+Two entities keep their colours everywhere: the personal models blue, the global model orange. Text is never coloured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+PERSONAL, GLOBAL, INK, QUIET = "#2a78d6", "#c2570c", "#1f2328", "#8c959f"
+COLOURS = [PERSONAL, GLOBAL, "#4b8a2f", "#8a5fbf", "#b8336a", "#1b8a8f"]  # of methods, and of few clients
+#: so many clients have their names in a picture
+MAX_NAMED_CLIENTS = 30
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e8eb",
+    "grid.linewidth": 0.6,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "figure.dpi": 110,
+    "savefig.dpi": 150,
+}
+
+
+@contextmanager
+def styled() -> Iterator[Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=False)
+    import matplotlib.pyplot as plt
+
+    with mpl.rc_context(STYLE):
+        yield plt
+
+
+def axis_for(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    with styled() as plt:
+        return plt.subplots(figsize=(4.2, 3.1), layout="constrained")[1]
+
+
+def main_metric(frame: pd.DataFrame) -> tuple[str, str]:
+    """The metric that a task is judged by, and its label."""
+    return ("accuracy", "test accuracy") if "pm_accuracy" in frame or "accuracy" in frame else ("rmse", "test RMSE")
+
+
+def percent_axis(ax: Any, metric: str, axis: str = "y") -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    if metric == "accuracy":
+        low, high = getattr(ax, f"get_{axis}lim")()
+        getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.3 else 1))
+
+
+def size_axis(ax: Any, n: Any) -> None:
+    """The axis of client sizes: logarithmic with plain numbers, linear where they hardly differ."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+    ax.set_xlabel("training examples of the client")
+    if n.max() > 3 * n.min():
+        ax.set_xscale("log")
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 3) if n.max() < 300 * n.min() else (1,)))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    ax.xaxis.set_major_formatter(StrMethodFormatter("{x:.0f}"))
