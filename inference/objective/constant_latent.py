@@ -23,7 +23,7 @@ class DatalessBatch:
     """A batch without its data: what a guide of the client plate alone needs to know."""
 
     def __init__(self, batch: Batch) -> None:
-        self.rows, self.row_numbers, self.n = batch.num_clients, batch.row_numbers, batch.n
+        self.num_clients, self.row_numbers, self.n = batch.num_clients, batch.row_numbers, batch.n
 
     def __getattr__(self, name: str) -> Any:
         raise DataAccessed(name)
