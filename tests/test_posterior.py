@@ -21,7 +21,7 @@ from hierfl.inference.elbo import log_joint
 from hierfl.inference.langevin import Langevin
 from hierfl.inference.method import Local, Method
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
-from hierfl.models.mixed_effects import MixedEffects
+from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.networks import Architecture, architecture
 from hierfl.posterior import import_arviz, loo, write
 

@@ -35,7 +35,7 @@ def measured(arguments: list[str]) -> None:
     from hierfl.experiments import folder, runner
     from hierfl.experiments.cli import main
     from hierfl.inference import draws, engine, run
-    from hierfl.models.mixed_effects import MixedEffects
+    from hierfl.models.mixed_effects.method import MixedEffects
 
     spent: dict[str, list[float]] = {}
 
