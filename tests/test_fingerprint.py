@@ -11,7 +11,7 @@ from hierfl.experiments.folder import read_config
 from hierfl.experiments.methods import fingerprint, foundation, load, own_part
 
 MINE = "from hierfl.models import FedPer\n\n\nclass Mine(FedPer):\n    pass\n"
-RUN = ("--data", "digits", "--clients", 3, "--network", "linear", "-T", 2, "-q", "--out", "o")
+RUN = ("--data", "digits", "--clients", 3, "--split", "iid", "--network", "linear", "-T", 2, "-q", "--out", "o")
 
 
 def changed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
