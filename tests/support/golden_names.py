@@ -1,0 +1,90 @@
+"""What golden runs call things: old names and new ones, what need not be the same, and where rounding may differ.
+
+Cases are written in the old names, those of the commit before "the second edition" of the layout. Whoever renames
+something adds a line here; the same script then runs, and compares, the checkouts before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Convert = Callable[[Any], Any]
+
+
+def share_to_step(keep: Any) -> Any:
+    """The server's step from the share of the old values that it kept, which was the setting."""
+    step = round(1 - float(keep), 12)
+    return f"{step:g}" if isinstance(keep, str) else step
+
+
+#: methods whose `beta` was that share
+AVERAGING = (
+    "pfedvem", "fedavg", "fedper", "fedrep", "fedbn", "lg-fedavg", "fedprox", "fedavg-ft", "ifca", "ditto", "apfl",
+)  # fmt: skip
+
+#: command line option: old -> new, as in {"--idle": "--absent-clients"}; taken where the command has the new one
+OPTIONS: dict[str, str] = {}
+#: an option's value, (old option, old value) -> new value, as in {("--idle", "never"): "freeze"}; where the option has
+#: its new name (see OPTIONS)
+VALUES: dict[tuple[str, str], str] = {}
+#: (method or "*", old setting) -> (new setting, what becomes of its value), as in
+#: {("fedavg", "beta"): ("server_lr", lambda v: 1 - v), ("*", "w_0"): ("init_scale", None)}; taken where the method's
+#: Settings have the new field and not the old one
+SETTINGS: dict[tuple[str, str], tuple[str, Convert | None]] = {
+    ("*", "w_0"): ("init_scale", None),
+    ("*", "keeps"): ("local_norm", None),
+    ("*", "refresh"): ("bn_refresh_epochs", None),
+    ("fedpop", "controls"): ("control_variates", None),
+    ("fedpop", "memory"): ("beta2", None),
+    ("mixed-effects", "settle"): ("newton_rounds", None),
+    ("pfedme", "beta"): ("server_lr", None),
+    ("pfedbayes", "beta"): ("server_lr", None),
+    **{(name, "beta"): ("server_lr", share_to_step) for name in AVERAGING},
+}
+#: (method or "*", old setting, old value) -> new value, as in {("fedbn", "keeps", "all"): "weights"}; taken where the
+#: setting has its new name (see SETTINGS); a setting that keeps its name needs ("fedbn", "keeps"): ("keeps", ...) there
+SETTING_VALUES: dict[tuple[str, str, str], str] = {}
+#: a command or module of experiments, old words -> new words, as in {"module collect": "table collect"}; taken where
+#: the command line has the first of the new words
+COMMANDS: dict[str, str] = {}
+#: where the Python interface is: module names, the first that has the name is taken
+HOMES: dict[str, tuple[str, ...]] = {
+    "app": ("hierfl.experiments.cli",),
+    "METHODS": ("hierfl.models",),
+    "fit": ("hierfl.inference",),
+    "Federation": ("hierfl",),
+    "architecture": ("hierfl.networks", "hierfl.nn", "hierfl.nn.build"),
+    "from_formula": ("hierfl.formulas", "hierfl.data", "hierfl.data.formula"),
+    "read_table": ("hierfl.tables:read", "hierfl.data.tables:read"),
+}
+#: attributes and arguments of the Python interface, old -> new: of Run, Fitted, and keywords of fit
+ATTRIBUTES: dict[str, str] = {}
+#: names inside files, for the comparison: (glob of files, pattern of the whole key, replacement, conversion of the
+#: value or None), as in ("summary.json", r"failed_local_steps", "diverged", None). The first that fits renames a key of
+#: the old folder, unless the new folder has the old key. Keys are paths: "run.idle", "best.pm_nll", a csv's column
+#: names, a netCDF's "posterior/w_j", "posterior/w_j.dims", "posterior/w_j@units", a safetensors' tensor names.
+KEYS: list[tuple[str, str, str, Convert | None]] = []
+#: names of files in a case's folder, (pattern of the whole path, replacement), old -> new
+FILES: list[tuple[str, str]] = []
+
+#: what need not be the same (nor need paths of the folder itself): (glob of cases, glob of files, glob of keys, why)
+EXEMPT: list[tuple[str, str, str, str]] = [
+    ("*", "*", "*seconds*", "time"),
+    ("*", "*posterior.nc", "*@created_at", "date"),
+    ("*", "*posterior.nc", "*@*version*", "version"),
+    ("*", "*.json", "*versions*", "versions"),
+    ("*", "*config*", "*method_digest", "digest of the method's source file"),
+    ("*", "*.json", "*method_digest*", "digest of the method's source file"),
+    ("*", "*/checkpoint.json", "digest", "of the tensors' file, which is compared itself"),
+    ("*", "*/checkpoint.json", "checksum", "of a file that holds seconds"),
+]
+#: of an html page, what is taken out before it is compared (regular expressions), and why
+HTML: list[tuple[str, str]] = [
+    (r"data:image/png;base64,[A-Za-z0-9+/=]*", "pictures: figures are compared themselves"),
+    (r"<td>[^<]*seconds[^<]*</td>\s*<td>[^<]*</td>", "time"),
+    (r"<td>[^<]*method_digest</td>\s*<td>[^<]*</td>", "digest of the method's source file"),
+    (r"<td>[^<]*versions[^<]*</td>\s*<td>[^<]*</td>", "versions"),
+]
+#: where a renaming changes rounding: (glob of cases, glob of files, glob of keys, largest difference, why)
+ROUNDING: list[tuple[str, str, str, float, str]] = []
