@@ -50,7 +50,7 @@ CLAIMS = (
     ("pFedVMP", "FedPer"), ("pFedVMP", "pFedVMP-avg"), ("pFedVMP-avg", "FedPer"), ("pFedVMP", "centroids at zero"),
     ("pFedVMP", "pFedVMP, equal precisions"), ("pFedVMP", "pFedVMP, diagonal"), ("pFedVMP", "pFedVMP, cutoff 1e-3"),
 )  # fmt: skip
-STEPS = ("epochs", "lr", "batch", "momentum", "w_0")
+STEPS = ("epochs", "lr", "batch", "momentum", "init_scale")
 NETWORK = "cnn:32,64:512,leaky=0.1"
 #: share of the data set that the paper keeps, by data and beta
 KEPT = {

@@ -90,7 +90,7 @@ class Work(Generic[M]):
 def _head(work: Work[PFedVEM], rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """mu and pi to be trained, and rho by Eq. 8, (S, 1, d) and (S, 1, 1)."""
     own = {k: v[rows].unsqueeze(1).clone() for k, v in work.personal.items()}
-    rho = work.method.confidence({**work.shared, **own})
+    rho = work.method.update_rho({**work.shared, **own})
     return own["mu"].requires_grad_(), own["pi"].requires_grad_(), rho
 
 

@@ -26,7 +26,7 @@ class Options:
         absent_clients: what clients do at most in a round in which they do not report: "train", so that their own
             values are always fresh; "catch-up", train only in rounds that are evaluated (of which the last always is
             one); "freeze", so that they are evaluated as they last reported. A method's schedule may forbid more; see
-            :class:`~hierfl.inference.method.base.schedule.Schedule`.
+            :class:`~hierfl.inference.method.schedule.Schedule`.
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.

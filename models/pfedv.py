@@ -33,8 +33,8 @@ from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI, running_statistics
 from hierfl.inference.method.base import Method
-from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
@@ -97,7 +97,8 @@ class PFedV(Method):
         if network.encoder is None:
             raise UserError(f"{self.name} needs latent features: architecture(spec, federation, latent=True)")
         super().__init__(network, **settings)
-        self.encoder, self.sent = network.encoder, network.encoder.broadcast(self.settings.prior_norm)
+        self.encoder = network.encoder
+        self.broadcast_encoder = self.encoder.broadcast(self.settings.prior_norm)
         self.kept = sorted(network.norms(self.settings.local_norm))
 
     def shared(self, start: InitialWeights) -> State:
@@ -132,7 +133,7 @@ class PFedV(Method):
             return flat(m)
         if self.settings.prior == "fixed":
             return Normal(x.new_zeros(m), x.new_ones(m)).to_event(1)
-        return Normal(*self.moments(self.sent(x))).to_event(1)
+        return Normal(*self.moments(self.broadcast_encoder(x))).to_event(1)
 
     def posterior_of(self, x: Tensor) -> Any:
         """q(z | x)."""

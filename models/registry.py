@@ -101,10 +101,10 @@ class Registry(Mapping[str, Entry]):
 def stated(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
     """What a class says of itself in plain values, by name."""
     for line in node.body:
-        if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant) and len(line.targets) == 1:
-            (target,) = line.targets
-            if isinstance(target, ast.Name) and target.id in STATED:
-                yield target.id, line.value.value
+        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
+            for target in line.targets if isinstance(line, ast.Assign) else [line.target]:
+                if isinstance(target, ast.Name) and target.id in STATED:
+                    yield target.id, line.value.value
 
 
 #: the methods of this package

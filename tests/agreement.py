@@ -11,7 +11,9 @@ from test_mixed_families import counts, hessian, investments, quadrature
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
-from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.quadrature import marginal_log_likelihood
+from hierfl.models.mixed_effects.summary import effects_table
 
 
 def gaussian(random: str) -> None:
@@ -23,7 +25,7 @@ def gaussian(random: str) -> None:
         root = run.personal["b_root"][j]
         gap = run.personal["b_mean"][j].numpy() - theirs.random_effects[site].values
         gaps.append(np.abs(gap / (root @ root.T).diagonal().sqrt().numpy()).max())
-    estimates, numbers = effects(run.fitted)
+    estimates, numbers = effects_table(run.fitted)
     print(f"gaussian, ({random} | site), beside MixedLM:")
     print(f"  fixed effects {np.abs(beta).max():.1e} SE; variances {100 * spread(run, theirs):.1e} %")
     print(f"  random effects {max(gaps):.1e} sd; log likelihood {numbers['marginal_log_likelihood'] - theirs.llf:.1e}")
@@ -37,7 +39,7 @@ def spread(run: object, theirs: object) -> float:
 
 def real() -> None:
     run, theirs = investments()
-    estimates, numbers = effects(run.fitted)
+    estimates, numbers = effects_table(run.fitted)
     beta = np.abs((estimates.estimate[:3] - theirs.fe_params.values) / theirs.bse_fe.values).max()
     print("Grunfeld's investments, beside MixedLM:")
     print(f"  fixed effects {beta:.1e} SE; variances {100 * spread_of(estimates, theirs):.1e} %;", end=" ")

@@ -22,7 +22,7 @@ import torch
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.models import MixedEffects
-from hierfl.models.mixed_effects import effects
+from hierfl.models.mixed_effects.summary import effects_table
 
 Z = 1.6448536269514722
 #: clients, rows of each, tau, family, rounds
@@ -60,7 +60,7 @@ def covered(clients: int, n: int, tau: float, family: str, rounds: int, replicat
         method = MixedEffects(design, draws=0 if family == "gaussian" else 50)  # (exact without draws)
         options = {"dtype": torch.float64, "splits": ("train",), "evaluate_every": rounds, "progress": False}
         run = fit(method, federation, rounds=rounds, **options)
-        table = effects(run.fitted)[0].set_index("effect")
+        table = effects_table(run.fitted)[0].set_index("effect")
         estimate, error = table.loc["Intercept", ["estimate", "standard_error"]]
         sd = table.loc["sd(Intercept)", "estimate"]
         if np.isfinite(error):

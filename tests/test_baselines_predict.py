@@ -46,7 +46,7 @@ def test_apfl_predicts_with_the_mixture_of_v_and_w_as_it_is_now(small: Federatio
 @pytest.mark.parametrize("scope", ["head", "all"])
 def test_ifca_predicts_with_the_cluster_that_is_likeliest_now(scope: str, small: Federation, net: Architecture) -> None:
     """With heads drawn wide clients change their minds: the label is that of the last round's clusters."""
-    method = IFCA(net, clusters=3, scope=scope, w_0=2.0, **{**COMMON, "lr": 0.3})
+    method = IFCA(net, clusters=3, scope=scope, init_scale=2.0, **{**COMMON, "lr": 0.3})
     run, stale = fitted(method, small, 1), []
     for j in range(small.clients):
         x, y = small.examples(small.train[j])

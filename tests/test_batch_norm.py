@@ -177,7 +177,7 @@ def test_a_round_is_torchs_own_training() -> None:
     """FedAvg with batch norm, weights and statistics: minibatches of five with a short last one, two clients."""
     fed = federation()
     network = Architecture(Network(convolutions()), LinearHead(6, 3))
-    method = FedAvg(network, epochs=2, lr=0.1, batch=5, momentum=0.9, w_0=0.5)
+    method = FedAvg(network, epochs=2, lr=0.1, batch=5, momentum=0.9, init_scale=0.5)
     run = fit(method, fed, rounds=1, chunk=2, dtype=torch.float64, progress=False, seed=4)
     start = InitialWeights.of(network, 4)
     totals: dict[str, Tensor] = {}

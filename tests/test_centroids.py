@@ -76,7 +76,7 @@ def test_the_papers_settings() -> None:
         for v in centroids.VARIANTS
     ]
     found = {cell.variant: cell.config({})["settings"] for cell in cells}
-    steps = {"epochs": 1, "lr": 0.01, "batch": 10, "momentum": 0.0, "w_0": 0.1}
+    steps = {"epochs": 1, "lr": 0.01, "batch": 10, "momentum": 0.0, "init_scale": 0.1}
     for name, settings in found.items():
         assert settings.items() >= steps.items()
         assert settings["xi"] == (50 if name == "FedPer" else 5)

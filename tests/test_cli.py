@@ -387,7 +387,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     assert first["cells"][0]["pm_nll"] < first["cells"][1]["pm_nll"]
     assert first["cells"][0]["failed_local_steps"] == 0
     kept = first["cells"][0] | {"pm_nll": 0.123}
-    del kept["all_settings"]["beta"]  # (as if that setting were newer than the search)
+    del kept["all_settings"]["server_lr"]  # (as if that setting were newer than the search)
     out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
     choose.main([*arguments, "lr=0.05,0.02"])
     choose.main([*arguments, "lr=5e-2"])  # the same
@@ -425,8 +425,8 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     choose.main([*smaller, "--out", str(tmp_path / "steep.json"), "lr=1e30"])
     assert json.loads((tmp_path / "steep.json").read_text())["cells"][0]["failed_local_steps"] == 4
     assert (tmp_path / "other" / "search.png").stat().st_size > 5000
-    with pytest.raises(UserError, match="--against takes a setting of fedavg that is a number, not 'keeps'"):
-        choose.main([*smaller, "--out", str(other), "lr=0.01", "--against", "keeps"])
+    with pytest.raises(UserError, match="--against takes a setting of fedavg that is a number, not 'local_norm'"):
+        choose.main([*smaller, "--out", str(other), "lr=0.01", "--against", "local_norm"])
     for text, words in (
         ("{", "damaged, or no json"),
         ("[]", "holds no table"),

@@ -141,7 +141,7 @@ VARIANTS = [
     {"population": "energy"},
     {"population": "energy", "energy_hidden": 4},
     {"precondition": "rms"},
-    {"memory": 0.5},
+    {"beta2": 0.5},
     {"inner_phi_steps": 2, "inner_batch": 4, "inner_momentum": 0.9},
 ]
 
@@ -162,7 +162,7 @@ def test_every_option_changes_the_fit_and_none_depends_on_the_chunk(
 
 def test_too_many_numbers_for_control_variates(small: Federation, net: Architecture) -> None:
     with pytest.raises(UserError, match="5 draws are too few for 189 control variates"):
-        fit(FedPop(net, controls=True), small, rounds=1, dtype=torch.float64, progress=False)
+        fit(FedPop(net, control_variates=True), small, rounds=1, dtype=torch.float64, progress=False)
 
 
 def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
@@ -170,8 +170,8 @@ def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
     fed, made = synthetic(0, clients=40, k=8)
     net = architecture("projection:2", fed, made.noise)
     method = FedPop(
-        net, controls=True, kernel="metropolis", precondition="full", step_size=0.5, chains=8, sigma_0=1.0, lr=0.05,
-        base_lr=0.03, lr_decay=0.985, memory=0.97, final_steps=0,
+        net, control_variates=True, kernel="metropolis", precondition="full", step_size=0.5, chains=8, sigma_0=1.0,
+        lr=0.05, base_lr=0.03, lr_decay=0.985, beta2=0.97, final_steps=0,
     )  # fmt: skip
     run = fit(method, fed, 400, chunk=40, dtype=torch.float64, progress=False, evaluate_every=400)
     here = run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp()
@@ -247,7 +247,7 @@ def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: 
         ({"mu_scale": 1.0, "prior": "fixed"}, "mu_scale=1.0 changes nothing with prior=fixed"),
         ({"population": "energy", "prior": "fixed"}, "population=energy is learned"),
         ({"energy_hidden": 3}, "energy_hidden=3 changes nothing with population=isotropic"),
-        ({"controls": True, "inner_phi_steps": 1}, "messages that are gradients"),
+        ({"control_variates": True, "inner_phi_steps": 1}, "messages that are gradients"),
         ({"precondition": "full", "burn": 0}, "learned in burn-in"),
     ],
 )
@@ -273,7 +273,7 @@ def test_an_energy_with_a_second_chain_recovers_a_gaussian_population(hidden: in
     mu, variance = means.mean(), means.var(unbiased=False) - 1 / 8  # equal sizes: the maximum of the marginal
     method = FedPop(
         net, population="energy", energy_hidden=hidden, kernel="metropolis", step_size=0.1, steps=12, burn=2, chains=4,
-        lr=0.1, lr_decay=0.97, memory=0.97, sigma_0=1.5, final_steps=400, final_keep=100,
+        lr=0.1, lr_decay=0.97, beta2=0.97, sigma_0=1.5, final_steps=400, final_keep=100,
     )  # fmt: skip
     run = fit(method, fed, 120, chunk=100, dtype=torch.float64, progress=False, evaluate_every=120)
     if not hidden:

@@ -65,7 +65,7 @@ POPULATIONS.append((FedPop, {"population": "energy"}))
 ENCODERS = [(PFedV, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 ENCODERS += [(FedV, {"prior": "hierarchical", "prior_norm": "running"}), (FedV, {"kl": "sum"})]
 METHODS = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), (Local, {}), (FedAvg, {}), (FedPer, {}), (FedRep, {})]
-METHODS += [(FedBN, {}), (FedBN, {"keeps": "statistics"})]
+METHODS += [(FedBN, {}), (FedBN, {"local_norm": "statistics"})]
 METHODS += [(cls, {}) for cls in (LGFedAvg, FedProx, PFedMe, L2GD, PFedBayes, DGLMC, FedAvgFT, PerFedAvg, Scaffold)]
 METHODS += [(cls, {}) for cls in (IFCA, Ditto, APFL)]
 METHODS += [(FedAvgFT, {"scope": "all"}), (IFCA, {"scope": "all"})]
@@ -252,8 +252,8 @@ def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Fede
 
 def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation, net: Architecture) -> None:
     everyone = list(range(small.clients))
-    for beta in (0.0, 0.3):
-        method = PFedVEM(net, beta=beta)
+    for server_lr in (1.0, 0.7):
+        method = PFedVEM(net, server_lr=server_lr)
         shared, rows = states(method, small)
         local = Rows(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
         local = local.put({k: v + 0.1 for k, v in local.rows.items() if k.startswith("base.")})
@@ -266,7 +266,7 @@ def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation,
             full = dataclasses.replace(rule, keep=0.0).update(old, sums, exchange)
             for k in names:
                 assert not torch.allclose(full[k], old[k])
-                assert torch.allclose(new[k], old[k] + (1 - beta) * (full[k] - old[k]))
+                assert torch.allclose(new[k], old[k] + server_lr * (full[k] - old[k]))
 
 
 def test_closed_form_rho_is_stationary_in_rho(small: Federation, net: Architecture) -> None:

@@ -171,9 +171,9 @@ def test_pfedme_and_l2gd_reach_the_same_stationary_point(lines: Federation) -> N
 
 
 def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> None:
-    """K steps on theta with a minibatch, then w_j <- w_j - eta lambda (w_j - theta); plain mean, step beta."""
+    """K steps on theta with a minibatch, then w_j <- w_j - eta lambda (w_j - theta); plain mean, server_lr."""
     s = {"rounds": 3, "steps": 4, "lr": 0.07, "w_lr": 0.03, "lam": 5.0, "batch": 5}
-    method, phase = PFedMe(net, beta=0.5, **s), 1
+    method, phase = PFedMe(net, server_lr=0.5, **s), 1
     local = rows_of(method, small)
     done = local
     for number, step in enumerate(method.local()):
@@ -313,7 +313,7 @@ def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, 
     assert all(abs(gap) > 1e-4 for gap in losses)
 
 
-@pytest.mark.parametrize("method", [FedAvgFT, PerFedAvg, partial(IFCA, clusters=3, w_0=2.0, lr=0.3)])
+@pytest.mark.parametrize("method", [FedAvgFT, PerFedAvg, partial(IFCA, clusters=3, init_scale=2.0, lr=0.3)])
 def test_an_evaluation_on_the_way_is_what_the_last_one_would_have_been(
     method: Callable[[Architecture], Method], small: Federation, net: Architecture
 ) -> None:

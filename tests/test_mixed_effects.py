@@ -19,7 +19,9 @@ from hierfl.inference.run.result import Run
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.newton import NewtonScoring
 from hierfl.inference.server.rules.newton_step import newton_step
-from hierfl.models.mixed_effects import MixedEffects, effects, marginal_log_likelihood, marginals
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.quadrature import marginal_log_likelihood, marginals
+from hierfl.models.mixed_effects.summary import effects_table
 from hierfl.nn.networks.build import architecture
 from hierfl.rng import generator
 
@@ -191,7 +193,7 @@ def test_an_effect_without_which_the_data_are_as_likely_has_no_standard_error() 
     df = pd.DataFrame({"y": y, "x": x, "site": who})
     fed, design = from_formula(df, "y ~ x + (1 | site)", family="binomial")
     run = fit(MixedEffects(design, draws=0), fed, 30, chunk=20, dtype=torch.float64, progress=False, evaluate_every=30)
-    estimates, numbers = effects(run.fitted)
+    estimates, numbers = effects_table(run.fitted)
     assert list(estimates.note) == ["", "", "at its lower bound"]
     assert np.isnan(estimates.standard_error[2])
     assert estimates.standard_error[:2].notna().all()
@@ -201,7 +203,7 @@ def test_an_effect_without_which_the_data_are_as_likely_has_no_standard_error() 
 def test_a_covariate_far_from_zero() -> None:
     df = table(12)
     near, far = (fitted(df.assign(x=df.x + shift), "y ~ x + (1 | site)") for shift in (0, 1e5))
-    assert effects(far.fitted)[1]["off_maximum"] < 1e-3
+    assert effects_table(far.fitted)[1]["off_maximum"] < 1e-3
     assert float(far.shared["effects.beta"][1]) == pytest.approx(float(near.shared["effects.beta"][1]), rel=1e-5)
 
 

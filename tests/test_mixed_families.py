@@ -22,7 +22,10 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.run.result import Run
-from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.newton import PosteriorMode
+from hierfl.models.mixed_effects.quadrature import marginal_log_likelihood
+from hierfl.models.mixed_effects.summary import effects_table
 
 
 def counts(family: str, places: int = 30, seed: int = 1) -> pd.DataFrame:
@@ -98,7 +101,7 @@ def test_the_fit_is_that_of_adaptive_quadrature(family: str) -> None:
     assert (monte_carlo[:2] < 0.05 / 3 * wanted[:2]).all()
     assert monte_carlo[2] < 0.02 / 3
     assert abs(marginal_log_likelihood(runs[0]) + best.fun) < 0.01
-    table, numbers = effects(runs[0].fitted)
+    table, numbers = effects_table(runs[0].fitted)
     np.testing.assert_allclose(table.standard_error, wanted * [1, 1, table.estimate[2]], rtol=0.02)
     true_distance = np.sqrt(off[0] @ hessian(df, family, best.x) @ off[0])
     assert numbers["off_maximum"] == pytest.approx(true_distance, abs=0.005)
@@ -113,7 +116,7 @@ def test_a_fit_that_begins_far_off() -> None:
     df = pd.DataFrame({"y": rng.poisson(np.exp(eta)), "x": x, "g": np.array(list("abc"))[g], "site": who})
     fed, design = from_formula(df, "y ~ x + g + (1 | site)", family="poisson")
     run = fit(MixedEffects(design, draws=0), fed, 60, chunk=12, dtype=torch.float64, progress=False, evaluate_every=60)
-    table, numbers = effects(run.fitted)
+    table, numbers = effects_table(run.fitted)
     assert numbers["off_maximum"] < 0.05 / 3
     assert (np.abs(table.estimate - [0.5, 0.8, 0.5, -0.5, 0.7]) < 4 * table.standard_error).all()
 
@@ -127,7 +130,7 @@ def test_counts_of_thousands(level: float, spread: float, rows: int) -> None:
     y = rng.poisson(np.exp(level + 0.5 * x + spread * rng.normal(size=15)[who]))
     fed, design = from_formula(pd.DataFrame({"y": y, "x": x, "site": who}), "y ~ x + (1 | site)", family="poisson")
     run = fit(MixedEffects(design, draws=100), fed, 30, chunk=15, dtype=torch.float64, progress=False)
-    table, numbers = effects(run.fitted)
+    table, numbers = effects_table(run.fitted)
     assert numbers["off_maximum"] < 1e-3
     assert abs(table.estimate[1] - 0.5) < 4 * table.standard_error[1]
     import arviz as az
@@ -146,8 +149,8 @@ def test_a_mode_is_found_from_anywhere() -> None:
         start["effects.beta"] = start["effects.beta"] + shift
         rows = {k: v[None, None].expand(8, 1, *v.shape) for k, v in method.personal(seeded).items()}
         local = ClientChunk(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
-        once = Conditional(method).run(local, 0)
-        again = Conditional(method).run(once, 0)
+        once = PosteriorMode(method).run(local, 0)
+        again = PosteriorMode(method).run(once, 0)
         b = once.rows["b_mean"].transpose(0, 1).unsqueeze(2).clone().requires_grad_()  # (1, S, 1, q)
         height = log_joint(method, local.batch(), local.values, {"b": b.reshape(1, 8, 1, 2)})
         (slope,) = torch.autograd.grad(height.sum(), b)
@@ -203,7 +206,7 @@ def test_random_slopes_of_counts() -> None:
     df = pd.DataFrame({"y": y, "x": x, "site": who})
     fed, design = from_formula(df, "y ~ x + (x | site)", family="poisson")
     run = fit(MixedEffects(design, draws=50), fed, 60, chunk=40, dtype=torch.float64, progress=False, evaluate_every=60)
-    table, numbers = effects(run.fitted)
+    table, numbers = effects_table(run.fitted)
     assert list(table.effect) == ["Intercept", "x", "sd(Intercept)", "sd(x)", "corr(Intercept, x)"]
     assert numbers["off_maximum"] < 0.03
     truth = np.array([0.2, 0.4, 0.5**0.5, 0.3**0.5, 0.2 / 0.15**0.5])
@@ -230,7 +233,7 @@ def investments() -> tuple[Run, object]:
 
 def test_a_real_table_and_its_standard_errors() -> None:
     run, theirs = investments()
-    table, numbers = effects(run.fitted)
+    table, numbers = effects_table(run.fitted)
     assert (np.abs(table.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
     np.testing.assert_allclose(table.standard_error[:3], theirs.bse_fe.values, rtol=0.02)
     np.testing.assert_allclose(table.estimate[3] ** 2, theirs.cov_re.values[0, 0], rtol=0.02)
@@ -293,8 +296,8 @@ def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
     assert (clients.rhat < 1.02).all()
     assert (clients.ess_bulk > 1600).all()
     theirs = mixedlm("log_radon ~ floor + log_uranium", TABLES["radon-like"].frame(), "county")
-    effects = pd.read_csv(tmp_path / "radon" / "effects.csv")
-    assert (np.abs(effects.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
+    effects_table = pd.read_csv(tmp_path / "radon" / "effects.csv")
+    assert (np.abs(effects_table.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
     assert (tmp_path / "radon" / "figures" / "effects-Intercept.png").is_file()
 
 

@@ -29,8 +29,12 @@ from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.inference_data import inference_data
 from hierfl.inference.run.result import Run
 from hierfl.metrics.normal_mixture import mean_difference
-from hierfl.models import mixed_effects
-from hierfl.models.mixed_effects import Conditional, MixedEffects, effects, marginal_log_likelihood, marginals, shrunken
+from hierfl.models.mixed_effects import quadrature
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.newton import PosteriorMode
+from hierfl.models.mixed_effects.quadrature import marginal_log_likelihood, marginals
+from hierfl.models.mixed_effects.shrinkage import shrinkage_table
+from hierfl.models.mixed_effects.summary import effects_table
 from hierfl.ppl.sigma_points import SigmaPoints
 from hierfl.rng import ClientNoise
 
@@ -157,8 +161,8 @@ def asked(clients: int, family: str) -> Counter[str]:
         "posterior": ready.fitted,
         "evaluation": ready.evaluate,
         "draws": lambda: inference_data(ready.fitted(), 6, range(clients), False, 1e9),
-        "effects": lambda: effects(ready.fitted()),
-        "shrinkage": lambda: shrunken(ready.fitted()),
+        "effects": lambda: effects_table(ready.fitted()),
+        "shrinkage": lambda: shrinkage_table(ready.fitted()),
     }
     for part, call in parts.items():
         Counted.asked = 0
@@ -215,7 +219,7 @@ def local_rows(rows: int, clients: int, random: str) -> ClientChunk:
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     own = {k: v.expand(clients, 1, *v.shape) for k, v in method.personal(begin).items()}
     order = sorted(range(clients), key=lambda j: -len(fed.train[j]))
-    return Conditional(method).run(ClientChunk(method, fed, order, 1, 0, shared, own), 0)
+    return PosteriorMode(method).run(ClientChunk(method, fed, order, 1, 0, shared, own), 0)
 
 
 @pytest.mark.parametrize("random", ["1", "1 + x", "1 + x + u"])
@@ -327,17 +331,17 @@ def test_the_gaussian_global_model_is_exact() -> None:
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_effects_and_shrinkage_do_not_depend_on_the_parts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = finished(family)
-    height, table, shrunk = marginal_log_likelihood(run), *effects(run.fitted)[:1], shrunken(run.fitted)
-    monkeypatch.setattr(mixed_effects, "HELD", 1)  # (every place a part of its own)
+    height, table, shrunk = marginal_log_likelihood(run), *effects_table(run.fitted)[:1], shrinkage_table(run.fitted)
+    monkeypatch.setattr(quadrature, "NODES_PER_PASS", 1)  # (every place a part of its own)
     assert marginal_log_likelihood(run) == pytest.approx(height, rel=1e-12)
-    pd.testing.assert_frame_equal(effects(run.fitted)[0], table, rtol=1e-8)
-    pd.testing.assert_frame_equal(shrunken(run.fitted), shrunk, rtol=1e-8)
+    pd.testing.assert_frame_equal(effects_table(run.fitted)[0], table, rtol=1e-8)
+    pd.testing.assert_frame_equal(shrinkage_table(run.fitted), shrunk, rtol=1e-8)
     assert shrunk.client.tolist() == 2 * list(run.fitted.federation.ids)
 
 
 def test_a_places_own_estimate_is_its_least_squares() -> None:
     run, df = finished(), places(300, 40)
-    shrunk = shrunken(run.fitted).set_index(["client", "effect"]).local
+    shrunk = shrinkage_table(run.fitted).set_index(["client", "effect"]).local
     known = 0
     for name, rows in df.groupby("site"):
         if len(rows) > 2:

@@ -141,7 +141,7 @@ def test_ifca_finds_who_belongs_together() -> None:
     for j, index in enumerate(fed.train):
         y[index] = signs[j] * (3 * fed.x[index, 0] + fed.x[index, 1])
     fed = dataclasses.replace(fed, y=y)
-    run = fitted(IFCA(architecture("linear", fed, noise=1.0), lr=0.1, batch=WHOLE, w_0=0.5), fed, 20)
+    run = fitted(IFCA(architecture("linear", fed, noise=1.0), lr=0.1, batch=WHOLE, init_scale=0.5), fed, 20)
     labels = run.personal["label"].flatten()
     assert len(set(labels[::2].tolist())) == len(set(labels[1::2].tolist())) == 1
     assert labels[0] != labels[1]

@@ -137,10 +137,10 @@ def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str,
     [
         (PFedV, "hierarchical", {}),
         (FedV, "fixed", {}),
-        (PFedV, "hierarchical", {"keeps": "all"}),
-        (FedV, "hierarchical", {"keeps": "all", "prior_norm": "running"}),
-        (PFedV, "hierarchical", {"keeps": "statistics", "prior_norm": "running"}),
-        (FedV, "fixed", {"keeps": "statistics"}),
+        (PFedV, "hierarchical", {"local_norm": "all"}),
+        (FedV, "hierarchical", {"local_norm": "all", "prior_norm": "running"}),
+        (PFedV, "hierarchical", {"local_norm": "statistics", "prior_norm": "running"}),
+        (FedV, "fixed", {"local_norm": "statistics"}),
     ],
 )
 def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> None:
@@ -444,7 +444,7 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     run = fit(FedBN(network, lr=0.05), fed, rounds=2, progress=False)
     assert run.personal.keys() == {*network.base.norm_names}
     assert not run.shared.keys() & run.personal.keys()
-    statistics = fit(FedBN(network, keeps="statistics", lr=0.05), fed, rounds=2, progress=False)
+    statistics = fit(FedBN(network, local_norm="statistics", lr=0.05), fed, rounds=2, progress=False)
     assert all(map(is_statistic, statistics.personal))
     for name, value in run.personal.items():
         assert not torch.allclose(value[0], value[1]), name
@@ -458,19 +458,21 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     assert everyone.shared.keys() == {"w", *network.base.names}
 
 
-@pytest.mark.parametrize("keeps", ["statistics", "all"])
+@pytest.mark.parametrize("local_norm", ["statistics", "all"])
 @pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
-def test_a_newcomers_own_batch_norm(cls: type[Method], keeps: str) -> None:
+def test_a_newcomers_own_batch_norm(cls: type[Method], local_norm: str) -> None:
     """Its running statistics become those of its own data: as when torch's own layers are shown it again and again."""
     fed = pictures((40, 40, 40), contrast=True)
     network = architecture("bncnn:3,4:8", fed, latent=cls.latent)
-    run = fit(cls(network, keeps=keeps, lr=0.05, batch=64), fed, rounds=2, dtype=torch.float64, progress=False)
+    run = fit(
+        cls(network, local_norm=local_norm, lr=0.05, batch=64), fed, rounds=2, dtype=torch.float64, progress=False
+    )
     assert not run.fitted.method.has_global_model
     x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
     served = predictions.adapted(run.fitted, x, y, 200)
     first = "encoder.1" if cls.latent else "base.1"
     assert {f"{first}.running_mean", f"{first}.running_var"} <= served.personal.keys()
-    assert (f"{first}.weight" in served.personal) == (keeps == "all")
+    assert (f"{first}.weight" in served.personal) == (local_norm == "all")
     weight, bias = (run.shared[f"{first[:-1]}0.{what}"] for what in ("weight", "bias"))
     seen = torch.conv2d(x.double(), weight, bias, padding=network.networks[0].module[0].padding)
     mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3))
@@ -480,15 +482,15 @@ def test_a_newcomers_own_batch_norm(cls: type[Method], keeps: str) -> None:
     assert not torch.allclose(others, mean, rtol=1e-2)
 
 
-@pytest.mark.parametrize("keeps", ["statistics", "all"])
+@pytest.mark.parametrize("local_norm", ["statistics", "all"])
 @pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
-def test_statistics_taken_anew(cls: type[Method], keeps: str) -> None:
+def test_statistics_taken_anew(cls: type[Method], local_norm: str) -> None:
     """After the last round they become those of the averaged weights, in torch's own layers; nothing else moves."""
     fed = pictures((40, 30, 20), contrast=True)
     network = architecture("bncnn:3,4:8,z-norm" if cls.latent else "bncnn:3,4:8", fed, latent=cls.latent)
-    settings = {"keeps": keeps, "lr": 0.05, "batch": 64}
+    settings = {"local_norm": local_norm, "lr": 0.05, "batch": 64}
     plain, anew = (
-        fit(cls(network, **settings, refresh=epochs), fed, rounds=2, dtype=torch.float64, progress=False)
+        fit(cls(network, **settings, bn_refresh_epochs=epochs), fed, rounds=2, dtype=torch.float64, progress=False)
         for epochs in (0, 200)
     )
     assert all(torch.equal(value, anew.shared[name]) for name, value in plain.shared.items())
@@ -507,8 +509,8 @@ def test_statistics_taken_anew(cls: type[Method], keeps: str) -> None:
             elif name.startswith(f"{before}."):
                 assert torch.allclose(value, dict(module.named_buffers())[name.removeprefix(f"{before}.")], rtol=1e-9)
                 assert not torch.allclose(value, plain.personal[name][j], rtol=1e-2)
-    with pytest.raises(UserError, match="refresh=1 changes nothing with keeps=nothing"):
-        PFedV(architecture(SPEC, fed, latent=True), refresh=1)
+    with pytest.raises(UserError, match="bn_refresh_epochs=1 changes nothing with local_norm=nothing"):
+        PFedV(architecture(SPEC, fed, latent=True), bn_refresh_epochs=1)
 
 
 def test_a_least_standard_deviation() -> None:

@@ -23,7 +23,7 @@ from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.method.base import Method
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.models import FedAvg, FedPer, FedPop, PFedV, PFedVEM, PFedVMP
-from hierfl.models.mixed_effects import MixedEffects
+from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 

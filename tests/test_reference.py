@@ -39,8 +39,8 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
     fed = blobs([23, 7, 2, 14, 9])
     net = architecture(f"mlp:{HIDDEN}", fed)
     method = PFedVEM(
-        net, sigma_0=SIGMA, w_0=0.2, head_epochs=R, head_lr=HEAD_LR, base_epochs=E, base_lr=BASE_LR, base_batch=B,
-        momentum=MOMENTUM, particles=K,
+        net, sigma_0=SIGMA, init_scale=0.2, head_epochs=R, head_lr=HEAD_LR, base_epochs=E, base_lr=BASE_LR,
+        base_batch=B, momentum=MOMENTUM, particles=K,
     )  # fmt: skip
     run = fit(method, fed, rounds=2, seed=SEED, participation=PARTICIPATION, dtype=torch.float64, progress=False)
 

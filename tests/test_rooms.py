@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hierfl.experiments.page import CAPTIONS, PARTS
-from hierfl.inference.run import GLOBAL, METRICS
+from hierfl.inference.run.fit import GLOBAL, METRICS
 from hierfl.metrics import registry as metrics
 from hierfl.nn.networks.registry import KINDS, NETWORKS
 from hierfl.plots import registry as figures

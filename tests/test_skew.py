@@ -86,22 +86,22 @@ STEPS = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
 
 def test_rows_are_what_their_names_say() -> None:
     """The whole configuration of each, so that nothing else differs."""
-    plain = {"w_0": 0.1, "beta": 0.0}
-    latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "w_0": 0.1}
-    latent |= {"keeps": "nothing", "sd_min": 0.0, "refresh": 0}
+    plain = {"init_scale": 0.1, "server_lr": 1.0}
+    latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "init_scale": 0.1}
+    latent |= {"local_norm": "nothing", "sd_min": 0.0, "bn_refresh_epochs": 0}
     wanted = {
-        "Local": ("local", {"w_0": 0.1}),
+        "Local": ("local", {"init_scale": 0.1}),
         "FedAvg": ("fedavg", plain),
-        "FedBN": ("fedbn", {**plain, "keeps": "all", "refresh": 0}),
-        "FedBN (statistics alone)": ("fedbn", {**plain, "keeps": "statistics", "refresh": 0}),
-        "FedBN (statistics anew)": ("fedbn", {**plain, "keeps": "all", "refresh": 1}),
+        "FedBN": ("fedbn", {**plain, "local_norm": "all", "bn_refresh_epochs": 0}),
+        "FedBN (statistics alone)": ("fedbn", {**plain, "local_norm": "statistics", "bn_refresh_epochs": 0}),
+        "FedBN (statistics anew)": ("fedbn", {**plain, "local_norm": "all", "bn_refresh_epochs": 1}),
         "FedV (flat)": ("fedv", {**latent, "prior": "flat"}),
         "FedV (Gaussian prior)": ("fedv", {**latent, "prior": "fixed"}),
         "FedV": ("fedv", latent),
         "pFedV (flat)": ("pfedv", {**latent, "prior": "flat"}),
         "pFedV (noise only)": ("pfedv", {**latent, "alpha": 1e-9}),
-        "pFedV (own batch norm)": ("pfedv", {**latent, "keeps": "all"}),
-        "pFedV (own batch norm, anew)": ("pfedv", {**latent, "keeps": "all", "refresh": 1}),
+        "pFedV (own batch norm)": ("pfedv", {**latent, "local_norm": "all"}),
+        "pFedV (own batch norm, anew)": ("pfedv", {**latent, "local_norm": "all", "bn_refresh_epochs": 1}),
         "pFedV (Gaussian prior)": ("pfedv", {**latent, "prior": "fixed"}),
         "pFedV": ("pfedv", latent),
     }

@@ -103,7 +103,7 @@ def test_files_hold_all_that_has_finished_whatever_part_was_asked_for(tiny: Path
     assert {r["method"] for r in rows if "ours" in r} == {"local", "pfedvem"}
     text = (tiny / "t/table.md").read_text()
     assert "- pfedvem: best of" in text
-    assert "beta=0.5" in text
+    assert "server_lr=0.5" in text
 
 
 def test_a_cell_goes_on_where_the_data_are_now(tiny: Path) -> None:

@@ -121,9 +121,9 @@ def test_wrong_searches_are_one_line(hierfl: Call) -> None:
 
 def test_fixed_values_stand_beside_the_published_grid(tmp_path: Path) -> None:
     given = {"rounds": 1, "clients": 4, "network": "mlp:5"}
-    best = tune("fedprox", "digits", given, {"beta": ["0.5"]}, 1, tmp_path / "t.json", progress=False)
-    assert best["all_settings"]["beta"] == 0.5
-    assert set(best["settings"]) == {"lr", "mu", "epochs", "batch", "beta"}
+    best = tune("fedprox", "digits", given, {"server_lr": ["0.5"]}, 1, tmp_path / "t.json", progress=False)
+    assert best["all_settings"]["server_lr"] == 0.5
+    assert set(best["settings"]) == {"lr", "mu", "epochs", "batch", "server_lr"}
 
 
 QUICK = {"rounds": 1, "clients": 4, "network": "mlp:5"}
@@ -142,7 +142,7 @@ def test_a_file_from_before_a_setting_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     first = tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, out, progress=False)
     record = json.loads(out.read_text())
-    record["cells"][0]["all_settings"].pop("beta")
+    record["cells"][0]["all_settings"].pop("server_lr")
     record["cells"][0]["pm_nll"] = first["pm_nll"] = 0.0123
     out.write_text(json.dumps(record))
     assert tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, out, progress=False)["pm_nll"] == 0.0123

@@ -15,7 +15,7 @@ class ClientStore:
     """Personal values and clients' own copies of shared ones, {name: (J, *shape)}.
 
     What a round has made of personal values may have to wait until it is known whether it counts
-    (:attr:`~hierfl.inference.method.base.schedule.Schedule.commit`): then the store holds them as they were before, too.
+    (:attr:`~hierfl.inference.method.schedule.Schedule.commit`): then the store holds them as they were before, too.
 
     Args:
         clients: J.

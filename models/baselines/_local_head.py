@@ -26,8 +26,6 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 class LocalHead(Method):
     """rho -> inf: a head of its own for every client."""
 
-    message_size: ClassVar[float | None]
-
     @dataclass(frozen=True)
     class Settings:
         """Minibatch gradient descent on the mean log likelihood."""

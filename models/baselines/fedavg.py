@@ -28,7 +28,7 @@ class FedAvg(SharedBase):
     family = "rho -> 0"
     stays = "nothing"
     sent = "all"
-    message_size = 1.0
+    message_size: ClassVar[float | None] = 1.0  # (None in fedbn.py)
     order = 160
     local_copies: ClassVar[tuple[str, ...]] = ()
 

@@ -56,9 +56,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "METHODS": ("hierfl.models",),
     "fit": ("hierfl.inference",),
     "Federation": ("hierfl",),
-    "architecture": ("hierfl.nn.functional", "hierfl.nn", "hierfl.nn.build"),
-    "from_formula": ("hierfl.data.formula.federate", "hierfl.data", "hierfl.data.formula"),
-    "read_table": ("hierfl.data.tables:read", "hierfl.data.tables:read"),
+    "architecture": ("hierfl.networks", "hierfl.nn.networks.build"),
+    "from_formula": ("hierfl.formulas", "hierfl.data.formula.federate"),
+    "read_table": ("hierfl.tables:read", "hierfl.data.tables:read"),
 }
 #: attributes and arguments of the Python interface, old -> new: of Run, Fitted, and keywords of fit
 ATTRIBUTES: dict[str, str] = {}

@@ -7,5 +7,5 @@ from hierfl.models import PFedVEM
 class HeldRho(PFedVEM):
     name = "held-rho"
 
-    def confidence(self, v: State):
+    def update_rho(self, v: State):
         return v["rho"]

@@ -1,0 +1,72 @@
+"""The fingerprint of a method: a run goes on only with the code that it was begun with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Call
+
+from hierfl.experiments.folder import read_config
+from hierfl.experiments.methods import fingerprint, foundation, load, own_part
+
+MINE = "from hierfl.models import FedPer\n\n\nclass Mine(FedPer):\n    pass\n"
+RUN = ("--data", "digits", "--clients", 3, "--split", "iid", "--network", "linear", "-T", 2, "-q", "--out", "o")
+
+
+def changed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A file of ours is read as if it had a line more."""
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"\n#" * (path.name == name))
+
+
+def test_the_files_that_a_class_inherits_from_in_order() -> None:
+    def names(method: str) -> list[str]:
+        return [path.name for path in foundation(load(method).cls)]
+
+    assert names("fedbn") == ["fedavg.py", "_local_head.py"]
+    assert names("ditto") == ["_global_and_personal.py", "_whole_network.py"]
+    assert names("fedv") == []
+    assert names("mixed-effects")[0] == "model.py"
+    assert set(names("mixed-effects")) == {
+        "model.py", "families.py", "newton.py", "quadrature.py", "summary.py", "shrinkage.py",
+    }  # fmt: skip
+
+
+def test_the_file_itself_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    loaded = load(str(path))
+    assert [file.name for file in foundation(loaded.cls)] == ["fedper.py", "_local_head.py"]
+    other = fingerprint(loaded.cls, path.read_bytes() + b"#")
+    assert own_part(other) != own_part(loaded.digest)
+    assert other.partition("-")[2] == loaded.digest.partition("-")[2]
+
+
+@pytest.mark.parametrize("method", ["fedper", "mine.py"])
+def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.py").write_text(MINE)
+    assert hierfl("run", method, *RUN) == (0, "", "")
+    assert hierfl("run", "--resume", "o", "-q") == (0, "", "")
+    before = read_config(Path("o"))["run"]["method_digest"]
+    with monkeypatch.context() as context:
+        changed(context, "_local_head.py")
+        code, _, said = hierfl("run", "--resume", "o", "-q")
+    assert code == 2
+    assert "builds on" in said
+    assert "_local_head.py" in said
+    assert "has changed since o was begun" in said
+    assert read_config(Path("o"))["run"]["method_digest"] == before
+    with monkeypatch.context() as context:
+        changed(context, "fedrep.py")  # (not a file of it)
+        assert hierfl("run", "--resume", "o", "-q") == (0, "", "")
+
+
+def test_a_changed_file_of_ones_own_is_not_run(hierfl: Call) -> None:
+    Path("mine.py").write_text(MINE)
+    assert hierfl("run", "mine.py", *RUN) == (0, "", "")
+    Path("mine.py").write_text(MINE + "\nopen('ran', 'w').close()\n")
+    code, _, said = hierfl("run", "--resume", "o", "-q", "--trust-code")
+    assert code == 2
+    assert "mine.py has changed since o was begun" in said
+    assert not Path("ran").exists()
