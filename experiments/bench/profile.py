@@ -1,0 +1,65 @@
+"""Where the time of a round goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from hierfl.federation import Examples
+from hierfl.inference import svi
+from hierfl.inference.run import Fit
+from hierfl.likelihoods import Softmax
+from hierfl.networks import LinearHead, Network
+from hierfl.noise import ClientNoise
+
+from .clock import seconds, wait_for
+
+PARTS: dict[str, tuple[Any, str]] = {
+    "gather": (Examples, "at"),
+    "noise": (ClientNoise, "normal"),
+    "network": (Network, "apply"),
+    "head": (LinearHead, "__call__"),
+    "likelihood": (Softmax, "log_prob"),
+    "backward": (Tensor, "backward"),
+    "optimiser": (torch.optim.SGD, "step"),
+    "Pyro, KL and bookkeeping of the ELBO": (svi, "elbo"),
+}
+
+
+def parts(fit: Fit, device: str) -> dict[str, Any]:
+    """Seconds of a round by part, what is inside one part and a part itself not counted twice; and per step."""
+    spent = dict.fromkeys(PARTS, 0.0)
+    calls = dict.fromkeys(PARTS, 0)
+    inner = [0.0]  # seconds of the parts inside each part that is open
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        wait_for(device)
+        start = time.perf_counter()
+        inner.append(0.0)
+        yield
+        wait_for(device)
+        taken = time.perf_counter() - start
+        spent[name] += taken - inner.pop()
+        inner[-1] += taken
+        calls[name] += 1
+
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with timed(name):
+                return original(*args, **kwargs)
+
+        return call
+
+    with ExitStack() as stack:
+        for name, (owner, attribute) in PARTS.items():
+            stack.enter_context(mock.patch.object(owner, attribute, wrapped(name, getattr(owner, attribute))))
+        total = seconds(fit.step, device)
+    spent["everything else"] = total - sum(spent.values())
+    return {"seconds": spent, "total_seconds": total, "steps": calls["optimiser"], "calls": calls}
