@@ -3,69 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hierfl import datasets, tables
 from hierfl.datasets import ARRAYS
-from hierfl.errors import UserError
+from hierfl.errors import UserError, unknown
 from hierfl.foreign import located, regular_file
 from hierfl.inference.method import applicable, make_settings
-from hierfl.inference.options import MAX_MESSAGE_RATIO
 
 from . import methods
 from .build import options_of
-from .run_folder.config_file import OF_TABLES
+from .config import Configuration, RunConfig, flag, options
 
-OF_POOLS = ("clients", "split", "network", "noise", "ood")
+if TYPE_CHECKING:
+    from hierfl.inference import Method
 
 
-def configure(method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def configure(method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Configuration:
     """A complete configuration from what was said and, where nothing was, the data set's and method's own choices.
 
     Args:
         method: name or path.
         data: data set, ``.npz`` or table; None for the method's usual one.
-        given: clients, split, rounds, ... as said on the command line; None where nothing was.
+        given: options of :class:`hierfl.experiments.config.RunConfig` as said; None where nothing was.
         settings: the method's settings as said.
-
-    Returns:
-        Tables "run" and "settings", as they go to config.toml.
 
     Raises:
         UserError: for anything that cannot be used.
     """
     empty = [name for name, value in {"data": data, **given}.items() if value == ""]
     if empty:
-        raise UserError(f"--{empty[0].replace('_', '-')} is empty; leave it out for what is usual")
+        raise UserError(f"{flag(empty[0])} is empty; leave it out for what is usual")
     loaded = methods.load(method)
-    data = data or ("radon-like" if loaded.cls.tabular else "digits")
-    default, said = datasets.defaults(data), {k: v for k, v in given.items() if v is not None}
+    data = data or usual_data(loaded.cls)
+    said = {k: v for k, v in given.items() if v is not None}
+    if strange := said.keys() - options():
+        raise unknown("run option", min(strange), options())
     _check_kind(loaded, data, said)
-    run = {
-        "method": loaded.reference,
-        "method_digest": loaded.digest,
-        "data": absolute_path("data", data),
-        "data_root": absolute_path("data_root", said.get("data_root", "data")),
-        "clients": said.get("clients", default.clients),
-        "split": said.get("split", default.split or "natural"),
-        "validation": said.get("validation", 0.1),
-        "network": said.get("network", default.network),
-        "noise": said.get("noise", default.noise),
-        "rounds": said.get("rounds", default.rounds),
-        "participation": said.get("participation", default.participation),
-        "evaluate_every": said.get("evaluate_every", default.evaluate_every),
-        "quorum": said.get("quorum", default.quorum),
-        "max_message_ratio": said.get("max_message_ratio", MAX_MESSAGE_RATIO),
-        "idle": said.get("idle", "train"),
-        "ood": absolute_path("ood", said.get("ood", "")),
-        "draws": said.get("draws", 20),
-        "observed_data": said.get("observed_data", True),
-        "seed": said.get("seed", 0),
-        "device": said.get("device", "cpu"),
-        "chunk": said.get("chunk", default.chunk),
-    }
-    if tables.is_table(data):
-        run |= _table_options(data, said)
+    usual = _usual_of_table(data, said) if tables.is_table(data) else _usual_of_arrays(data)
+    run = {"data_root": "data", **usual, **said, "data": data}
+    run |= {name: absolute_path(name, run[name]) for name in ("data", "data_root", "ood") if name in run}
+    run |= {"method": loaded.reference, "method_digest": loaded.digest}
     if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
         raise UserError(f"{loaded.name} has no prior to choose")
     shipped, chosen = methods.shipped_settings(loaded.name, data)
@@ -76,8 +54,8 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         other = [f"{k}={getattr(values, k)}" for k in settings if getattr(values, k) != getattr(ours, k)]
         run["settings_chosen"] = chosen + (f"; other than that, as said: {', '.join(other)}" if other else "")
     if said.get("clients", 1) < 1:
-        raise UserError(f"a federation needs at least one client, not {run['clients']}")
-    config = {"run": run, "settings": {k: getattr(values, k) for k in values.__dataclass_fields__}}
+        raise UserError(f"a federation needs at least one client, not {said['clients']}")
+    config = Configuration(RunConfig(**run), {k: getattr(values, k) for k in values.__dataclass_fields__})
     options_of(config)  # out of range? say so before anything is loaded
     return config
 
@@ -115,26 +93,39 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
     if table != loaded.cls.tabular:
         wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if loaded.cls.tabular else "a data set or FILE.npz"
         raise UserError(f"{loaded.name} needs {wanted}; not {data}")
-    for name in OF_POOLS if table else OF_TABLES:
-        if name in said:
+    for name in said:
+        if options()[name].data == ("arrays" if table else "tables"):
             kind = "a table's, and this is a data set" if not table else "a data set's, and this is a table"
-            raise UserError(f"--{name} is {kind}")
+            raise UserError(f"{flag(name)} is {kind}")
 
 
-def _table_options(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run on a table is configured by."""
+def usual_data(cls: type[Method]) -> str:
+    """The data set of a method where none is said."""
+    return "radon-like" if cls.tabular else "digits"
+
+
+def _usual_of_arrays(data: str) -> dict[str, Any]:
+    """What is usual for a data set."""
+    default = datasets.defaults(data)
+    return {
+        "clients": default.clients, "split": default.split or "natural", "network": default.network,
+        "response_sd": default.noise, "rounds": default.rounds, "participation": default.participation,
+        "evaluate_every": default.evaluate_every, "quorum": default.quorum, "chunk": default.chunk,
+    }  # fmt: skip
+
+
+def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is usual for a table: its own model, where it has one; rows are short, so that many go at once."""
     named = tables.TABLES.get(data)
     formula = said.get("formula", named.formula if named else None)
     if formula is None:
         raise UserError(f"say what to fit to {data}: --formula 'y ~ 1 + x + (1 + x | site)'")
     return {
-        "clients": 0, "split": "natural", "validation": said.get("validation", 0.0), "network": "design",
+        **_usual_of_arrays(data),
+        "clients": 0, "split": "natural", "network": "design", "validation_fraction": 0.0, "test_fraction": 0.0,
+        "rounds": named.rounds if named else 80, "chunk": 1000, "evaluate_every": 10,
         "formula": formula,
-        "client": said.get("client", named.client if named and "formula" not in said else ""),
-        "family": said.get("family", named.family if named else "gaussian"),
-        "error": said.get("error", named.error if named else ""),
-        "test": said.get("test", 0.0),
-        "rounds": said.get("rounds", named.rounds if named else 80),
-        "chunk": said.get("chunk", 1000),  # rows are short: many of them at once
-        "evaluate_every": said.get("evaluate_every", 10),
+        "group": named.client if named and "formula" not in said else "",
+        "family": named.family if named else "gaussian",
+        "known_se": named.error if named else "",
     }  # fmt: skip

@@ -1,15 +1,20 @@
-"""One runner for every grid of runs: cells with a run folder each, skipped, resumed, run, and collected."""
+"""One runner for every grid of runs: each cell has a run folder of its own, and what is there is not run again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.files import Busy, locked, make_folder
 from hierfl.schema import read_json
 
+from .config import Configuration
+from .configure import configure
 from .run_folder.config_file import read_config
 from .run_folder.identity import setting_of
 from .run_folder.resume import resume
@@ -17,24 +22,40 @@ from .run_folder.start import start
 from .run_folder.summary import read_summary
 
 
-class Configured(Protocol):
-    """A cell of some table: what there is to run, and its name in words."""
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid.
 
-    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of its run."""
-        ...
+    Attributes:
+        name: of its folder.
+        words: what a reader is told of it.
+        row: in which row of the grid's table it stands.
+        method, data, given, settings, seed: what is run.
+    """
+
+    name: str
+    words: str
+    row: str
+    method: str
+    data: str
+    given: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    seed: int
+
+    def __str__(self) -> str:
+        return self.words
+
+    def config(self, extra: Mapping[str, Any]) -> Configuration:
+        """Of its run, with run options that the grid leaves open."""
+        return configure(self.method, self.data, {**self.given, **extra, "seed": self.seed}, self.settings)
 
 
-class Named(Configured, Protocol):
-    """A cell whose run has a folder of its own."""
-
-    @property
-    def name(self) -> str:
-        """Of the folder."""
-        ...
+def is_finished(folder: Path) -> bool:
+    """Whether a folder holds a finished run."""
+    return (folder / "summary.json").is_file()
 
 
-def check_cell(cell: Configured, folder: Path, extra: dict[str, Any]) -> None:
+def check_cell(cell: Cell, folder: Path, extra: Mapping[str, Any]) -> None:
     """Checks that a folder holds this cell's run.
 
     Raises:
@@ -52,7 +73,7 @@ def check_cell(cell: Configured, folder: Path, extra: dict[str, Any]) -> None:
             )
 
 
-def run_cell(cell: Configured, folder: Path, extra: dict[str, Any], progress: bool) -> None:
+def run_cell(cell: Cell, folder: Path, extra: Mapping[str, Any], progress: bool) -> None:
     """Runs a cell, or goes on with it, or leaves it alone if it has finished.
 
     Raises:
@@ -62,14 +83,55 @@ def run_cell(cell: Configured, folder: Path, extra: dict[str, Any], progress: bo
         start(cell.config(extra), folder, overwrite=folder.exists(), progress=progress)
         return
     check_cell(cell, folder, extra)
-    if not (folder / "summary.json").is_file():
+    if not is_finished(folder):
         resume(folder, progress, {k: extra[k] for k in ("data_root", "device") if k in extra})
 
 
-C = TypeVar("C", bound=Named)
+def run_cells(
+    cells: Sequence[Cell], out: Path, extra: Mapping[str, Any], *, say: Callable[[str], None], progress: bool = False,
+    shared: bool = False,
+) -> list[str]:  # fmt: skip
+    """Runs what is missing of a grid, into a folder of folders.
+
+    Args:
+        cells: in the order in which they are run.
+        out: the folder.
+        extra: run options that the grid leaves open.
+        say: told of each cell that is run.
+        progress: whether the runs show theirs.
+        shared: whether other processes may run the same grid: what one of them is at is left to it. A cell that cannot
+            be run does not keep the others from it.
+
+    Returns:
+        What could not be run, and why; where ``shared``.
+
+    Raises:
+        UserError: for the first cell that cannot be run, where not ``shared``.
+    """
+    problems = []
+    if shared:
+        make_folder(out)
+    for number, cell in enumerate(cells, start=1):
+        busy = f"{cell} is running in another process"
+        try:
+            with locked(out / f".{cell.name}.lock", busy) if shared else nullcontext():
+                if not is_finished(out / cell.name):
+                    say(f"cell {number} of {len(cells)}: {cell}")
+                run_cell(cell, out / cell.name, extra, progress)
+        except UserError as error:
+            if not shared:
+                raise
+            if isinstance(error, Busy):
+                say(str(error))
+            else:
+                problems.append(f"{cell}: {error}")
+                say(problems[-1])
+    return problems
 
 
-def finished(out: Path, cells: Iterable[C]) -> Iterator[tuple[C, Path, dict[str, Any], dict[str, Any]]]:
+def finished_cells(
+    out: Path, cells: Iterable[Cell]
+) -> Iterator[tuple[Cell, Path, dict[str, Any], dict[str, dict[str, Any]]]]:
     """Those cells whose runs have finished, each with its folder, summary, and setting ("run" and "settings").
 
     Raises:
@@ -78,7 +140,7 @@ def finished(out: Path, cells: Iterable[C]) -> Iterator[tuple[C, Path, dict[str,
     first: dict[str, Any] = {}
     for cell in cells:
         folder = out / cell.name
-        if not (folder / "summary.json").is_file():
+        if not is_finished(folder):
             continue
         setting = setting_of(read_config(folder))
         about = {k: v for k, v in setting["run"].items() if k != "method"}

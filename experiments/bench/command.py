@@ -51,7 +51,7 @@ def run_benchmark(
 
     record: dict[str, Any] = {
         "benchmark": name,
-        "what": f"a round of {settings[0].method} at every client; hierfl.experiments.bench.references.registry says what others do",
+        "what": f"a round of {settings[0].method} at every client; what others do: hierfl.experiments.bench.references",
         "machine": asdict(Machine.here(device)),
         "versions": versions(),
         "results": [],

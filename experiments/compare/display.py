@@ -71,7 +71,8 @@ def display_tables(found: Comparison) -> list[DisplayTable]:
         f"Gains: positive where the first is better; mean over clients and seeds ({number}), the central 95 % of "
         f"{over}, and the share of clients that gain and that lose.",
         f"{' and '.join(METRIC_LABELS[m].partition(',')[0] for m in found.scarce)} left out: half of the clients have "
-        f"less than {MANY} test examples, on which they say more of that number than of the model." if found.scarce else "",
+        f"less than {MANY} test examples, on which they say more of that number than of the model."
+        if found.scarce else "",
     )  # fmt: skip
     for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hierfl.errors import UserError
-from hierfl.files import user_path
 
 from ..run_folder.config_file import read_config
-from ..run_folder.files import write_text
 from ..run_folder.identity import setting_of
 from ..run_folder.summary import read_summary
 
@@ -30,11 +26,11 @@ def summarise_over_seeds(runs: list[Path]) -> list[dict[str, Any]]:
     for run in runs:
         config = read_config(run)
         summary = read_summary(run)
-        prior = config["settings"].get("prior")
+        prior = config.settings.get("prior")
         name = summary["method"] + (f" ({prior} prior)" if prior else "")
-        chosen = config["run"].get("settings_chosen", "")
+        chosen = config.run.settings_chosen or ""
         member = {"summary": summary, "setting": setting_of(config), "chosen": chosen}
-        groups.setdefault(name, []).append({**member, "digest": config["run"]["method_digest"]})
+        groups.setdefault(name, []).append({**member, "digest": config.run.method_digest})
     records = []
     for name, members in groups.items():
         if any(m["setting"] != members[0]["setting"] for m in members):
@@ -67,17 +63,3 @@ def markdown(records: list[dict[str, Any]]) -> str:
             cells.append(shown + ("" if error is None else f" ± {scale * error:.{digits}f}"))
         lines.append(f"| {record['method']} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def main(arguments: list[str]) -> None:
-    """See the module."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hierfl.experiments.compare.over_seeds", description="Gather runs into a table."
-    )
-    parser.add_argument("runs", nargs="+", type=user_path)
-    parser.add_argument("--out", type=user_path, required=True)
-    said = parser.parse_args(arguments)
-    records = summarise_over_seeds(said.runs)
-    said.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(said.out, json.dumps(records, indent=1) + "\n")
-    print(markdown(records))

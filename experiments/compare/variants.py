@@ -13,6 +13,7 @@ from hierfl.datasets import defaults
 from hierfl.errors import UserError
 from hierfl.inference.method import applicable, scale_setting
 
+from ..config import Configuration, options
 from ..methods import known_class
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
@@ -21,10 +22,6 @@ from ..run_folder.summary import read_summary
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
-
-
-#: of a run's configuration, what makes its data and split; the rest may differ, and is told
-DATA = ("data", "clients", "split", "validation", "noise", "formula", "client", "family", "error", "test")
 
 
 @dataclass
@@ -77,21 +74,22 @@ def gather_variants(runs: Sequence[Path]) -> list[Variant]:
         UserError: for folders that are no finished runs, the same run twice, or runs of different data or splits.
     """
     groups: list[tuple[dict[str, Any], type[Method] | None, dict[int, Path]]] = []
-    configs: dict[Path, dict[str, Any]] = {}
+    configs: dict[Path, Configuration] = {}
     for run in runs:
         config = read_config(run)
         read_summary(run)  # (not finished? say so first)
-        configs[run], seed = config, config["run"]["seed"]
+        configs[run], seed = config, config.run.seed
         setting = setting_of(config)
         members = next((m for s, _, m in groups if s == setting), None)
         if members is None:
-            groups.append((setting, known_class(config["run"]), members := {}))
+            groups.append((setting, known_class(config.run.as_table()), members := {}))
         if seed in members:
             raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")
         members[seed] = run
-    about = [{k: c["run"].get(k) for k in DATA} for c in configs.values()]
+    same_data = [name for name, about in options().items() if about.same_data]
+    about = [{k: getattr(c.run, k) for k in same_data} for c in configs.values()]
     for run, mine in zip(configs, about, strict=True):
-        if other := [k for k in DATA if mine[k] != about[0][k]]:
+        if other := [k for k in same_data if mine[k] != about[0][k]]:
             k = other[0]
             raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {about[0][k]!r}")
     found = []

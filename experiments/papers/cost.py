@@ -1,6 +1,6 @@
 """Accuracy against what it cost, for several run folders.
 
-    python -m hierfl.experiments.papers.cost RUN RUN ... --out results/cost
+    hierfl cost RUN RUN ... --out results/cost
 
 One csv with every evaluation (seconds in rounds, evaluations left out), and one picture; runs of one method that differ
 in their split get a panel each.
@@ -8,14 +8,16 @@ in their split get a panel each.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from hierfl.comparison_plots import cost_curves
 from hierfl.errors import UserError
-from hierfl.files import user_path
 
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import write_frame
@@ -29,12 +31,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     Raises:
         UserError: if the folder holds none.
     """
-    config, summary = read_config(folder)["run"], read_summary(folder)
+    config, summary = read_config(folder).run, read_summary(folder)
     if not (folder / "metrics.csv").is_file():
         raise UserError(f"{folder} is not the folder of a finished run: it has no metrics.csv")
     with open(folder / "metrics.csv") as file:
         seen = [row for row in csv.DictReader(file) if row["split"] == "test"]
-    about = {"method": summary["method"], "data": summary["data"], "split": config["split"], "seed": config["seed"]}
+    about = {"method": summary["method"], "data": summary["data"], "split": config.split, "seed": config.seed}
     names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy", "bytes")
     return [
         {**about, "round": int(row["round"]), "seconds": float(row["seconds"]), **{k: row.get(k) for k in names}}
@@ -42,25 +44,19 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def main(arguments: list[str]) -> None:
-    """The command; see the module."""
-    import pandas as pd
+def write_cost(runs: Sequence[Path], out: Path) -> str:
+    """Writes cost.csv, cost.png and configs.json of several runs; their last evaluations as text.
 
-    from hierfl.comparison_plots import cost_curves
-
-    parser = argparse.ArgumentParser(
-        prog="python -m hierfl.experiments.papers.cost", description="Accuracy against cost."
-    )
-    parser.add_argument("runs", nargs="+", type=user_path)
-    parser.add_argument("--out", type=user_path, required=True, help="a folder")
-    said = parser.parse_args(arguments)
-    frame = pd.DataFrame([row for folder in said.runs for row in rows(folder)])
-    said.out.mkdir(parents=True, exist_ok=True)
-    write_frame(said.out / "cost.csv", frame)
-    configs = {folder.name: read_config(folder) for folder in said.runs}
+    Raises:
+        UserError: for a folder that is no finished run.
+    """
+    frame = pd.DataFrame([row for folder in runs for row in rows(folder)])
+    out.mkdir(parents=True, exist_ok=True)
+    write_frame(out / "cost.csv", frame)
+    configs = {folder.name: read_config(folder).as_tables() for folder in runs}
     for config in configs.values():
-        config["run"].pop("data_root")  # where data lie is nobody else's business
-    write_text(said.out / "configs.json", json.dumps(configs, indent=1) + "\n")
+        del config["run"]["data_root"]  # where data lie is nobody else's business
+    write_text(out / "configs.json", json.dumps(configs, indent=1) + "\n")
     frame = frame.astype({"pm_accuracy": float})
-    cost_curves(frame, said.out / "cost.png")
-    print(frame.groupby(["split", "method", "seed"]).last().to_string())
+    cost_curves(frame, out / "cost.png")
+    return str(frame.groupby(["split", "method", "seed"]).last().to_string())

@@ -18,7 +18,7 @@ class Published:
 
 def published_numbers(paper: str, number: str, split: str = "") -> dict[tuple[str, int, str, str], Published]:
     """{(data, clients, method, PM or GM): number} of one table from published.csv, of a split where it has several."""
-    text = (files("hierfl.experiments") / "published.csv").read_text()
+    text = (files("hierfl.experiments.papers") / "published.csv").read_text()
     return {
         (row["data"], int(row["clients"]), row["method"], row["model"]): Published(
             float(row["accuracy"]), float(row["sem"]) if row["sem"] else None

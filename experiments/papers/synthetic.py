@@ -1,6 +1,6 @@
 """FedPop's synthetic experiment (its Figure 2): many small clients, a shared matrix phi and an effect z_j of each.
 
-    python -m hierfl.experiments.papers.synthetic --seeds 10 --out results
+    hierfl papers synthetic --seeds 10 --out results
 
 FedPop beside its two limits, FedAvg (sigma -> 0) and FedRep (sigma -> inf), judged by the principal angle between the
 true phi and the found one and by the mean l2 error of z; step sizes are chosen on other data sets, by the error on
@@ -10,7 +10,6 @@ likelihood.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import logging
@@ -20,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from hierfl import synthetic as truth
-from hierfl.errors import UserError
+from hierfl.comparison_plots import compared
+from hierfl.errors import UserError, unknown
 from hierfl.federation import Federation
-from hierfl.files import user_path
 from hierfl.inference import Method, fit
 from hierfl.inference.progress import Bar
 from hierfl.inference.result import Run
@@ -129,57 +129,59 @@ def exact(seed: int, reading: Any, rounds: int = 600) -> dict[str, Any]:
     return {"seed": seed, **relative, "log likelihood": abs(heights[0] / heights[1] - 1), "maximum": heights[1]}
 
 
-def main(arguments: list[str]) -> None:
-    """The command; see the module."""
-    import pandas as pd
+def run_experiment(seeds: int, exact_seeds: int, reading: str, out: Path) -> str:
+    """Chooses step sizes, runs every contestant on every data set, and writes it all; the table as text.
 
-    parser = argparse.ArgumentParser(
-        prog="python -m hierfl.experiments.papers.synthetic", description="FedPop's Figure 2."
-    )
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--exact", type=int, default=3, help="seeds for the comparison with the exact maximum")
-    parser.add_argument("--reading", choices=list(truth.NOISE), default="paper")
-    parser.add_argument("--out", type=user_path, required=True)
-    said = parser.parse_args(arguments)
-    if said.seeds < 1 or said.exact < 0:
+    Args:
+        seeds: how many data sets.
+        exact_seeds: how many of them are compared with the exact maximum.
+        reading: of the paper's noise, one of :data:`hierfl.synthetic.NOISE`.
+        out: the folder of synthetic.csv, synthetic.json and synthetic.png.
+
+    Raises:
+        UserError: for numbers of seeds that cannot be, or an unknown reading.
+    """
+    if seeds < 1 or exact_seeds < 0:
         raise UserError("--seeds must be at least 1, --exact at least 0")
+    if reading not in truth.NOISE:
+        raise unknown("reading", reading, truth.NOISE)
     logging.getLogger("hierfl").setLevel(logging.ERROR)  # a step size that is too large is part of a grid
-    said.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     chosen, rows, start = {}, [], time.perf_counter()
-    with Bar(len(CONTESTANTS) * (said.seeds + 1) + said.exact, 0, show=True) as bar:
+    with Bar(len(CONTESTANTS) * (seeds + 1) + exact_seeds, 0, show=True) as bar:
         for name in CONTESTANTS:
-            settings, cells = choose(name, said.reading)
+            settings, cells = choose(name, reading)
             chosen[name] = {"settings": settings, "cells": cells, "on_seeds": list(CHOOSING)}
             bar.advance(None)
-            for seed in range(said.seeds):
-                federation, made = truth.synthetic(seed, reading=said.reading)
+            for seed in range(seeds):
+                federation, made = truth.synthetic(seed, reading=reading)
                 run = one(name, settings, federation, made.noise, seed)
                 rows.append({"method": name, "seed": seed, **measured(run, made), "seconds": round(run.seconds, 2)})
-                write_frame(said.out / "synthetic.csv", pd.DataFrame(rows))
+                write_frame(out / "synthetic.csv", pd.DataFrame(rows))
                 bar.advance(None)
         agreement = []
-        for seed in range(said.exact):
-            agreement.append(exact(seed, said.reading))
+        for seed in range(exact_seeds):
+            agreement.append(exact(seed, reading))
             bar.advance(None)
     frame = pd.DataFrame(rows)
     grouped = frame.groupby("method", sort=False)[["principal_angle", "z_error", "test_rmse", "seconds"]]
     table = pd.concat([grouped.mean(), grouped.sem().add_suffix("_se")], axis=1)
+    command = f"hierfl papers synthetic --seeds {seeds} --exact {exact_seeds} --reading {reading} --out {out}"
     report = {
-        "command": f"python -m hierfl.experiments.papers.synthetic {' '.join(arguments)}", "rounds": ROUNDS,
-        "reading": said.reading, "chosen": chosen, "mean": table.to_dict("index"), "exact": agreement,
+        "command": command, "rounds": ROUNDS,
+        "reading": reading, "chosen": chosen, "mean": table.to_dict("index"), "exact": agreement,
         "seconds": time.perf_counter() - start, "versions": versions(),
     }  # fmt: skip
-    write_text(said.out / "synthetic.json", json.dumps(report, indent=1) + "\n")
-    draw(frame, said.out / "synthetic.png")
-    print(table.round(4).to_string())
-    for row in agreement:
-        print({k: f"{v:.2e}" if isinstance(v, float) and k != "maximum" else v for k, v in row.items()})
+    write_text(out / "synthetic.json", json.dumps(report, indent=1) + "\n")
+    draw(frame, out / "synthetic.png")
+    lines = [
+        {k: f"{v:.2e}" if isinstance(v, float) and k != "maximum" else v for k, v in row.items()} for row in agreement
+    ]
+    return "\n".join([table.round(4).to_string(), *map(str, lines)])
 
 
 def draw(frame: Any, path: Path) -> None:
     """The figure: both metrics of every method, a point for each seed."""
-    from hierfl.comparison_plots import compared
-
     compared(
         frame, {"principal_angle": "principal-angle distance of phi", "z_error": "mean l2 error of z"}, path,
         "100 clients, 90 of five examples and 10 of ten",

@@ -8,46 +8,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
-from hierfl.files import Busy, locked, make_folder
 
 from ..compare.over_seeds import summarise_over_seeds
-from ..configure import configure
-from ..grid import check_cell, run_cell
+from ..grid import Cell, check_cell, is_finished, run_cells
+from ..messages import to_stderr
 from ..run_folder.csv_files import write_rows
 from ..run_folder.files import write_text
 from .published import published_numbers
 from .table_definitions import TABLES, PaperTable
 
 
-@dataclass(frozen=True)
-class Cell:
+def table_cell(table: PaperTable, data: str, clients: int, method: str, seed: int) -> Cell:
     """One run of a table."""
-
-    table: PaperTable
-    data: str
-    clients: int
-    method: str
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        return f"{self.data}-{self.clients}-{self.method}-{self.seed}"
-
-    def __str__(self) -> str:
-        return f"{self.data}, {self.clients} clients, {self.method}, seed {self.seed}"
-
-    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of its run."""
-        given, settings = self.table.exceptions.get(self.method, ({}, {}))
-        said = {**self.table.given, "clients": self.clients, "seed": self.seed, **given, **extra}
-        return configure(self.method, self.data, said, settings)
+    given, settings = table.exceptions.get(method, ({}, {}))
+    words = f"{data}, {clients} clients, {method}, seed {seed}"
+    said = {**table.given, "clients": clients, **given}
+    return Cell(f"{data}-{clients}-{method}-{seed}", words, method, method, data, said, settings, seed)
 
 
 def make_table(
@@ -81,15 +62,15 @@ def make_table(
     if any(j < 1 for j in clients or ()) or (seeds is not None and seeds < 1):
         raise UserError("numbers of clients and seeds must be at least 1")
     cells = [
-        Cell(table, d, j, m, s)
+        table_cell(table, d, j, m, s)
         for s in range(seeds or table.seeds)  # the outermost: stopped early, it is a table of fewer seeds
         for d in dict.fromkeys(data or table.data)
         for j in dict.fromkeys(clients or table.clients)
         for m in dict.fromkeys(methods or table.methods)
     ]
-    problems = [] if collect else list(_run_all(cells, out, extra, progress))
+    problems = [] if collect else run_cells(cells, out, extra, say=to_stderr(progress), progress=progress, shared=True)
     whole = [
-        Cell(table, d, j, m, s)
+        table_cell(table, d, j, m, s)
         for d in table.data
         for j in sorted({*table.clients, *(clients or ())})
         for m in table.methods
@@ -98,8 +79,8 @@ def make_table(
     rows, strange = _rows(table, whole, out, extra)
     if not collect:
         problems += [words for words in strange if words not in problems]
-    sizes = {(c.data, c.clients) for c in cells}
-    asked = {(c.data, c.clients, c.method) for c in cells}
+    sizes = {(c.data, c.given["clients"]) for c in cells}
+    asked = {(c.data, c.given["clients"], c.method) for c in cells}
     part = [
         row
         for row in rows
@@ -123,25 +104,6 @@ def _write(table: PaperTable, name: str, rows: Sequence[dict[str, Any]], out: Pa
     write_text(out / "table.json", json.dumps(record, indent=1) + "\n")
     write_rows(out / "table.csv", COLUMNS, rows)
     write_text(out / "table.md", markdown(table, rows))
-
-
-def _run_all(cells: Sequence[Cell], out: Path, extra: dict[str, Any], progress: bool) -> Iterator[str]:
-    """Runs what is missing; yields what could not be."""
-    say: Callable[[str], None] = (
-        (lambda text: print(text, file=sys.stderr, flush=True)) if progress else (lambda text: None)
-    )
-    make_folder(out)
-    for number, cell in enumerate(cells, start=1):
-        try:
-            with locked(out / f".{cell.name}.lock", f"{cell} is running in another process"):
-                if not (out / cell.name / "summary.json").is_file():
-                    say(f"cell {number} of {len(cells)}: {cell}")
-                run_cell(cell, out / cell.name, extra, progress)
-        except Busy as busy:
-            say(str(busy))
-        except UserError as error:
-            say(f"{cell}: {error}")
-            yield f"{cell}: {error}"
 
 
 COLUMNS = (
@@ -169,8 +131,8 @@ def _rows(
     theirs, strange = published_numbers(table.paper, table.number), []
     ours: dict[tuple[str, int, str], list[Path]] = {}
     for cell in cells:
-        runs = ours.setdefault((cell.data, cell.clients, cell.method), [])
-        if (out / cell.name / "summary.json").is_file():
+        runs = ours.setdefault((cell.data, cell.given["clients"], cell.method), [])
+        if is_finished(out / cell.name):
             try:
                 check_cell(cell, out / cell.name, extra)
             except UserError as error:
@@ -178,7 +140,7 @@ def _rows(
             else:
                 runs.append(out / cell.name)
     rows = []
-    known = {key[:3]: None for key in theirs if key[:2] in {(c.data, c.clients) for c in cells}}
+    known = {key[:3]: None for key in theirs if key[:2] in {(c.data, c.given["clients"]) for c in cells}}
     for key in {**known, **dict.fromkeys(ours)}:
         record = summarise_over_seeds(ours[key])[0] if ours.get(key) else None
         for model, prefix in (("PM", "pm"), ("GM", "gm")):

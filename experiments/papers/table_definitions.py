@@ -52,7 +52,7 @@ TABLES = {
             "pfedvem",
         ),
         5,
-        {"validation": 0.0},
+        {"validation_fraction": 0.0},
         {"local": ({"rounds": 20}, {"epochs": 1})},
         "Local trains for 20 epochs (Appendix C). On CIFAR-100 the authors' public code scores personal models on some "
         "of their subclasses only, and the published PM may be such a score.",

@@ -1,6 +1,6 @@
 """A client of a domain that no other client has: how well is it served, and after how many examples of its own?
 
-    python -m hierfl.experiments.papers.unseen --data digit-three --leave synthetic-digits --data-root DATA --out OUT
+    hierfl papers unseen --data digit-three --leave synthetic-digits --data-root DATA --out OUT
 
 Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has
 something of its own for every client (a last layer, or batch norm) trains it on a few of the new client's examples,
@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,12 @@ from hierfl.inference.run import Fit
 from hierfl.networks import architecture
 
 from ..build import options_of
-from ..configure import configure, parse_settings
+from ..configure import configure
 from ..grid import read_cells
+from ..messages import to_stderr
 from ..methods import load
 from ..run_folder.files import write_text
 from .means import mean_and_error, percent
-from .skew.run import parser_of
 from .skew.variants import settings_of
 
 #: those of :mod:`hierfl.experiments.papers.skew.run` that a new client can be served by
@@ -72,13 +71,13 @@ def serve(
     method, settings = settings_of(name, said["settings"])
     loaded = load(method)
     domains = len(np.unique(pool.client_train))  # type: ignore[arg-type]
-    run_options = {"clients": domains, "validation": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
+    run_options = {"clients": domains, "validation_fraction": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
     config = configure(method, said["data"], run_options, settings)
-    run = config["run"]
-    federation = Federation.from_pool(pool, domains, run["split"], validation=0.0, seed=seed)
-    network = architecture(run["network"], federation, latent=loaded.cls.latent)
+    run = config.run
+    federation = Federation.from_pool(pool, domains, run.split, validation=0.0, seed=seed)
+    network = architecture(run.network, federation, latent=loaded.cls.latent)
     options = replace(options_of(config), splits=())
-    fitted = Fit(loaded.cls(network, **config["settings"]), federation, options).run(progress=False)
+    fitted = Fit(loaded.cls(network, **config.settings), federation, options).run(progress=False)
     x_test, y_test = torch.as_tensor(new["x_test"]), torch.as_tensor(new["y_test"])
     order = np.random.default_rng([seed, *b"new client"]).permutation(len(new["y"]))
 
@@ -90,12 +89,12 @@ def serve(
     found = {}
     for number in given:
         own = torch.as_tensor(new["x"][order[:number]]), torch.as_tensor(new["y"][order[:number]])
-        epochs = -(-steps // -(-number // config["settings"]["batch"]))
+        epochs = -(-steps // -(-number // config.settings["batch"]))
         found[str(number)] = accuracy(fitted.predict_new_client(x_test, draws=0, given=own, rounds=epochs))
     return found
 
 
-def keep(path: Path, about: dict[str, Any], cell: dict[str, Any]) -> None:
+def keep(path: Path, about: Mapping[str, Any], cell: dict[str, Any]) -> None:
     """Adds a cell to the file, and writes the table beside it."""
     cells = [*read_cells(path, about), cell]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,43 +116,47 @@ def markdown(cells: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
     return "\n".join([*lines, ""])
 
 
-def main(arguments: list[str]) -> None:
-    """The command; see the module."""
-    parser = parser_of("unseen", "A client of a domain that no other client has.", NAMES)
-    parser.add_argument("--leave", required=True, metavar="DOMAIN")
-    parser.add_argument("--given", type=int, nargs="+", default=list(GIVEN), metavar="N")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the new client")
-    said = parser.parse_args(arguments)
-    for name in said.methods:
+def run_table(
+    data: str, data_root: Path, leave: str, options: Mapping[str, Any], settings: Mapping[str, Any], out: Path,
+    rows: Sequence[str] | None = None, seeds: int = 3, given: Sequence[int] = GIVEN, steps: int = STEPS,
+) -> str:  # fmt: skip
+    """Runs what is missing of the table, and writes it.
+
+    Args:
+        data: a data set of domains, in the folder ``data_root``.
+        leave: the new client's domain.
+        options: run options of all rows.
+        settings: steps of all methods, other settings of fedv and pfedv.
+        out: the folder of unseen.json and unseen.md.
+        rows: some of :data:`NAMES`; all by default.
+        seeds: how many.
+        given: how many examples the new client has given.
+        steps: of the new client.
+
+    Returns:
+        The table as markdown.
+
+    Raises:
+        UserError: for a row or domain that there is not, or numbers that cannot be.
+    """
+    for name in rows or ():
         if name not in NAMES:
             raise unknown("method of this table", name, NAMES)
-    if said.seeds < 1 or said.steps < 1 or min(said.given) < 2:
+    if seeds < 1 or steps < 1 or min(given) < 2:
         raise UserError("seeds and steps must be at least 1, and examples given at least 2")
-    settings = parse_settings(said.set)
     settings_of(NAMES[0], settings)
-    names = ("split", "network", "device", "rounds")
-    options = {k: getattr(said, k) for k in names if getattr(said, k) is not None}
-    path = said.out / "unseen.json"
-    about = {
-        "data": said.data,
-        "left_out": said.leave,
-        "given": said.given,
-        "steps": said.steps,
-        **options,
-        "settings": settings,
-    }
+    path = out / "unseen.json"
+    about = {"data": data, "left_out": leave, "given": [*given], "steps": steps, **options, "settings": settings}
     pool = new = None
-    for seed, name in itertools.product(range(said.seeds), said.methods):
+    for seed, name in itertools.product(range(seeds), rows or NAMES):
         if any((cell["method"], cell["seed"]) == (name, seed) for cell in read_cells(path, about)):
             continue
         if pool is None or new is None:
-            pool, new = without(datasets.load(said.data, said.data_root or Path("data")), said.leave)
-            if max(said.given) > len(new["y"]):
-                there = f"{said.leave} has {len(new['y'])} training examples"
-                raise UserError(f"{there}; --given asks for {max(said.given)}")
-        found = serve(
-            name, pool, new, seed, said.given, said.steps, {"data": said.data, "run": options, "settings": settings}
-        )
+            pool, new = without(datasets.load(data, data_root), leave)
+            if max(given) > len(new["y"]):
+                there = f"{leave} has {len(new['y'])} training examples"
+                raise UserError(f"{there}; --examples asks for {max(given)}")
+        found = serve(name, pool, new, seed, given, steps, {"data": data, "run": options, "settings": settings})
         keep(path, about, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": found})
-        print(name, seed, found, file=sys.stderr, flush=True)
-    print(markdown(read_cells(path, about), said.given))
+        to_stderr()(f"{name} {seed} {found}")
+    return markdown(read_cells(path, about), given)

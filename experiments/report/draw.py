@@ -9,6 +9,7 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.inference.progress import working
 
+from ..config import Configuration
 from ..run_folder.resume import relocate, restore
 
 
@@ -35,7 +36,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
 
 
 def draw_features(
-    folder: Path, config: dict[str, Any], place: Mapping[str, Any], progress: bool, trust_code: bool
+    folder: Path, config: Configuration, place: Mapping[str, Any], progress: bool, trust_code: bool
 ) -> list[Path]:
     """Features of test data in the plane, by class and by client; the pictures.
 
@@ -45,7 +46,7 @@ def draw_features(
     from hierfl.inference.predict import features
     from hierfl.plots import embedding, feature_map, save_all
 
-    relocate(config["run"], place)
+    config = relocate(config, place)
     ready, name = restore(folder, config, progress, trust_code)
     with working("reading the checkpoint", progress):
         run = ready.run(folder / "checkpoint", resume=True, progress=False)

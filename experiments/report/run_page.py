@@ -54,8 +54,8 @@ def write_run_page(folder: Path) -> Path:
         Section(
             "Configuration",
             tables=[
-                (["option", "value"], key_value_rows(config["run"])),
-                (["setting", "value"], key_value_rows(config["settings"])),
+                (["option", "value"], key_value_rows(config.run.as_table())),
+                (["setting", "value"], key_value_rows(config.settings)),
             ],
         ),
         Section("Versions", tables=[(["package", "version"], key_value_rows(summary["versions"]))]),
@@ -84,7 +84,7 @@ def _leave_one_out(folder: Path) -> Section:
             ["p_loo", f"{found['p_loo']:.1f}"]]  # fmt: skip
     if found["p_loo"] < 0.05:
         return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
-    table = read_config(folder)["run"]["network"] == "design"
+    table = read_config(folder).run.network == "design"
     optimistic = (
         "Fixed effects and variances are held where the fit, which saw every row, has left them: this is optimistic."
         if table

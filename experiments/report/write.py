@@ -51,7 +51,7 @@ def write_report(
         return [folder / "report.html", *write_comparison(found, folder)]
     config = read_config(folder)
     read_summary(folder)  # (not finished? say so first)
-    wanted = features and config["run"]["network"] != "design"
+    wanted = features and config.run.network != "design"
     if (place or trust_code) and not wanted:
         raise UserError("data and method are needed for features, which are not drawn here")
     drawn = draw_posterior(folder, progress, rhat)

@@ -6,14 +6,14 @@ import errno
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import PART, is_leftover, locked, make_folder, sync_folder
 
+from ..config import Configuration
 from .config_file import write_config
 
 FILES = (
@@ -47,7 +47,7 @@ def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what
 
 @contextmanager
 def create_run_folder(
-    out: Path | None, overwrite: bool, label: str, config: Mapping[str, Any], root: Path = Path("runs")
+    out: Path | None, overwrite: bool, label: str, config: Configuration, root: Path = Path("runs")
 ) -> Iterator[Path]:
     """A fresh folder that holds its configuration, and is this process's alone.
 

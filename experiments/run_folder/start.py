@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,51 +13,54 @@ from hierfl.inference.run import Fit
 
 from .. import methods
 from ..build import build, ood_inputs
+from ..config import Configuration, RunConfig
 from .files import write_metrics
 from .layout import check_out, create_run_folder
 from .results import write_results
 
 
-def start(config: dict[str, Any], out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
+def start(config: Configuration, out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
     """Runs a configuration into a fresh folder; returns the folder and its summary."""
     check_out(out, overwrite)
     with working("loading data", progress):
         ready, name = build(config)
     about = ready.federation.about
-    config["run"] |= {"redraws": int(about["redraws"]), "federation": ready.federation.digest()}
-    if about.get("origin"):
-        config["run"]["data_origin"] = about["origin"]
+    config = config.with_run(
+        redraws=int(about["redraws"]), federation=ready.federation.digest(), data_origin=about.get("origin") or None
+    )
     with create_run_folder(out, overwrite, f"{name}-{about['data']}", config) as folder:
-        return folder, fit_and_write(ready, folder, name, progress, config["run"], resume=False)
+        return folder, fit_and_write(ready, folder, name, progress, config.run, resume=False)
 
 
 def fit_and_write(
-    ready: Fit, folder: Path, name: str, progress: bool, config: Mapping[str, Any], *, resume: bool
+    ready: Fit, folder: Path, name: str, progress: bool, run: RunConfig, *, resume: bool
 ) -> dict[str, Any]:
+    """Fits, from the last checkpoint on where the run is resumed, and writes everything into the run's folder."""
+
     def say(text: str) -> None:
         if progress:
             print(text, file=sys.stderr, flush=True)
 
     if not resume:
         say(f"writing to {folder}")
-        if "settings_chosen" not in config and not tables.is_table(config["data"]):
-            say(f"no settings ship for {name} on {config['data']}: its defaults, where nothing was said")
+        if run.settings_chosen is None and not tables.is_table(run.data):
+            say(f"no settings ship for {name} on {run.data}: its defaults, where nothing was said")
     try:
-        run = ready.run(
+        fitted = ready.run(
             folder / "checkpoint",
             resume=resume,
             progress=progress,
             observe=lambda rows: write_metrics(folder, rows),
         )
         with working("drawing from the posterior, writing results", progress):
-            strange = ood_inputs(config, ready.federation)
-            return write_results(folder, run, name, config["ood"], strange, config["observed_data"])
+            strange = ood_inputs(run, ready.federation)
+            return write_results(folder, fitted, name, run.ood, strange, run.observed_data)
     except KeyboardInterrupt:
         say(f"stopped; go on with: hierfl run --resume {folder}")
         raise
     except Exception as error:
-        if config["method"] in methods.METHODS or isinstance(error, UserError | OSError):
+        if run.method in methods.METHODS or isinstance(error, UserError | OSError):
             raise
-        source = Path(config["method"])
+        source = Path(run.method)
         what = f"{source} failed at round {ready.round} of {ready.options.rounds}: {methods.blame(source, error)}"
         raise UserError(what) from error

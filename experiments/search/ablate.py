@@ -1,8 +1,8 @@
 """`hierfl ablate`: does a method's hierarchical prior earn its keep?
 
 Runs of a method with each of its priors, everything else equal, over seeds; each prior with a scale of its own, chosen
-on validation data; then :mod:`hierfl.experiments.compare`. Everything is in one folder, and what is there is not run
-again:
+on validation data; then :mod:`hierfl.experiments.compare.comparison`. Everything is in one folder, and what is
+there is not run again:
 
     choose-PRIOR.json     the search for the prior's scale
     PRIOR-SEED/           runs, on all training data
@@ -11,9 +11,8 @@ again:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +23,19 @@ from hierfl.tables import is_table
 
 from ..compare.comparison import Comparison, compare_runs
 from ..configure import configure
-from ..grid import check_cell, run_cell
+from ..grid import Cell, check_cell, run_cells
+from ..messages import to_stderr
 from ..methods import load
 from ..report.comparison import comparison_folder, write_comparison
 from ..run_folder.config_file import read_config
-from .scales import TEST, chosen_scale, priors_of
+from .scales import TEST_FRACTION, chosen_scale, priors_of
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run."""
-
-    method: str
-    data: str
-    given: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        return f"{self.settings['prior']}-{self.seed}"
-
-    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of the run: all training data."""
-        given = {"validation": 0.0, **self.given, **extra, "seed": self.seed}
-        return configure(self.method, self.data, given, self.settings)
+def _cell(method: str, data: str, given: Mapping[str, Any], settings: Mapping[str, Any], seed: int) -> Cell:
+    """A prior's run with a seed: all training data."""
+    prior = str(settings["prior"])
+    given = {"validation_fraction": 0.0, **given}
+    return Cell(f"{prior}-{seed}", f"{prior} prior, seed {seed}", prior, method, data, given, settings, seed)
 
 
 def ablate(
@@ -79,39 +65,32 @@ def ablate(
         raise UserError("--scales are to be chosen among, and --choose-seeds 0 chooses none")
     priors, found = priors_of(method), dict[str, dict[str, Any]]()
     if is_table(data):
-        given = {"test": TEST, **given}
-        if not given["test"]:
-            raise UserError("priors are compared on test data: --test above 0")
+        given = {"test_fraction": TEST_FRACTION, **given}
+        if not given["test_fraction"]:
+            raise UserError("priors are compared on test data: --test-fraction above 0")
     names = {name for prior in priors if (name := scale_setting(load(method).cls, prior))}
     if scales and (fixed := sorted(names & settings.keys())):
         raise UserError(f"{fixed[0]} is said by --set, so that --scales changes nothing")
     for prior in priors:
         found[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}
         configure(method, data, given, found[prior])  # (cannot be? say so before anything is run)
-    whole = {k: v for k, v in given.items() if k not in ("seed", "validation")}
+    whole = {k: v for k, v in given.items() if k not in ("seed", "validation_fraction")}
     place = {k: given[k] for k in ("data_root", "device") if k in given}
     check_writable(out / "ablation")
     for prior in priors:  # (a folder of another ablation? say so before anything is run)
         name = scale_setting(load(method).cls, prior)
         for seed in range(seeds):
-            cell = Cell(method, data, whole, found[prior], seed)
+            cell = _cell(method, data, whole, found[prior], seed)
             if (out / cell.name / "config.toml").is_file():
-                held = read_config(out / cell.name)["settings"].get(name)
-                known = {} if name is None or not choose_seeds else {name: held}
+                held = read_config(out / cell.name).settings
+                known = {} if name is None or not choose_seeds else {name: held.get(name)}
                 check_cell(replace(cell, settings={**known, **found[prior]}), out / cell.name, place)
     for prior in priors if choose_seeds else ():
         own = {k: v for k, v in found[prior].items() if k != "prior"}
         found[prior] |= chosen_scale(method, data, prior, given, own, out, choose_seeds, scales, progress)
-    runs = []
-    for seed in range(seeds):
-        for prior in priors:
-            cell = Cell(method, data, whole, found[prior], seed)
-            folder = out / cell.name
-            if progress and not (folder / "summary.json").is_file():
-                print(f"{prior} prior, seed {seed}", file=sys.stderr, flush=True)
-            run_cell(cell, folder, place, progress)
-            runs.append(folder)
-    order = sorted(runs, key=lambda folder: priors.index(folder.name.rpartition("-")[0]))
+    cells = [_cell(method, data, whole, found[prior], seed) for seed in range(seeds) for prior in priors]
+    run_cells(cells, out, place, say=to_stderr(progress), progress=progress)
+    order = [out / cell.name for cell in sorted(cells, key=lambda cell: priors.index(cell.row))]
     result = compare_runs(order)
     write_comparison(result, comparison_folder(out / "comparison"))
     return result

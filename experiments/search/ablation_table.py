@@ -1,6 +1,6 @@
 """Ablations side by side: where does the hierarchical prior help, and whom?
 
-    python -m hierfl.experiments.search.ablation_table runs/ablate-* --out ablations.md
+    hierfl ablation-table runs/ablate-* --out ablations.md
 
 Takes folders of ``hierfl ablate`` (or what is kept of them: the files of their ``comparison``), and writes two tables:
 a row for each method, data set and prior that the hierarchical one is compared with, gains with their intervals; and
@@ -9,7 +9,6 @@ the gains of the smallest and the largest third of the clients. Positive is bett
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ from typing import Any
 import pandas as pd
 
 from hierfl.errors import UserError
-from hierfl.files import user_path
 from hierfl.schema import read_json
 
 from ..run_folder.csv_files import read_frame
-from ..run_folder.files import write_text
 
 #: metrics in the tables, the first that there is of each pair: label, factor, digits
 SHOWN: tuple[tuple[tuple[str, ...], str], ...] = ((("accuracy", "rmse"), "accuracy, pp (RMSE)"), (("nll",), "NLL"))
@@ -104,17 +101,3 @@ def markdown(every: Sequence[dict[str, Any]]) -> str:
 
 def _table(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *cells)]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hierfl.experiments.search.ablation_table", description="Side by side."
-    )
-    parser.add_argument("folders", nargs="+", type=user_path, metavar="FOLDER")
-    parser.add_argument("--out", type=user_path, help="a markdown file, too")
-    said = parser.parse_args(arguments)
-    text = markdown([read(folder) for folder in said.folders])
-    if said.out is not None:
-        write_text(said.out, text)
-    print(text)

@@ -1,7 +1,6 @@
-"""Chooses a method's settings on validation data: every cell of a grid, over seeds, kept in one json.
+"""`hierfl search`: a method's settings on validation data, every cell of a grid, over seeds, kept in one json.
 
-    python -m hierfl.experiments.search.cells pfedvem --data digits --seeds 3 --out pfedvem.json \
-        head_lr=1e-4,1e-3 sigma_0=0.1,0.3
+    hierfl search pfedvem head_lr=1e-4,1e-3 sigma_0=0.1,0.3 --data digits --seeds 3 --out pfedvem.json
 
 A cell that the file already holds is not run again, so a search can be stopped and continued. Test data are never
 looked at. The criterion is the personal models' validation NLL (RMSE for regression), averaged over clients and seeds:
@@ -45,7 +44,7 @@ def evaluate_cell(
     """Validation metrics of one setting with one seed, means over the last evaluations; how many steps diverged."""
     config = configure(method, data, given, settings)
     if settle == 1:
-        config["run"]["evaluate_every"] = max(1, config["run"]["rounds"])
+        config = config.with_run(evaluate_every=max(1, config.run.rounds))
     ready, _ = build(config)
     if not any(map(len, ready.federation.validation)):
         raise UserError("there are no validation data to choose by")
@@ -105,7 +104,7 @@ def search(
         there = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
         if settle > max(1, there):
             raise UserError(f"there are only {there} evaluations; --settle asks for {settle}")
-        wanted.append((settings, config["settings"]))
+        wanted.append((settings, config.settings))
     check_writable(out)
     for settings, whole in wanted:
         if make_settings(cls, whole) not in done:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,13 +11,14 @@ from hierfl.errors import UserError
 from hierfl.inference.method import scale_setting
 
 from ..configure import configure
+from ..messages import to_stderr
 from ..methods import load
 from .cells import criterion, search
 
 #: of a prior's usual scale, what is tried; how often three times more or less, where the best is at an end
 FACTORS, EXTENSIONS = (0.1, 0.3, 1.0, 3.0, 10.0), 3
 #: share of the training data that a scale is chosen by, and of a table's rows that priors are compared on
-HELD_OUT, TEST = 0.1, 0.2
+VALIDATION_FRACTION, TEST_FRACTION = 0.1, 0.2
 
 
 def priors_of(method: str) -> list[str]:
@@ -53,17 +53,19 @@ def chosen_scale(
     Raises:
         UserError: if there are no validation data, or nothing is finite.
     """
-    cls, say = load(method).cls, (lambda line: print(line, file=sys.stderr, flush=True)) if progress else _nothing
+    cls, say = load(method).cls, to_stderr(progress)
     name = scale_setting(cls, prior)
     if name is None or name in settings:
         say(f"{prior}: {'no scale to choose' if name is None else f'{name}={settings[name]}, as said'}")
         return {}
-    whole = configure(method, data, given, {**settings, "prior": prior})["settings"]
+    whole = configure(method, data, given, {**settings, "prior": prior}).settings
     grid = {k: [str(v)] for k, v in settings.items()} | {"prior": [prior]}
     wanted = sorted(scales or [factor * whole[name] for factor in FACTORS])
-    told = {"validation": HELD_OUT, **{k: v for k, v in given.items() if k != "seed"}}
-    if told["validation"] == 0:
-        raise UserError("a prior's scale is chosen on validation data: --validation above 0, or --choose-seeds 0")
+    told = {"validation_fraction": VALIDATION_FRACTION, **{k: v for k, v in given.items() if k != "seed"}}
+    if told["validation_fraction"] == 0:
+        raise UserError(
+            "a prior's scale is chosen on validation data: --validation-fraction above 0, or --choose-seeds 0"
+        )
     path, tried, best = out / f"choose-{prior}.json", wanted, wanted[0]
     for more in range(EXTENSIONS + 1):
         words = [f"{value:g}" for value in tried]
@@ -80,7 +82,3 @@ def chosen_scale(
         tried = [tried[0] / 3, *tried] if f"{best:g}" == words[0] else [*tried, tried[-1] * 3]
     say(f"{prior}: {name}={best:g}{', at the end of what was tried' if at_end else ''}")
     return {name: best}
-
-
-def _nothing(line: str) -> None:
-    """Says nothing."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from hierfl.errors import UserError
 from hierfl.inference.method import applicable, make_settings
 
 from ..configure import configure
+from ..messages import to_stderr
 from ..methods import load
 from .cells import criterion, search
 from .climb import climb, start_places
@@ -82,10 +82,10 @@ def tune(
     out = out or Path("runs") / f"tune-{name}-{Path(data).stem}.json"
     begun, tried = time.monotonic(), 0
 
+    tell = to_stderr(progress)
+
     def say(line: str) -> None:
-        if progress:
-            spent = time.monotonic() - begun
-            print(f"{tried} of {budget}, {spent:.0f} s: {line}", file=sys.stderr, flush=True)
+        tell(f"{tried} of {budget}, {time.monotonic() - begun:.0f} s: {line}")
 
     many, start = math.prod(map(len, whole.values())), start_places(method, whole)
     first = {key: values[start[key]] for key, values in whole.items()}
@@ -98,7 +98,7 @@ def tune(
         nonlocal tried
         tried += 1
         found = search(method, data, seeds, whole, out, given, settle, by, say, [cell], True, progress)
-        wanted = made(configure(method, data, given, cell)["settings"])
+        wanted = made(configure(method, data, given, cell).settings)
         cells.append(next(c for c in found if made(c["all_settings"]) == wanted))
         return judged(cells[-1])
 
@@ -112,13 +112,11 @@ def tune(
             raise UserError(f"{name} has no {' and no '.join(by)} to be judged by")
         return criterion(cell, has)
 
-    if progress:
-        print(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})", file=sys.stderr, flush=True)
+    tell(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})")
     try:
         climb(whole, start, budget, value)
     except KeyboardInterrupt:
-        if progress:
-            print(f"stopped; {len(cells)} of {budget} settings are in {out}: the same command goes on", file=sys.stderr)
+        tell(f"stopped; {len(cells)} of {budget} settings are in {out}: the same command goes on")
         raise
     best = min(cells, key=judged)
     if judged(best) == math.inf:

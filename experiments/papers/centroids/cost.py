@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,8 @@ from hierfl.errors import UserError
 
 from ...bench.clock import seconds
 from ...build import build
-from .variants import Cell
+from ...grid import Cell
+from ...messages import to_stderr
 
 
 def with_width(network: str, width: int) -> str:
@@ -28,7 +28,7 @@ def with_width(network: str, width: int) -> str:
     return f"{before}:{','.join(widths)}{comma}{options}"
 
 
-def time_rounds(cells: Mapping[tuple[str, int], Cell], extra: dict[str, Any], turns: int) -> list[dict[str, Any]]:
+def time_rounds(cells: Mapping[tuple[str, int], Cell], extra: Mapping[str, Any], turns: int) -> list[dict[str, Any]]:
     """Seconds and bytes of a round, every cell in turn, after one to warm up.
 
     Args:
@@ -39,7 +39,7 @@ def time_rounds(cells: Mapping[tuple[str, int], Cell], extra: dict[str, Any], tu
     fits = {}
     for (name, width), cell in cells.items():
         config = cell.config(extra)
-        print(f"{name}, {width} features", file=sys.stderr, flush=True)
+        to_stderr()(f"{name}, {width} features")
         fits[name, width] = build(config)[0]
     taken: dict[tuple[str, int], list[float]] = {key: [] for key in fits}
     for _ in range(turns + 1):

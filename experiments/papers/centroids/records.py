@@ -10,10 +10,10 @@ from hierfl.errors import UserError
 from hierfl.inference.method import applicable
 from hierfl.models import PFedVMP
 
-from ...grid import finished
+from ...grid import Cell, finished_cells
 from ...run_folder.csv_files import read_frame
 from ..means import mean_and_error
-from .variants import CLAIMS, STEPS, VARIANTS, Cell
+from .variants import CLAIMS, STEPS, VARIANTS
 
 
 def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -24,14 +24,14 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     first: dict[str, Any] = {}
-    for cell, folder, summary, setting in finished(out, cells):
+    for cell, folder, summary, setting in finished_cells(out, cells):
         told = applicable(PFedVMP, setting["settings"])
         for name in (*STEPS, "distance"):  # (of distance nothing is told without centroids)
             if name in told and first.setdefault(name, told[name]) != told[name]:
                 raise UserError(f"the runs in {out} differ in {name}: {cell.name} has {told[name]}")
         metrics = read_frame(folder / "metrics.csv", ("split",))
         metrics = metrics[metrics["split"] == "test"]
-        record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "setting": {}, "runs": []})
+        record = found.setdefault(cell.row, {"variant": cell.row, "seeds": [], "setting": {}, "runs": []})
         record["seeds"].append(cell.seed)
         record["setting"] = {**setting["run"], **setting["settings"]}
         record["runs"].append(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hierfl.inference.method import applicable
 from hierfl.models import PFedVMP
 
-from ...configure import configure
+from ...grid import Cell
 
 #: name in the table: settings of pfedvmp, where its number was published (table, method)
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
@@ -36,28 +35,12 @@ KEPT = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run."""
-
-    variant: str
-    data: str
-    given: Mapping[str, Any]
-    seed: int
-    said: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        words = "".join(c if c.isalnum() else "-" for c in self.variant.lower())
-        return f"{'-'.join(filter(None, words.split('-')))}-{self.seed}"
-
-    def __str__(self) -> str:
-        return f"{self.data}, {self.given['split']}, {self.variant}, seed {self.seed}"
-
-    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of the run."""
-        own = VARIANTS[self.variant][0]
-        settings = {**applicable(PFedVMP, self.said, own), **own}
-        given = {"validation": 0.0, "participation": 1.0, "evaluate_every": 5, **self.given, **extra, "seed": self.seed}
-        return configure("pfedvmp", self.data, given, settings)
+def table_cell(variant: str, data: str, given: Mapping[str, Any], seed: int, said: Mapping[str, Any]) -> Cell:
+    """One run of the table."""
+    own = VARIANTS[variant][0]
+    settings = {**applicable(PFedVMP, said, own), **own}
+    words = "".join(c if c.isalnum() else "-" for c in variant.lower())
+    name = "-".join(filter(None, words.split("-")))
+    about = f"{data}, {given['split']}, {variant}, seed {seed}"
+    given = {"validation_fraction": 0.0, "participation": 1.0, "evaluate_every": 5, **given}
+    return Cell(f"{name}-{seed}", about, variant, "pfedvmp", data, given, settings, seed)

@@ -1,6 +1,6 @@
 """Methods on digits of several domains: accuracy in each, pFedV's Table 2, and which of its claims hold here.
 
-    python -m hierfl.experiments.papers.skew.run --data digit-three --data-root DATA --seeds 3 --out OUT
+    hierfl papers skew --data digit-three --data-root DATA --seeds 3 --out OUT
 
 One run folder for each method and seed, resumed or left alone if it is there; all training data, the last round. Every
 client has one domain; a method's number in a domain is the accuracy of its clients' models on the domain's test set.
@@ -13,65 +13,56 @@ averaged model, not of the client's last training.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from hierfl.errors import UserError, unknown
-from hierfl.files import user_path
 
-from ...configure import parse_settings
-from ...grid import run_cell
+from ...grid import run_cells
+from ...messages import to_stderr
 from ...run_folder.files import write_text
 from .markdown import markdown
 from .records import differences, records
-from .variants import VARIANTS, Cell
+from .variants import VARIANTS, table_cell
 
 
-def parser_of(module: str, description: str, rows: Iterable[str]) -> argparse.ArgumentParser:
-    """What the commands on domains have in common; ``rows`` are the methods by default."""
-    parser = argparse.ArgumentParser(prog=f"python -m hierfl.experiments.{module}", description=description)
-    parser.add_argument("--data", default="digit-three")
-    parser.add_argument("--data-root", type=user_path)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--methods", nargs="+", default=list(rows), metavar="NAME", help="some of the table's names")
-    steps = "steps of all methods, other settings of fedv and pfedv"
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help=steps)
-    for name in ("split", "network", "device"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--out", type=user_path, required=True)
-    return parser
+def run_table(
+    data: str, extra: Mapping[str, Any], settings: Mapping[str, Any], out: Path, rows: Sequence[str] | None = None,
+    seeds: int = 3, collect: bool = False,
+) -> str:  # fmt: skip
+    """Runs what is missing of the table, and writes it.
 
+    Args:
+        data: a data set of domains.
+        extra: run options as said.
+        settings: steps of all methods, other settings of fedv and pfedv.
+        out: the folder of the runs, skew.json and skew.md.
+        rows: some of :data:`VARIANTS`; all by default.
+        seeds: how many.
+        collect: only collect what has finished.
 
-def main(arguments: list[str]) -> None:
-    """The command; see the module."""
-    parser = parser_of("skew", "Accuracy by domain, and pFedV's Table 2.", VARIANTS)
-    for name in ("clients", "draws"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--collect", action="store_true", help="only collect what has finished")
-    said = parser.parse_args(arguments)
-    names = ("data_root", "split", "network", "device", "rounds", "clients", "draws")
-    extra = {name: getattr(said, name) for name in names if getattr(said, name) is not None}
-    for variant in said.methods:
+    Returns:
+        The table as markdown.
+
+    Raises:
+        UserError: for a row that there is not, data that have no domains, or a run that cannot be made.
+    """
+    for variant in rows or ():
         if variant not in VARIANTS:
             raise unknown("method of this table", variant, VARIANTS)
-    if said.seeds < 1:
+    if seeds < 1:
         raise UserError("seeds must be at least 1")
-    settings = parse_settings(said.set)
-    cells = [Cell(v, said.data, s, settings) for s in range(said.seeds) for v in said.methods]
-    split = cells[0].config(extra)["run"]["split"]
+    cells = [table_cell(v, data, s, settings) for s in range(seeds) for v in rows or VARIANTS]
+    split = cells[0].config(extra).run.split
     if split.partition(":")[0] not in ("domains", "domain-skew", "natural"):
-        raise UserError(f"this table is of domains, as digit-three has: {said.data} is split by {split}")
-    for cell in [] if said.collect else cells:
-        if not (said.out / cell.name / "summary.json").is_file():
-            print(cell, file=sys.stderr, flush=True)
-        run_cell(cell, said.out / cell.name, extra, progress=False)
-    rows = records(said.out, cells)
-    if not rows:
-        raise UserError(f"no run of this table has finished in {said.out}")
-    claims = differences(rows)
-    write_text(said.out / "skew.json", json.dumps({"rows": rows, "claims": claims}, indent=1) + "\n")
-    write_text(said.out / "skew.md", markdown(rows, claims))
-    print(markdown(rows, claims))
+        raise UserError(f"this table is of domains, as digit-three has: {data} is split by {split}")
+    run_cells([] if collect else cells, out, extra, say=to_stderr())
+    found = records(out, cells)
+    if not found:
+        raise UserError(f"no run of this table has finished in {out}")
+    claims = differences(found)
+    write_text(out / "skew.json", json.dumps({"rows": found, "claims": claims}, indent=1) + "\n")
+    write_text(out / "skew.md", markdown(found, claims))
+    return markdown(found, claims)

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ...grid import finished
+from ...grid import Cell, finished_cells
 from ...run_folder.csv_files import read_frame
 from ..means import mean_and_error
-from .variants import CLAIMS, Cell
+from .variants import CLAIMS
 
 #: of summary.json, means over clients
 NUMBERS = (
@@ -26,9 +26,9 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         UserError: for runs of other data, rounds and the like than the first.
     """
     found: dict[str, dict[str, Any]] = {}
-    for cell, folder, summary, setting in finished(out, cells):
+    for cell, folder, summary, setting in finished_cells(out, cells):
         clients = read_frame(folder / "clients.csv", ("client",))
-        record = found.setdefault(cell.variant, {"variant": cell.variant, "seeds": [], "accuracy": {}, "numbers": {}})
+        record = found.setdefault(cell.row, {"variant": cell.row, "seeds": [], "accuracy": {}, "numbers": {}})
         record["seeds"].append(cell.seed)
         # (numbered where several share one)
         domain = clients["client"].str.replace(r"-\d+$", "", regex=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.inference.method import applicable
 
-from ...configure import configure
+from ...grid import Cell
 from ...methods import load
 
 SGD = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
@@ -52,33 +51,20 @@ def settings_of(variant: str, said: Mapping[str, Any]) -> tuple[str, dict[str, A
         UserError: if another prior was asked for.
     """
     if "prior" in said:
-        raise UserError("the prior is what tells the rows of this table apart: choose rows with --methods")
+        raise UserError("the prior is what tells the rows of this table apart: choose rows with --row")
     method, own, _ = VARIANTS[variant]
     steps = {k: v for k, v in said.items() if k in SGD}
     latent = applicable(load(method).cls, said, own) if method in ("fedv", "pfedv") else {}
     return method, {**latent, **own, **steps}
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run."""
+def table_cell(variant: str, data: str, seed: int, said: Mapping[str, Any]) -> Cell:
+    """One run of the table: evaluated after the first round and the last.
 
-    variant: str
-    data: str
-    seed: int
-    said: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        words = "".join(c if c.isalnum() else "-" for c in self.variant.lower()).strip("-")
-        return f"{words}-{self.seed}"
-
-    def __str__(self) -> str:
-        return f"{self.data}, {self.variant}, seed {self.seed}"
-
-    def config(self, extra: dict[str, Any]) -> dict[str, Any]:
-        """Of the run."""
-        method, settings = settings_of(self.variant, self.said)
-        rare = {"evaluate_every": 1000}  # after the first round and the last
-        return configure(method, self.data, {"validation": 0.0, **rare, **extra, "seed": self.seed}, settings)
+    Raises:
+        UserError: if another prior was asked for.
+    """
+    method, settings = settings_of(variant, said)
+    name = "".join(c if c.isalnum() else "-" for c in variant.lower()).strip("-")
+    given = {"validation_fraction": 0.0, "evaluate_every": 1000}
+    return Cell(f"{name}-{seed}", f"{data}, {variant}, seed {seed}", variant, method, data, given, settings, seed)

@@ -32,10 +32,11 @@ def table(rows: int, clients: int) -> pd.DataFrame:
 
 def measured(arguments: list[str]) -> None:
     """Runs a command of hierfl in this process, and prints what its parts took."""
-    from hierfl.experiments import folder, runner
     from hierfl.experiments.cli import main
     from hierfl.inference import draws, engine, run
     from hierfl.models.mixed_effects import MixedEffects
+
+    from ...run_folder import layout, start
 
     spent: dict[str, list[float]] = {}
 
@@ -52,13 +53,13 @@ def measured(arguments: list[str]) -> None:
 
         setattr(owner, name, call)
 
-    timed(runner, "build", "table, federation, checks")
+    timed(start, "build", "table, federation, checks")
     timed(run.Fit, "step", "a round")
     timed(run, "evaluate_personal", "an evaluation, personal")
     timed(run, "evaluate_global", "an evaluation, global")
     timed(engine.PlateEngine, "posterior", "chains")
     timed(draws, "_gathered", "draws of the posterior, densities")
-    timed(folder, "mixing", "R-hat and ESS")
+    timed(layout, "mixing", "R-hat and ESS")
     timed(MixedEffects, "report", "effects and standard errors")
     timed(MixedEffects, "estimates", "shrinkage")
     sys.argv = ["hierfl", *arguments]
