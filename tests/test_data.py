@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hierfl import Federation, UserError
 from hierfl.datasets import load, load_npz, make_pool
-from hierfl.experiments.runner import configure
+from hierfl.experiments.configure import configure
 from hierfl.federation import Examples, buckets, pad
 
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from hierfl import Federation, UserError
 from hierfl.batch_norm import Norms, is_statistic
 from hierfl.errors import NotFinite
-from hierfl.experiments.folder import write_results
+from hierfl.experiments.run_folder.results import write_results
 from hierfl.inference import fit
 from hierfl.inference import predict as predictions
 from hierfl.inference.elbo import elbo, guide_latents
