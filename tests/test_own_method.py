@@ -25,7 +25,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
     for name in ("hierfl", "inference", "models", "experiments"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     command = [
         sys.executable,
