@@ -1,0 +1,1 @@
+"""Runs against runs: variants, gains paired by seed and client, leave-one-out."""

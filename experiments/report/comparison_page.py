@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..compare.display import display_tables, heading
 from ..run_folder.files import versions, write_text
 from .figures import pictures_named, pictures_of
 from .page import Section, key_value_rows, render
@@ -21,7 +22,6 @@ def path_from(folder: Path, run: Path) -> str:
 
 def write_comparison_page(found: Comparison, folder: Path) -> Path:
     """Writes ``report.html`` of a comparison into its folder."""
-    from ..compare.display import display_tables, heading
 
     sections = []
     for name, one in zip(("Gains", "Who gains", "Leave-one-out"), display_tables(found), strict=False):

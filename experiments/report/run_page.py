@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from ..run_folder.files import EFFECT_COLUMNS, read_effects, write_text
@@ -67,8 +68,6 @@ def write_run_page(folder: Path) -> Path:
 def _leave_one_out(folder: Path) -> Section:
     """Leave-one-out of the run's training data, or why there is none."""
     from hierfl.posterior import loo, read
-
-    from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
 
     if reason := why_no_loo(folder):
         return Section("Leave-one-out", [f"None: {reason}."])

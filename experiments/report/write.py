@@ -10,9 +10,12 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.schema import read_json
 
+from ..compare.comparison import compare_runs
 from ..run_folder.config_file import read_config
 from ..run_folder.summary import read_summary
+from .comparison import write_comparison
 from .draw import draw_features, draw_posterior
+from .run_page import write_run_page
 
 
 def write_report(
@@ -36,9 +39,6 @@ def write_report(
         UserError: for a folder that is neither; where features are to be drawn, for a method's file that has changed,
             data that are not there, or too few of them; for one chain where R-hat was asked for.
     """
-    from ..compare.comparison import compare_runs
-    from .comparison import write_comparison
-    from .run_page import write_run_page
 
     if (folder / "comparison.json").is_file():
         if rhat:

@@ -1,0 +1,1 @@
+"""Rounds of methods as plain loops, for the benchmark to compare with."""
