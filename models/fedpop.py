@@ -35,8 +35,8 @@ from hierfl.inference.local.svi import SVI
 from hierfl.inference.messages.codec import parse_compressor
 from hierfl.inference.messages.pipeline import Codec, Stage
 from hierfl.inference.method.base import Method
-from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.gradient import Gradient

@@ -35,8 +35,8 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.base import Method
-from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.objective.gaussians import Gaussian, Kind, packed_size, sample_factor
 from hierfl.inference.server.rules.base import AggregationRule

@@ -53,6 +53,11 @@ def leaves_no_global_state() -> Iterator[None]:
     assert torch.get_num_threads() == threads
 
 
+def command(*arguments: object) -> None:
+    """Calls the command line in this process; what goes wrong is raised."""
+    cli.app([*map(str, arguments)], standalone_mode=False)
+
+
 def blobs(sizes: list[int], classes: int = 3, features: int = 4, seed: int = 0, test: int = 12) -> Federation:
     """Clients of given sizes with Gaussian classes whose centres differ a little between clients; float64."""
     rng = np.random.default_rng(seed)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import Call
+from conftest import Call, command
 
 from hierfl import UserError
-from hierfl.experiments import ablations
+from hierfl.experiments.search.ablation_table import markdown, read
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def ablation(hierfl: Call, tmp_path: Path) -> Path:
 
 def test_tables_say_what_was_found(ablation: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = ablation / "all.md"
-    ablations.main([str(ablation), "--out", str(out)])
+    command("ablation-table", ablation, "--out", out)
     text = out.read_text()
     assert capfd.readouterr().out.strip() == text.strip()
     table = pd.read_csv(ablation / "comparison" / "table.csv")
@@ -47,7 +47,7 @@ def test_tables_say_what_was_found(ablation: Path, capfd: pytest.CaptureFixture[
     kept.mkdir()
     for name in ("comparison.json", "table.csv", "sizes.csv"):
         (kept / name).write_bytes((ablation / "comparison" / name).read_bytes())
-    assert ablations.markdown([ablations.read(kept)]) == text
+    assert markdown([read(kept)]) == text
     assert str(ablation) not in (kept / "comparison.json").read_text()
     runs = json.loads((kept / "comparison.json").read_text())["runs"]
     assert runs["pfedvem (hierarchical prior)"]["0"] == "../hierarchical-0"
@@ -55,4 +55,4 @@ def test_tables_say_what_was_found(ablation: Path, capfd: pytest.CaptureFixture[
 
 def test_a_folder_without_an_ablation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no ablation"):
-        ablations.main([str(tmp_path)])
+        command("ablation-table", tmp_path)

@@ -15,8 +15,10 @@ import torch
 from conftest import Call
 
 from hierfl import Federation
-from hierfl.experiments.bench import SETTINGS, Setting, choose, prepare, work_flops
-from hierfl.experiments.references import REFERENCES, Work
+from hierfl.experiments.bench.references.registry import REFERENCES
+from hierfl.experiments.bench.references.work import Work
+from hierfl.experiments.bench.settings import SETTINGS, Setting, choose_setting, prepare
+from hierfl.experiments.bench.timing import work_flops
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.models import FedRep, PFedV, PFedVEM
@@ -117,7 +119,7 @@ def test_the_references_of_alternating_training_do_the_work_of_a_round(name: str
 
 
 def test_operations_of_a_round_are_counted_as_by_hand() -> None:
-    setting = choose("digits", 4)
+    setting = choose_setting("digits", 4)
     fit = prepare(setting)
     s, n = fit.method.settings, sum(fit.federation.sizes())
     d, h, c = 64, 64, 10
@@ -174,7 +176,7 @@ def test_a_benchmark_that_cannot_be_is_refused(arguments: list[str], words: str,
 
 PAGES = """
 import resource, sys, numpy as np
-from hierfl.experiments.launch import keep_memory
+from hierfl.experiments.allocator import keep_memory
 kept = keep_memory()
 for _ in range(20):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import command
 
 from hierfl import UserError
-from hierfl.experiments import centroids
-from hierfl.experiments.tables import published_numbers
+from hierfl.experiments.papers.centroids.cost import with_width
+from hierfl.experiments.papers.centroids.variants import PAPERS, VARIANTS, table_cell
+from hierfl.experiments.papers.published import published_numbers
 
 ALL_BUT_COVARIANCES = ("FedPer", "centroids at zero", "pFedVMP, equal precisions", "pFedVMP-avg")
 
@@ -30,9 +32,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_cells_and_numbers(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    centroids.main([*tiny, "--seeds", "2", "--set", "lr=0.05", "xi=0.5"])
+    command("papers", "centroids", *tiny, "--seeds", "2", "--set", "lr=0.05", "--set", "xi=0.5")
     rows = {row["variant"]: row for row in json.loads(Path("t/centroids.json").read_text())["rows"]}
-    assert list(rows) == list(centroids.PAPERS)
+    assert list(rows) == list(PAPERS)
     assert [rows[name]["setting"]["prior"] for name in rows] == ["flat", "hierarchical", "hierarchical"]
     assert [rows[name]["setting"]["precision"] for name in rows] == ["full", "count", "full"]
     assert {rows[name]["setting"]["split"] for name in rows} == {"dirichlet:0.3,keep=0.5,redraw"}
@@ -62,20 +64,44 @@ def test_cells_and_numbers(tiny: list[str], capsys: pytest.CaptureFixture) -> No
     assert Path("t/curve.png").stat().st_size > 5000
     stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     assert len(stamps) == 6
-    centroids.main([*tiny, "--seeds", "1", "--set", "lr=0.05", "xi=0.5", "--methods", "centroids at zero"])
+    command(
+        "papers",
+        "centroids",
+        *tiny,
+        "--seeds",
+        "1",
+        "--set",
+        "lr=0.05",
+        "--set",
+        "xi=0.5",
+        "--row",
+        "centroids at zero",
+    )
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
     again = [row["variant"] for row in json.loads(Path("t/centroids.json").read_text())["rows"]]
     assert again == ["FedPer", "centroids at zero", "pFedVMP-avg", "pFedVMP"]
     with pytest.raises(UserError, match="differ in lr: pfedvmp-diagonal-0 has 0.2"):
-        centroids.main([*tiny, "--seeds", "1", "--set", "lr=0.2", "xi=0.5", "--methods", "pFedVMP, diagonal"])
+        command(
+            "papers",
+            "centroids",
+            *tiny,
+            "--seeds",
+            "1",
+            "--set",
+            "lr=0.2",
+            "--set",
+            "xi=0.5",
+            "--row",
+            "pFedVMP, diagonal",
+        )
 
 
 def test_the_papers_settings() -> None:
     cells = [
-        centroids.Cell(v, "fashion-mnist", {"clients": 50, "split": "dirichlet:0.3"}, 1, {"xi": "5", "alpha": "2"})
-        for v in centroids.VARIANTS
+        table_cell(v, "fashion-mnist", {"clients": 50, "split": "dirichlet:0.3"}, 1, {"xi": "5", "alpha": "2"})
+        for v in VARIANTS
     ]
-    found = {cell.variant: cell.config({})["settings"] for cell in cells}
+    found = {cell.row: cell.config({}).settings for cell in cells}
     steps = {"epochs": 1, "lr": 0.01, "batch": 10, "momentum": 0.0, "init_scale": 0.1}
     for name, settings in found.items():
         assert settings.items() >= steps.items()
@@ -90,26 +116,26 @@ def test_the_papers_settings() -> None:
 
 def test_what_cannot_be(tiny: list[str]) -> None:
     for more, words in (
-        (["--methods", "FedProto"], "unknown method of this table 'FedProto'"),
+        (["--row", "FedProto"], "unknown method of this table 'FedProto'"),
         (["--seeds", "0"], "at least 1"),
         (["--set", "prior=flat"], "prior is what tells the rows"),
         (["--set", "precision=count"], "precision is what tells the rows"),
         (["--collect"], "no run of this table has finished"),
     ):
         with pytest.raises(UserError, match=words):
-            centroids.main([*tiny, *more])
+            command("papers", "centroids", *tiny, *more)
 
 
 def test_what_a_round_costs(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    centroids.main([*tiny, "--cost", "3", "6", "--turns", "2"])
+    command("papers", "centroids", *tiny, "--cost", "3,6", "--turns", "2")
     rows = json.loads(Path("t/cost.json").read_text())["rows"]
-    assert [(row["variant"], row["width"]) for row in rows] == [(v, w) for w in (3, 6) for v in centroids.PAPERS]
+    assert [(row["variant"], row["width"]) for row in rows] == [(v, w) for w in (3, 6) for v in PAPERS]
     assert all(len(row["seconds"]) == 2 and row["median_seconds"] > 0 for row in rows)
     base = {w: 4 * (36 * w + w + 1) for w in (3, 6)}
     full = [base[w] + 8 * 4 * (w + w * (w + 1) // 2) + 16 for w in (3, 6)]
     assert [row["bytes_per_message"] for row in rows if row["variant"] == "pFedVMP"] == full
     assert f"{full[1] / 1e3:,.0f} |" in capsys.readouterr().out
-    assert centroids._wide("cnn:32,64:100,512,leaky=0.1", 128) == "cnn:32,64:100,128,leaky=0.1"
+    assert with_width("cnn:32,64:100,512,leaky=0.1", 128) == "cnn:32,64:100,128,leaky=0.1"
     for more, words in ((["--cost", "0"], "at least 1"), (["--cost", "3", "--network", "linear"], "no hidden layer")):
         with pytest.raises(UserError, match=words):
-            centroids.main([*tiny, *more])
+            command("papers", "centroids", *tiny, *more)

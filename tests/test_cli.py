@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Call
+from conftest import Call, command
 
 from hierfl import Federation, UserError
 from hierfl.data.datasets import registry
-from hierfl.experiments.folder import alone
 from hierfl.experiments.methods import shipped_settings
+from hierfl.experiments.run_folder.layout import lock_run_folder
 from hierfl.inference import fit
 from hierfl.models import FedAvg, PFedV
 from hierfl.nn.networks.build import architecture
@@ -137,7 +137,7 @@ def test_a_regression_is_evaluated_as_one(hierfl: Call, tmp_path: Path) -> None:
         client_test=who[1::2],
     )  # fmt: skip
     code, out, _ = hierfl(
-        "run", "pfedvem", "--data", "lines.npz", "--network", "linear", "--noise", 0.3, "--rounds", 40,
+        "run", "pfedvem", "--data", "lines.npz", "--network", "linear", "--response-sd", 0.3, "--rounds", 40,
         "--set", "head_lr=1e-3", "--evaluate-every", 20, "--out", "o",
     )  # fmt: skip
     assert code == 0
@@ -152,7 +152,7 @@ def test_a_regression_is_evaluated_as_one(hierfl: Call, tmp_path: Path) -> None:
 def test_two_processes_do_not_share_a_folder(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("run", "fedavg", *SHORT, "--out", "o")[0] == 0
     before = {p: p.read_bytes() for p in (tmp_path / "o").rglob("*") if p.is_file()}
-    with alone(tmp_path / "o"):
+    with lock_run_folder(tmp_path / "o"):
         for command in (("--resume", "o"), ("fedavg", "--out", "o", "--overwrite")):
             code, _, err = hierfl("run", *command, "--quiet")
             assert (code, err) == (2, "error: another process is running in o\n")
@@ -176,7 +176,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert err.splitlines()[0] == "writing to a[b] c"
     assert err.splitlines()[-1] == "stopped; go on with: hierfl run --resume a[b] c"
-    with alone(tmp_path / "a[b] c"):  # (the lock was released)
+    with lock_run_folder(tmp_path / "a[b] c"):  # (the lock was released)
         pass
 
 
@@ -230,7 +230,7 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "pfedvem", "--prior", "flat", "--set", "prior=fixed"], "prior is set twice"),
         (["run", "pfedvem", "--prior", "flat", "--set", "tau=deviation"], "tau=deviation changes nothing"),
         (["run", "pfedvem", "--overwrite"], "--overwrite replaces the run in --out; say which"),
-        (["run", "pfedvem", "--noise", "5"], "--noise is a regression's"),
+        (["run", "pfedvem", "--response-sd", "5"], "--response-sd is a regression's"),
         (["run", "pfedvem", "--network", "mlp:99999999999"], "does not fit into memory"),
         (["run", "pfedvem", "--device", "meta"], "device 'meta' is not there"),
         (
@@ -258,12 +258,12 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "pfedvem", "--participation", "0"], "participation must lie in (0, 1], not 0"),
         (["run", "pfedvem", "--participation", "1.5"], "participation must lie in (0, 1], not 1.5"),
         (["run", "pfedvem", "--participation", "nan"], "participation must lie in (0, 1], not nan"),
-        (["run", "pfedvem", "--validation", "1"], "validation must be a fraction in [0, 1)"),
+        (["run", "pfedvem", "--validation-fraction", "1"], "validation must be a fraction in [0, 1)"),
         (["run", "pfedvem", "--chunk", "-1"], "chunk must be at least 0"),
         (["run", "pfedvem", "--quorum", "21"], "quorum of 21 cannot be reached by 20 clients"),
         (["run", "pfedvem", "--network", "mlp:0"], "network mlp is written mlp:H,H,..., with whole"),
         (["run", "pfedvem", "--network", "resnet"], "unknown network 'resnet'; known: linear"),
-        (["run", "pfedvem", "--noise", "0"], "noise must be a number above zero"),
+        (["run", "pfedvem", "--response-sd", "0"], "noise must be a number above zero"),
         (["run", "pfedvem", "--device", "cuda:97"], "device 'cuda:97' is not there; available: cpu"),
         (["run", "pfedvem", "--device", "abacus"], "device 'abacus' is not there"),
         (["run", "pfedvem", "--seed", "-1"], "seed must be at least 0"),
@@ -363,7 +363,7 @@ def test_checkpoints_that_cannot_be_used(hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_help_is_fast_and_heavy_imports_wait() -> None:
-    command = [sys.executable, "-m", "hierfl.experiments.cli", "--help"]
+    command = [sys.executable, "-m", "hierfl", "--help"]
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
@@ -377,11 +377,9 @@ def test_help_is_fast_and_heavy_imports_wait() -> None:
 
 
 def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call, tmp_path: Path) -> None:
-    from hierfl.experiments import choose
-
     out = tmp_path / "search.json"
-    arguments = ["fedavg", "--rounds", "2", "--seeds", "2", "--out", str(out)]
-    choose.main([*arguments, "lr=0.001,0.05"])
+    arguments = ["search", "fedavg", "--rounds", "2", "--seeds", "2", "--out", str(out)]
+    command(*arguments, "lr=0.001,0.05")
     first = json.loads(out.read_text())
     assert [c["settings"]["lr"] for c in first["cells"]] == ["0.05", "0.001"]  # best first
     assert first["cells"][0]["pm_nll"] < first["cells"][1]["pm_nll"]
@@ -389,12 +387,12 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     kept = first["cells"][0] | {"pm_nll": 0.123}
     del kept["all_settings"]["server_lr"]  # (as if that setting were newer than the search)
     out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
-    choose.main([*arguments, "lr=0.05,0.02"])
-    choose.main([*arguments, "lr=5e-2"])  # the same
+    command(*arguments, "lr=0.05,0.02")
+    command(*arguments, "lr=5e-2")  # the same
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
     assert cells.keys() == {"0.05", "0.001", "0.02"}
     assert cells["0.05"]["pm_nll"] == 0.123  # not run again
-    choose.main([*arguments, "lr=0.05,0.02", "--by", "pm_accuracy,gm_accuracy"])  # judged anew
+    command(*arguments, "lr=0.05,0.02", "--by", "pm_accuracy,gm_accuracy")  # judged anew
     again = json.loads(out.read_text())
     values = [c["pm_accuracy"] + c["gm_accuracy"] for c in again["cells"]]
     assert again["by"] == ["pm_accuracy", "gm_accuracy"]
@@ -410,23 +408,36 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
         ("is a folder", ["lr=0.05", "--out", str(tmp_path)]),
     ):
         with pytest.raises(UserError, match=words):
-            choose.main([*arguments, *said])
+            command(*arguments, *said)
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
     assert cells.keys() == {"0.05", "0.001", "0.02"}  # nothing is run of a grid that cannot be
-    smaller = ["fedavg", "--rounds", "1", "--seeds", "1", "--network", "mlp:5", "--clients", "4", "--split", "iid"]
+    smaller = [
+        "search",
+        "fedavg",
+        "--rounds",
+        "1",
+        "--seeds",
+        "1",
+        "--network",
+        "mlp:5",
+        "--clients",
+        "4",
+        "--split",
+        "iid",
+    ]
     other = tmp_path / "other" / "search.json"
-    choose.main([*smaller, "--out", str(other), "lr=0.05"])
+    command(*smaller, "--out", str(other), "lr=0.05")
     held = json.loads(other.read_text())
     assert (held["network"], held["clients"], held["split"]) == ("mlp:5", 4, "iid")
     with pytest.raises(UserError, match="fedavg has no pm_rmse"):
-        choose.main([*smaller, "--out", str(other), "lr=0.02", "--by", "pm_rmse"])
+        command(*smaller, "--out", str(other), "lr=0.02", "--by", "pm_rmse")
     assert len(json.loads(other.read_text())["cells"]) == 2  # what was run is kept
-    choose.main([*smaller, "--out", str(other), "lr=0.02", "--against", "lr"])
-    choose.main([*smaller, "--out", str(tmp_path / "steep.json"), "lr=1e30"])
+    command(*smaller, "--out", str(other), "lr=0.02", "--against", "lr")
+    command(*smaller, "--out", str(tmp_path / "steep.json"), "lr=1e30")
     assert json.loads((tmp_path / "steep.json").read_text())["cells"][0]["failed_local_steps"] == 4
     assert (tmp_path / "other" / "search.png").stat().st_size > 5000
     with pytest.raises(UserError, match="--against takes a setting of fedavg that is a number, not 'local_norm'"):
-        choose.main([*smaller, "--out", str(other), "lr=0.01", "--against", "local_norm"])
+        command(*smaller, "--out", str(other), "lr=0.01", "--against", "local_norm")
     for text, words in (
         ("{", "damaged, or no json"),
         ("[]", "holds no table"),
@@ -435,14 +446,13 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     ):
         out.write_bytes(text.encode("latin-1"))
         with pytest.raises(UserError, match=words):
-            choose.main([*arguments, "lr=0.05"])
+            command(*arguments, "lr=0.05")
         assert out.read_bytes() == text.encode("latin-1")
 
 
 def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hierfl.experiments import choose
     from hierfl.inference.run.fit import fit as running
 
     def only_validation(fitted: object, split: str, *rest: object) -> object:
@@ -454,7 +464,9 @@ def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
     values = []
     for settle in (1, 2):
         out = tmp_path / f"{settle}.json"
-        choose.main(["fedavg", "--rounds", "2", "--seeds", "1", "--settle", str(settle), "--out", str(out), "lr=0.05"])
+        command(
+            "search", "fedavg", "--rounds", "2", "--seeds", "1", "--settle", str(settle), "--out", str(out), "lr=0.05"
+        )
         values.append(json.loads(out.read_text())["cells"][0]["pm_nll"])
     federation = Federation.from_pool(registry.load("digits", tmp_path), 20, "label-skew:5", seed=0)
     settings = {**shipped_settings("fedavg", "digits")[0], "lr": 0.05}
@@ -477,21 +489,21 @@ def test_a_run_says_which_settings_are_not_the_chosen_ones(
 
 
 def test_runs_are_gathered_over_seeds(hierfl: Call, tmp_path: Path) -> None:
-    from hierfl.experiments import collect
+    from hierfl.experiments.compare.over_seeds import markdown, summarise_over_seeds
 
     for seed in (0, 1):
         assert hierfl("run", "fedavg", *SHORT, "--seed", seed, "--out", f"r{seed}")[0] == 0
-    collect.main(["r0", "r1", "--out", "table.json"])
+    command("collect", "r0", "r1", "--out", "table.json")
     (record,) = json.loads((tmp_path / "table.json").read_text())
     values = [json.loads((tmp_path / f"r{s}/summary.json").read_text())["pm_accuracy"] for s in (0, 1)]
     assert record["pm_accuracy"] == pytest.approx(np.mean(values))
     assert record["pm_accuracy_se"] == pytest.approx(abs(values[0] - values[1]) / 2)
-    assert "| fedavg |" in collect.markdown([record])
+    assert "| fedavg |" in markdown([record])
     with pytest.raises(UserError, match="same seed twice"):
-        collect.gather([tmp_path / "r0", tmp_path / "r0"])
+        summarise_over_seeds([tmp_path / "r0", tmp_path / "r0"])
     assert hierfl("run", "fedavg", *SHORT, "--set", "lr=0.2", "--seed", 2, "--out", "other")[0] == 0
     with pytest.raises(UserError, match="differ in more than their seed"):
-        collect.gather([tmp_path / "r0", tmp_path / "other"])
+        summarise_over_seeds([tmp_path / "r0", tmp_path / "other"])
 
 
 def strange_sets(folder: Path) -> None:

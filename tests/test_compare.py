@@ -14,8 +14,12 @@ from conftest import Call
 
 from hierfl import UserError
 from hierfl.arviz_io import import_arviz, loo
-from hierfl.experiments import ablate, compare
+from hierfl.experiments.compare.comparison import compare_runs
+from hierfl.experiments.compare.display import heading, markdown
+from hierfl.experiments.compare.variants import differing, short_names
 from hierfl.experiments.methods import shipped_settings
+from hierfl.experiments.report.comparison import FILES
+from hierfl.experiments.search.scales import chosen_scale
 from hierfl.metrics import paired
 from hierfl.plots.gains import gain_by_size, gain_intervals
 
@@ -160,7 +164,8 @@ def test_sizes_and_ranks() -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of two priors, one of the third, on a few digits."""
-    from hierfl.experiments.runner import configure, start
+    from hierfl.experiments.configure import configure
+    from hierfl.experiments.run_folder.start import start
 
     root = tmp_path_factory.mktemp("runs")
     for prior, seed in (("hierarchical", 0), ("hierarchical", 1), ("fixed", 0), ("fixed", 1), ("flat", 0)):
@@ -176,7 +181,7 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     names = ["hierarchical-0", "hierarchical-1", "fixed-1", "flat-0", "fixed-0"]
     code, out, err = hierfl("compare", *(runs / name for name in names), "--out", tmp_path / "c")
     assert code == 0, err
-    assert {p.name for p in (tmp_path / "c").iterdir()} == {*compare.FILES, "comparison.json", "figures"}
+    assert {p.name for p in (tmp_path / "c").iterdir()} == {*FILES, "comparison.json", "figures"}
     gains, table = (pd.read_csv(tmp_path / "c" / f"{name}.csv") for name in ("gains", "table"))
     clients = {name: pd.read_csv(runs / name / "clients.csv") for name in names}
     mine = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["seed"] == 1)]
@@ -218,20 +223,20 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_other_methods_and_settings_have_names_of_their_own(runs: Path, tmp_path: Path) -> None:
-    found = compare.compared([runs / "hierarchical-0", runs / "fedper"])
+    found = compare_runs([runs / "hierarchical-0", runs / "fedper"])
     assert [v.name for v in found.variants] == ["pfedvem (hierarchical prior)", "fedper"]
     assert found.loo is None
-    assert compare.differing(found.variants) == {"rounds": [3, 2]}
-    assert "They differ in more than method and settings: rounds 3, 2." in compare.heading(found)
+    assert differing(found.variants) == {"rounds": [3, 2]}
+    assert "They differ in more than method and settings: rounds 3, 2." in heading(found)
     other = tmp_path / "other"
     shutil.copytree(runs / "hierarchical-0", other)
     text = (other / "config.toml").read_text()
     (other / "config.toml").write_text(text.replace("head_lr = 0.01", "head_lr = 0.02"))
-    found = compare.compared([runs / "hierarchical-0", runs / "hierarchical-1", other], want_loo=False)
+    found = compare_runs([runs / "hierarchical-0", runs / "hierarchical-1", other], want_loo=False)
     assert [v.name for v in found.variants] == [
         "pfedvem (hierarchical prior), head_lr=0.01", "pfedvem (hierarchical prior), head_lr=0.02"
     ]  # fmt: skip
-    assert list(compare.labels(found.variants).values()) == [
+    assert list(short_names(found.variants).values()) == [
         "hierarchical prior, head_lr=0.01", "hierarchical prior, head_lr=0.02"
     ]  # fmt: skip
     assert (found.gains["nll"] == 0).all()
@@ -242,7 +247,7 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     path = tmp_path / "old" / "clients.csv"
     frame = pd.read_csv(path)
     frame[[c for c in frame if not c.startswith("draws_")]].to_csv(path, index=False)
-    found = compare.compared([runs / "hierarchical-0", tmp_path / "old"])
+    found = compare_runs([runs / "hierarchical-0", tmp_path / "old"])
     assert set(found.gains["kind"]) == {"mean"}
     assert found.loo is not None  # (what the draws are is told)
     az, path = import_arviz(), tmp_path / "old" / "posterior.nc"
@@ -252,7 +257,7 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     del data.log_likelihood.attrs["draws_of"]
     shutil.copytree(tmp_path / "old", tmp_path / "older", ignore=shutil.ignore_patterns("posterior.nc"))
     data.to_netcdf(str(tmp_path / "older" / "posterior.nc"), engine="h5netcdf")
-    found = compare.compared([runs / "hierarchical-0", tmp_path / "older"])
+    found = compare_runs([runs / "hierarchical-0", tmp_path / "older"])
     assert found.loo is None
     assert "from before posterior.nc told" in found.unfit["pfedvem (fixed prior)"]
 
@@ -307,7 +312,7 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         ran.append(float(settings["sigma_0"]))
         return {"pm_nll": abs(np.log(float(settings["sigma_0"]) / 200)), "failed_local_steps": 0}
 
-    monkeypatch.setattr("hierfl.experiments.choose.cell", objective)
+    monkeypatch.setattr("hierfl.experiments.search.cells.evaluate_cell", objective)
     usual = shipped_settings("pfedvem", "digits")[0].get("sigma_0", 0.1)
     wanted = usual * 10 * 27
     for first in (99, 3, 5, 6, 7):
@@ -315,18 +320,18 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         ran.clear()
         arguments = ("pfedvem", "digits", "fixed", {"rounds": 1}, {}, out, 1)
         try:
-            found = ablate.chosen_scale(*arguments, progress=False)
+            found = chosen_scale(*arguments, progress=False)
         except KeyboardInterrupt:
             stop = 99
-            found = ablate.chosen_scale(*arguments, progress=False)
+            found = chosen_scale(*arguments, progress=False)
         assert found["sigma_0"] == pytest.approx(wanted)
         assert len(ran) == 8
-    assert ablate.chosen_scale(*arguments, scales=[0.1, 1.0], progress=False) == {"sigma_0": 1.0}
+    assert chosen_scale(*arguments, scales=[0.1, 1.0], progress=False) == {"sigma_0": 1.0}
     monkeypatch.setattr(
-        "hierfl.experiments.choose.cell", lambda *rest: {"pm_nll": float("nan"), "failed_local_steps": 1}
+        "hierfl.experiments.search.cells.evaluate_cell", lambda *rest: {"pm_nll": float("nan"), "failed_local_steps": 1}
     )
     with pytest.raises(UserError, match="under the fixed prior nothing that was tried is finite"):
-        ablate.chosen_scale(*arguments[:5], tmp_path / "nan", 1, progress=False)
+        chosen_scale(*arguments[:5], tmp_path / "nan", 1, progress=False)
 
 
 def test_few_test_examples_say_little_of_calibration(runs: Path, tmp_path: Path) -> None:
@@ -334,15 +339,15 @@ def test_few_test_examples_say_little_of_calibration(runs: Path, tmp_path: Path)
         shutil.copytree(runs / name, tmp_path / name)
         path = tmp_path / name / "clients.csv"
         pd.read_csv(path).assign(n_test=15).to_csv(path, index=False)
-    found = compare.compared([tmp_path / "hierarchical-0", tmp_path / "fixed-0"], want_loo=False)
+    found = compare_runs([tmp_path / "hierarchical-0", tmp_path / "fixed-0"], want_loo=False)
     assert found.scarce == ["ece"]
     assert "ece" not in set(found.table["metric"])
-    assert "ECE left out: half of the clients have less than 20" in compare.markdown(found)
+    assert "ECE left out: half of the clients have less than 20" in markdown(found)
     for name in ("hierarchical-0", "fixed-0"):
         path = tmp_path / name / "clients.csv"
         pd.read_csv(path).assign(n_test=0).to_csv(path, index=False)
     with pytest.raises(UserError, match="no client has test data to be compared on"):
-        compare.compared([tmp_path / "hierarchical-0", tmp_path / "fixed-0"])
+        compare_runs([tmp_path / "hierarchical-0", tmp_path / "fixed-0"])
 
 
 def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
@@ -356,7 +361,7 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
         for seed in (0, 1):
             config = tomllib.loads((tmp_path / "a" / f"{prior}-{seed}" / "config.toml").read_text())
             assert config["run"]["seed"] == seed
-            assert config["run"]["validation"] == 0
+            assert config["run"]["validation_fraction"] == 0
             assert config["settings"].pop("prior") == prior
             configs[prior, seed] = config
     for prior in ("hierarchical", "fixed"):
@@ -369,7 +374,7 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
         best = configs[prior, 0]["settings"].pop("sigma_0")
         assert tried[best] == min(tried.values())
         assert best not in (min(tried), max(tried)) or len(tried) == 5 + 3
-        assert search["validation"] == 0.1
+        assert search["validation_fraction"] == 0.1
     assert not (tmp_path / "a" / "choose-flat.json").exists()
     assert configs["hierarchical", 0]["settings"].pop("tau") == "deviation"
     plain = [{k: v for k, v in configs[p, 0]["settings"].items() if k not in ("tau", "sigma_0")} for p in
@@ -395,12 +400,12 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
         ([*other, "--out", "a"], "hierarchical-0 was run with head_lr = 0.01"),
         ([*said, "--scales", "1,2", "--choose-seeds", "0"], "--choose-seeds 0 chooses none"),
         ([*said, "--scales", "1,2", "--set", "sigma_0=1"], "--scales changes nothing"),
-        (["ablate", "mixed-effects", "--test", "0"], "priors are compared on test data"),
+        (["ablate", "mixed-effects", "--test-fraction", "0"], "priors are compared on test data"),
         (["ablate", "fedavg"], "fedavg has no priors to compare"),
         ([*said, "--set", "prior=flat"], "the prior is what ablate varies"),
         ([*said, "--seeds", "0"], "at least one seed"),
         ([*said, "--scales", "a"], "--scales takes numbers"),
-        ([*said, "--validation", "0", "--out", "b"], "--validation above 0, or --choose-seeds 0"),
+        ([*said, "--validation-fraction", "0", "--out", "b"], "--validation-fraction above 0, or --choose-seeds 0"),
         ([*said, "--set", "head_lr=-1"], "head_lr is set twice"),
     ):
         code, _, err = hierfl(*more)

@@ -9,7 +9,9 @@ import torch
 from conftest import blobs
 from torch import nn
 
-from hierfl.experiments.bench import choose, measure, peak_memory
+from hierfl.experiments.bench.memory import peak_memory
+from hierfl.experiments.bench.settings import choose_setting
+from hierfl.experiments.bench.timing import measure
 from hierfl.inference import fit
 from hierfl.models import FedPer, PFedVEM
 from hierfl.nn.functional import Network
@@ -54,7 +56,7 @@ def test_convolutions_of_many_clients_equal_those_on_the_cpu() -> None:
 
 
 def test_a_benchmark_runs_on_the_device() -> None:
-    setting = replace(choose("digits", 4), examples=200, network="mlp:5")
+    setting = replace(choose_setting("digits", 4), examples=200, network="mlp:5")
     (result,) = measure([setting], device="cuda", repeats=1)
     assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
     assert peak_memory(setting, "cuda") > 0

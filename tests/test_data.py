@@ -21,7 +21,7 @@ from hierfl.data.chunk_data import ChunkData
 from hierfl.data.datasets.registry import load
 from hierfl.data.npz import load_npz
 from hierfl.data.padding import buckets, pad
-from hierfl.experiments.runner import configure
+from hierfl.experiments.configure import configure
 
 
 def test_digits_are_embedded_and_always_the_same(tmp_path: Path) -> None:

@@ -346,7 +346,7 @@ def test_shared_values_that_have_diverged_end_in_no_traceback() -> None:
 
 
 def test_the_synthetic_data_have_a_name_and_are_made_from_the_seed(hierfl: Call, tmp_path: Path) -> None:
-    few = ["--data", "fedpop-synthetic", "--rounds", 1, "--validation", 0.3, "--quiet"]
+    few = ["--data", "fedpop-synthetic", "--rounds", 1, "--validation-fraction", 0.3, "--quiet"]
     for seed in (0, 1):
         code, _, err = hierfl("run", "local", *few, "--seed", seed, "--out", f"s{seed}")
         assert code == 0, err
@@ -358,8 +358,8 @@ def test_the_synthetic_data_have_a_name_and_are_made_from_the_seed(hierfl: Call,
     assert fed.digest() == summaries[1]["federation"]
     assert np.array_equal(pool.y_train, synthetic(1)[0].y[: len(pool.y_train)])
     config = tomllib.loads((tmp_path / "s0" / "config.toml").read_text())["run"]
-    assert (config["noise"], config["network"], config["chunk"]) == (0.1**0.5, "projection:2", 100)
-    assert truth.noise == config["noise"]
+    assert (config["response_sd"], config["network"], config["chunk"]) == (0.1**0.5, "projection:2", 100)
+    assert truth.noise == config["response_sd"]
     code, _, err = hierfl("run", "pfedvmp", *few, "--out", "no")
     assert code == 2
     assert len(err.splitlines()) == 1

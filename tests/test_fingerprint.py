@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import Call
 
-from hierfl.experiments.folder import read_config
 from hierfl.experiments.methods import fingerprint, foundation, load, own_part
+from hierfl.experiments.run_folder.config_file import read_config
 
 MINE = "from hierfl.models import FedPer\n\n\nclass Mine(FedPer):\n    pass\n"
 RUN = ("--data", "digits", "--clients", 3, "--split", "iid", "--network", "linear", "-T", 2, "-q", "--out", "o")

@@ -28,9 +28,10 @@ WORDS = (
     "meta", "natural", "digits", "2147483648", "9223372036854775808", "__import__('os')", "a\nb", "\udcff",
 )  # fmt: skip
 OPTIONS = (
-    "--data", "--data-root", "--clients", "--split", "--rounds", "--participation", "--prior", "--validation",
-    "--network", "--noise", "--formula", "--client", "--family", "--error", "--test", "--seed", "--device", "--chunk",
-    "--quorum", "--evaluate-every", "--ood", "--idle", "--draws", "--max-message-ratio", "--set",
+    "--data", "--data-root", "--clients", "--split", "--rounds", "--participation", "--prior", "--validation-fraction",
+    "--network", "--response-sd", "--formula", "--group", "--family", "--known-se", "--test-fraction", "--seed",
+    "--device", "--chunk", "--quorum", "--evaluate-every", "--ood", "--absent-clients", "--draws",
+    "--max-message-ratio", "--set",
 )  # fmt: skip
 ATOMS = (
     "y", "x", "g", "site", "1", "0", "-1", "3", "1e300", "log(x)", "np.log(x)", "scale(x)", "center(x)", "C(g)",

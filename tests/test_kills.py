@@ -126,7 +126,7 @@ def moments(number: int, some: int) -> list[int]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, with everything imported that a run needs; one picture stands for all."""
-    import hierfl.experiments.runner
+    import hierfl.experiments.run_folder.start
     import hierfl.models.pfedvem  # noqa: F401
     from hierfl.arviz_io import import_arviz
     from hierfl.plots import saving
@@ -182,14 +182,14 @@ COMMANDS = {
 def test_a_kill_at_any_time_leaves_nothing_stuck(
     place: Path, name: str, kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hierfl.experiments import tables
+    from hierfl.experiments.papers.table_definitions import TABLES
 
     y = np.arange(200) % 10
     x = np.random.default_rng(0).integers(0, 256, (200, 4, 4), dtype=np.uint8)
     np.savez("fashion-mnist.npz", x_train=x[50:], y_train=y[50:], x_test=x[:50], y_test=y[:50])
-    short = {"validation": 0.0, "rounds": 2, "network": "mlp:4"}
-    table = dataclasses.replace(tables.TABLES["pfedvem-1"], given=short, exceptions={})
-    monkeypatch.setitem(tables.TABLES, "pfedvem-1", table)
+    short = {"validation_fraction": 0.0, "rounds": 2, "network": "mlp:4"}
+    table = dataclasses.replace(TABLES["pfedvem-1"], given=short, exceptions={})
+    monkeypatch.setitem(TABLES, "pfedvem-1", table)
     command, found = COMMANDS[name]
 
     def told() -> object:

@@ -304,9 +304,9 @@ def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
 def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
     df = counts("binomial", 8)
     df.to_csv(tmp_path / "mine.csv", index=False)
-    how = ("run", "mixed-effects", "--data", "mine.csv", "--client", "site", "--set", "draws=20", "--quiet")
+    how = ("run", "mixed-effects", "--data", "mine.csv", "--group", "site", "--set", "draws=20", "--quiet")
     model = ("--formula", "y ~ 1 + x + (1 | site)", "--family", "binomial")
-    assert hierfl(*how, *model, "--rounds", "5", "--out", "whole", "--test", "0.3")[0] == 0
+    assert hierfl(*how, *model, "--rounds", "5", "--out", "whole", "--test-fraction", "0.3")[0] == 0
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
     assert summary["pm_rmse"] is not None
     assert summary["marginal_log_likelihood"] < 0

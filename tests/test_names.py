@@ -23,8 +23,9 @@ from hierfl.data.client_names import client_names
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.npz import load_npz
 from hierfl.errors import UserError
-from hierfl.experiments.csv_files import escaped, read_frame, unescaped, write_frame, write_rows
-from hierfl.experiments.runner import build, configure
+from hierfl.experiments.build import build
+from hierfl.experiments.configure import configure
+from hierfl.experiments.run_folder.csv_files import escaped, read_frame, unescaped, write_frame, write_rows
 
 #: every two of them are one to pandas, or to a spreadsheet, or something else than they were
 MERGED = [
@@ -78,7 +79,19 @@ def test_names_that_pandas_takes_for_one_are_several(
 def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
     names = sorted(["1", "01", "1.0", "NA", "None", " a", "true", "1234567890123456789", *RUN])
     write_table(Path("t.csv"), names, each=8)
-    said = ("--data", "t.csv", "--formula", "y ~ x + (1 | site)", "-T", 3, "--test", 0.2, "--set", "draws=20", "-q")
+    said = (
+        "--data",
+        "t.csv",
+        "--formula",
+        "y ~ x + (1 | site)",
+        "-T",
+        3,
+        "--test-fraction",
+        0.2,
+        "--set",
+        "draws=20",
+        "-q",
+    )
     assert hierfl("run", "mixed-effects", *said, "--out", "o") == (0, "", "")
     for name in ("clients", "history", "estimates"):
         frame = read_frame(Path(f"o/{name}.csv"), ("client", "effect"))
@@ -94,7 +107,7 @@ def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
         runs = [c for c in cells if c[:1] in tuple("=+-@\uff1d\t\r") and not re.fullmatch(r"-?[0-9.]+(e-?\d+)?", c)]
         assert runs == [], path
     assert hierfl("report", "o", "-q") == (0, "", "")
-    fit_to = {"formula": "y ~ x + (1 | site)", "rounds": 3, "test": 0.2}
+    fit_to = {"formula": "y ~ x + (1 | site)", "rounds": 3, "test_fraction": 0.2}
     run = build(configure("mixed-effects", "t.csv", fit_to, {"draws": "20"}))[0].run(progress=False)
     said = {name: run.predict(np.array([[1.0, 0.3, 1.0]]), client=name)[0, 0].item() for name in names}
     assert len({round(value, 9) for value in said.values()}) == len(names)
@@ -107,7 +120,21 @@ def test_names_with_dollars_are_drawn_and_are_no_mathematics(hierfl: Call) -> No
     write_table(Path("t.csv"), names, each=8)
     Path("t.csv").write_text(Path("t.csv").read_text().replace("y,x,site", "y,$\\bad$,site", 1))
     formula = "y ~ `$\\bad$` + (1 + `$\\bad$` | site)"
-    said = ("--data", "t.csv", "--formula", formula, "-T", 2, "--test", 0.2, "--set", "draws=20", "-q", "--out", "o")
+    said = (
+        "--data",
+        "t.csv",
+        "--formula",
+        formula,
+        "-T",
+        2,
+        "--test-fraction",
+        0.2,
+        "--set",
+        "draws=20",
+        "-q",
+        "--out",
+        "o",
+    )
     assert hierfl("run", "mixed-effects", *said) == (0, "", "")
     assert hierfl("report", "o", "-q") == (0, "", "")
     assert sorted(read_frame(Path("o/clients.csv"), ("client",))["client"]) == sorted(names)
@@ -330,6 +357,19 @@ def test_validation_rows_without_test_rows_leave_a_finished_run(tmp_path: Path, 
     x, y, who = rng.normal(size=(80, 3)), np.arange(80) % 2, np.repeat(["a", "b"], 40)
     none = {"x_test": x[:0], "y_test": y[:0], "client_test": who[:0]}
     np.savez("d.npz", x_train=x, y_train=y, client_train=who, **none)
-    said = ("--data", "d.npz", "--split", "natural", "--validation", 0.2, "--network", "linear", "-T", 1, "--out", "o")
+    said = (
+        "--data",
+        "d.npz",
+        "--split",
+        "natural",
+        "--validation-fraction",
+        0.2,
+        "--network",
+        "linear",
+        "-T",
+        1,
+        "--out",
+        "o",
+    )
     assert hierfl("run", "fedavg", *said, "-q") == (0, "", "")
     assert Path("o/summary.json").is_file()

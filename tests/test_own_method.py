@@ -144,7 +144,8 @@ GOOD = TUTORIAL.read_text()
 def test_mistakes_in_a_method_are_told_in_one_line(
     old: str, new: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hierfl.experiments.runner import configure, start
+    from hierfl.experiments.configure import configure
+    from hierfl.experiments.run_folder.start import start
 
     assert old in GOOD
     monkeypatch.chdir(tmp_path)

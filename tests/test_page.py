@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 from conftest import Call
 
-from hierfl.experiments import folder, page
+from hierfl.experiments.report.page import Section, render
+from hierfl.experiments.run_folder.summary import fit_warnings
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -96,7 +97,19 @@ def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path
 
 
 def test_a_table_with_chains_and_a_client_that_is_away(hierfl: Call, tmp_path: Path) -> None:
-    chains = ["--set", "draws=40", "--set", "chains=3", "--participation", 0.6, "--rounds", 6, "--test", 0.2, "--quiet"]
+    chains = [
+        "--set",
+        "draws=40",
+        "--set",
+        "chains=3",
+        "--participation",
+        0.6,
+        "--rounds",
+        6,
+        "--test-fraction",
+        0.2,
+        "--quiet",
+    ]
     code, _, err = hierfl("run", "mixed-effects", "--data", "radon-like", *chains, "--out", "m")
     assert code == 0, err
     code, out, err = hierfl("report", "m", "--rhat")
@@ -140,16 +153,18 @@ def test_a_client_may_be_called_round(hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
-    said = folder.told({"off_maximum": None, "rhat": 1.02, "ess_bulk": 350.0})
+    said = fit_warnings({"off_maximum": None, "rhat": 1.02, "ess_bulk": 350.0})
     assert said[0].startswith("the likelihood is flat")
     assert said[1] == "chains: R-hat at most 1.020, bulk ESS at least 350: longer ones would be safer"
-    assert folder.told({"off_maximum": 0.2})[0].startswith("not at the maximum yet: 0.20")
-    assert folder.told({"off_maximum": 0.01, "rhat": 1.01, "ess_bulk": 400.0}) == [
+    assert fit_warnings({"off_maximum": 0.2})[0].startswith("not at the maximum yet: 0.20")
+    assert fit_warnings({"off_maximum": 0.01, "rhat": 1.01, "ess_bulk": 400.0}) == [
         "chains: R-hat at most 1.010, bulk ESS at least 400"
     ]
     for rhat, ess in ((1.06, 1000.0), (1.0, 90.0)):
-        assert folder.told({"rhat": rhat, "ess_bulk": ess})[0].endswith("they have not mixed; do not trust their draws")
-    assert folder.told({"rhat": None}) == []
+        assert fit_warnings({"rhat": rhat, "ess_bulk": ess})[0].endswith(
+            "they have not mixed; do not trust their draws"
+        )
+    assert fit_warnings({"rhat": None}) == []
 
 
 def test_rhat_of_one_chain_is_refused(hierfl: Call) -> None:
@@ -178,7 +193,7 @@ def test_what_has_drawn_no_posterior_and_is_from_before(hierfl: Call, tmp_path: 
 
 
 def test_text_is_text() -> None:
-    text = page.html("a < b", "x & y", [page.Section("<h>", ["1 < 2"], [(["<c>"], [["<script>"]])])])
+    text = render("a < b", "x & y", [Section("<h>", ["1 < 2"], [(["<c>"], [["<script>"]])])])
     reader = Reader()
     reader.feed(text)
     assert reader.open == []

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
 from hierfl.errors import NotFinite
-from hierfl.experiments.folder import write_results
+from hierfl.experiments.run_folder.results import write_results
 from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.minibatches import plan

@@ -17,7 +17,7 @@ import torch
 from conftest import Call, blobs
 
 from hierfl import UserError
-from hierfl.experiments import folder
+from hierfl.experiments.run_folder.files import write_metrics
 from hierfl.inference import fit
 from hierfl.inference.run.fit import checkpoint as checkpoints
 from hierfl.models import FedAvg, PFedVEM
@@ -89,7 +89,7 @@ def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> 
             error = process.communicate()[1].decode()
         assert process.returncode == -signal.SIGKILL, error
 
-    cli = [sys.executable, "-m", "hierfl.experiments.cli"]
+    cli = [sys.executable, "-m", "hierfl"]
     suicide = [sys.executable, "-c", SUICIDE]
     resume = ["run", "--resume", "killed", "--quiet"]
     killed([*cli, *RUN, "--quiet"], luck.randrange(4))
@@ -165,5 +165,5 @@ def test_a_fit_is_resumed_only_as_itself(tmp_path: Path) -> None:
 
 def test_rounds_that_know_more_than_the_first(tmp_path: Path) -> None:
     """A run that was begun by an older version: what its first rounds were not asked is empty."""
-    folder.write_metrics(tmp_path, [{"round": 1, "split": "test"}, {"round": 2, "split": "test", "moved_w": 0.5}])
+    write_metrics(tmp_path, [{"round": 1, "split": "test"}, {"round": 2, "split": "test", "moved_w": 0.5}])
     assert (tmp_path / "metrics.csv").read_text() == "round,split,moved_w\n1,test,\n2,test,0.5\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hierfl.experiments.page import CAPTIONS, PARTS
+from hierfl.experiments.report.figures import CAPTIONS, PARTS
 from hierfl.inference.run.fit import GLOBAL, METRICS
 from hierfl.metrics import registry as metrics
 from hierfl.nn.networks.registry import KINDS, NETWORKS

@@ -22,8 +22,11 @@ from conftest import Call
 
 from hierfl.arviz_io import import_arviz, read
 from hierfl.errors import UserError
-from hierfl.experiments import folder as folders
-from hierfl.experiments import tables, trust
+from hierfl.experiments import trust
+from hierfl.experiments.grid import run_cell
+from hierfl.experiments.papers.table import table_cell
+from hierfl.experiments.papers.table_definitions import TABLES
+from hierfl.experiments.run_folder.config_file import read_config
 from hierfl.file_lock import Busy, locked
 from hierfl.files import check_writable, user_path, write_whole
 
@@ -214,13 +217,13 @@ def test_somebodys_own_files_are_not_overwritten(hierfl: Call, tmp_path: Path) -
 def test_a_tables_cell_begins_again_where_a_start_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arrays(tmp_path / "fashion-mnist.npz")
-    cell = tables.Cell(tables.TABLES["pfedvem-1"], "fashion-mnist", 3, "local", 0)
+    cell = table_cell(TABLES["pfedvem-1"], "fashion-mnist", 3, "local", 0)
     (tmp_path / "cell").mkdir()
     (tmp_path / "cell/.lock").touch()
     (tmp_path / "cell/.config.toml.part").write_text("[run")
     extra = {"data_root": str(tmp_path), "split": "natural", "rounds": 1, "network": "linear"}
-    monkeypatch.setitem(tables.TABLES["pfedvem-1"].exceptions, "local", ({}, {}))
-    tables.run_cell(cell, tmp_path / "cell", extra, progress=False)
+    monkeypatch.setitem(TABLES["pfedvem-1"].exceptions, "local", ({}, {}))
+    run_cell(cell, tmp_path / "cell", extra, progress=False)
     assert (tmp_path / "cell/summary.json").is_file()
 
 
@@ -373,12 +376,13 @@ def test_a_file_is_brought_to_the_disk_before_its_name_and_then_its_folder(
 
 FULL = """
 import resource, sys
-from hierfl.experiments import cli, folder
-write, size = folder.write_results, int(sys.argv.pop())
+from hierfl.experiments import cli
+from hierfl.experiments.run_folder import start
+write, size = start.write_results, int(sys.argv.pop())
 def small(*arguments, **options):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     return write(*arguments, **options)
-folder.write_results = small
+start.write_results = small
 cli.main()
 """
 
@@ -496,7 +500,7 @@ def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path) -> Non
         ("rounds = 2", "rounds = true", "run.rounds is True"),
         ("observed_data = true", 'observed_data = "no"', "run.observed_data is 'no'"),
         ("[settings]", "[settings]\nx = [1]", "settings.x is [1]"),
-        ("validation = 0.1", "validation = nan", "run.validation is nan"),
+        ("validation_fraction = 0.1", "validation_fraction = nan", "run.validation_fraction is nan"),
     ],
 )
 def test_a_damaged_configuration_is_one_line(old: str, new: str, words: str, hierfl: Call, tmp_path: Path) -> None:
@@ -525,8 +529,8 @@ def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path) -> None:
 def test_older_configurations_are_read(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("run", "fedavg", *SMALL, "--out", "o")[0] == 0
     config = tmp_path / "o/config.toml"
-    newer = ("ood", "idle", "observed_data", "federation")
+    newer = ("ood", "absent_clients", "observed_data", "federation")
     kept = [line for line in config.read_text().splitlines() if not line.startswith(newer)]
     config.write_text("\n".join(kept) + "\n")
     assert hierfl("run", "--resume", "o", "--quiet")[0] == 0
-    assert folders.read_config(tmp_path / "o")["run"]["observed_data"] is True
+    assert read_config(tmp_path / "o").run.observed_data is True

@@ -9,10 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from conftest import command
 
 from hierfl import UserError
 from hierfl.data.datasets.registry import load
-from hierfl.experiments import skew, unseen
+from hierfl.experiments.papers import unseen
+from hierfl.experiments.papers.skew.variants import VARIANTS, table_cell
 from hierfl.inference import Run
 
 
@@ -30,8 +32,8 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    some = ["--methods", "FedAvg", "FedV", "FedV (Gaussian prior)", "--seeds", "2", "--set", "alpha=0.1"]
-    skew.main([*tiny, *some])
+    some = ["--row", "FedAvg", "--row", "FedV", "--row", "FedV (Gaussian prior)", "--seeds", "2", "--set", "alpha=0.1"]
+    command("papers", "skew", *tiny, *some)
     made = json.loads(Path("t/skew.json").read_text())
     rows = {row["variant"]: row for row in made["rows"]}
     assert list(rows) == ["FedAvg", "FedV", "FedV (Gaussian prior)"]
@@ -53,24 +55,26 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
     )
     stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     assert len(stamps) == 6
-    skew.main([*tiny, *some])
+    command("papers", "skew", *tiny, *some)
     assert stamps == {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     with pytest.raises(UserError, match="alpha = 0.1, but this table wants 0.5"):
-        skew.main([*tiny, *some[:-2]])
+        command("papers", "skew", *tiny, *some[:-2])
     for path in Path("t").glob("*/config.toml"):  # where data were made, the run says so
         path.write_text(path.read_text().replace("[run]", '[run]\ndata_origin = "made"'))
     for name in ("summary.json", "clients.csv"):
         (Path("t/fedv-1") / name).unlink()
-    skew.main([*tiny, *some])  # one goes on, the others are left alone
+    command("papers", "skew", *tiny, *some)  # one goes on, the others are left alone
     again = json.loads(Path("t/skew.json").read_text())
     assert [row["accuracy"] for row in again["rows"]] == [row["accuracy"] for row in made["rows"]]
     path.write_text(path.read_text().replace('"made"', '"bought"'))
     with pytest.raises(UserError, match="differ in data_origin"):
-        skew.main([*tiny, *some])
+        command("papers", "skew", *tiny, *some)
 
 
 def test_several_clients_of_a_domain(tiny: list[str]) -> None:
-    skew.main([*tiny, "--methods", "FedAvg", "--seeds", "1", "--clients", "6", "--split", "domain-skew:2,redraw"])
+    command(
+        "papers", "skew", *tiny, "--row", "FedAvg", "--seeds", "1", "--clients", "6", "--split", "domain-skew:2,redraw"
+    )
     (row,) = json.loads(Path("t/skew.json").read_text())["rows"]
     clients = pd.read_csv("t/fedavg-0/clients.csv")
     assert len(clients) == 6
@@ -105,26 +109,27 @@ def test_rows_are_what_their_names_say() -> None:
         "pFedV (Gaussian prior)": ("pfedv", {**latent, "prior": "fixed"}),
         "pFedV": ("pfedv", latent),
     }
-    assert wanted.keys() == skew.VARIANTS.keys()
+    assert wanted.keys() == VARIANTS.keys()
     runs = []
     for variant, (method, settings) in wanted.items():
-        config = skew.Cell(variant, "digit-three", 3, {}).config({"rounds": 20})
-        assert config["run"].pop("method") == method
-        del config["run"]["method_digest"]  # (of the method's file)
-        assert config["settings"] == {**STEPS, **settings}, variant
-        runs.append(config["run"])
-        said = skew.Cell(variant, "digit-three", 3, {"lr": 0.02, "alpha": 5.0}).config({})["settings"]
+        config = table_cell(variant, "digit-three", 3, {}).config({"rounds": 20})
+        run = config.run.as_table()
+        assert run.pop("method") == method
+        del run["method_digest"]  # (of the method's file)
+        assert config.settings == {**STEPS, **settings}, variant
+        runs.append(run)
+        said = table_cell(variant, "digit-three", 3, {"lr": 0.02, "alpha": 5.0}).config({}).settings
         assert said["lr"] == 0.02
         free = settings.get("alpha") == 0.5 and settings["prior"] != "flat"  # (not what makes the row, nor silent)
         assert said.get("alpha") == (5.0 if free else settings.get("alpha"))
     assert all(run == runs[0] for run in runs)
-    assert runs[0]["validation"] == 0
+    assert runs[0]["validation_fraction"] == 0
     assert runs[0]["participation"] == 1
 
 
 def test_what_cannot_be(tiny: list[str]) -> None:
     for more, words in (
-        (["--methods", "FedProx"], "unknown method of this table 'FedProx'"),
+        (["--row", "FedProx"], "unknown method of this table 'FedProx'"),
         (["--seeds", "0"], "at least 1"),
         (["--set", "alpha"], "KEY=VALUE"),
         (["--set", "prior=flat"], "tells the rows"),
@@ -132,7 +137,7 @@ def test_what_cannot_be(tiny: list[str]) -> None:
         (["--collect"], "no run of this table has finished"),
     ):
         with pytest.raises(UserError, match=words):
-            skew.main([*tiny, *more])
+            command("papers", "skew", *tiny, *more)
 
 
 def test_what_the_new_client_is_shown(tiny: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +167,9 @@ def test_what_the_new_client_is_shown(tiny: list[str], monkeypatch: pytest.Monke
 
 
 def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixture) -> None:
-    how = [*tiny, "--leave", "mnist-m", "--seeds", "2", "--given", "5", "20", "--steps", "3"]
-    how = [*how, "--methods", "FedAvg", "FedBN", "pFedV"]
-    unseen.main(how)
+    how = ["papers", "unseen", *tiny, "--leave", "mnist-m", "--seeds", "2", "--examples", "5,20", "--steps", "3"]
+    rows = ["--row", "FedAvg", "--row", "FedBN", "--row", "pFedV"]
+    command(*how, *rows)
     made = json.loads(Path("t/unseen.json").read_text())
     cells = {(cell["method"], cell["seed"]): cell["accuracy"] for cell in made["cells"]}
     assert len(cells) == len(made["cells"]) == 6
@@ -174,7 +179,7 @@ def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixtu
     said = capsys.readouterr()
     assert "| pFedV |  |" in said.out
     assert f"{100 * np.mean([cells['pFedV', s]['20'] for s in (0, 1)]):.2f} ±" in said.out
-    unseen.main([*how[:-3], "FedV"])  # one more method; what is there is not run again
+    command(*how, "--row", "FedV")  # one more method; what is there is not run again
     again = capsys.readouterr()
     assert again.err.count("FedV") == 2
     assert "pFedV" not in again.err
@@ -182,16 +187,16 @@ def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixtu
     assert "| FedV |" in again.out
     for more, words in (
         (["--leave", "svhn", "--out", "s"], "no domain 'svhn'"),
-        (["--methods", "Local"], "unknown method of this table 'Local'"),
+        (["--row", "Local"], "unknown method of this table 'Local'"),
         (["--steps", "0"], "seeds and steps must be at least 1"),
-        (["--given", "1"], "at least 2"),
-        (["--given", "81", "--out", "s"], "mnist-m has 80 training examples; --given asks for 81"),
+        (["--examples", "1"], "at least 2"),
+        (["--examples", "81", "--out", "s"], "mnist-m has 80 training examples; --examples asks for 81"),
         (["--rounds", "2"], "its rounds is 1, not 2"),
         (["--set", "prior=flat"], "tells the rows"),
     ):
         with pytest.raises(UserError, match=words):
-            unseen.main([*how, *more])
+            command(*how, *rows, *more)
     assert not Path("s").exists()
     Path("t/unseen.json").write_text("{")
     with pytest.raises(UserError, match="damaged"):
-        unseen.main(how)
+        command(*how, *rows)

@@ -12,8 +12,10 @@ import pytest
 from conftest import Call
 
 from hierfl import UserError
-from hierfl.experiments import folder as folders
-from hierfl.experiments.tables import TABLES, Cell, make, published_numbers
+from hierfl.experiments.papers.published import published_numbers
+from hierfl.experiments.papers.table import make_table, table_cell
+from hierfl.experiments.papers.table_definitions import TABLES
+from hierfl.file_lock import locked
 
 SMALL = {"rounds": 2, "network": "mlp:4", "participation": 1.0, "data_root": "."}
 
@@ -31,7 +33,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def table(**part: object) -> list[dict]:
     said = {"data": ["fashion-mnist"], "clients": [4], "methods": ["local", "pfedvem"], "seeds": 2, "extra": SMALL}
-    return make("pfedvem-1", Path("t"), **{"progress": False, **said, **part})  # type: ignore[arg-type]
+    return make_table("pfedvem-1", Path("t"), **{"progress": False, **said, **part})  # type: ignore[arg-type]
 
 
 def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
@@ -45,7 +47,7 @@ def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
     assert row["ours"] == pytest.approx(100 * np.mean(accuracies))
     assert row["ours_sem"] == pytest.approx(100 * np.std(accuracies, ddof=1) / 2**0.5)
     assert row["seeds"] == 2
-    assert row["setting"]["run"]["validation"] == 0
+    assert row["setting"]["run"]["validation_fraction"] == 0
     stamps = {p: p.stat().st_mtime_ns for p in tiny.glob("t/*/summary.json")}
     assert table() == rows
     assert stamps == {p: p.stat().st_mtime_ns for p in tiny.glob("t/*/summary.json")}
@@ -126,7 +128,7 @@ def test_another_run_in_a_cells_folder_is_refused_and_the_other_cells_go_on(tiny
 
 def test_a_cell_that_another_process_runs_is_left_to_it(tiny: Path) -> None:
     (tiny / "t").mkdir()
-    with folders.locked(tiny / "t/.fashion-mnist-4-local-0.lock", ""):
+    with locked(tiny / "t/.fashion-mnist-4-local-0.lock", ""):
         rows = table(seeds=1)
     assert {r["method"] for r in rows if r.get("ours")} == {"pfedvem"}
 
@@ -145,8 +147,8 @@ def test_published_numbers_stand_beside_ours(tiny: Path, hierfl: Call) -> None:
 
 
 def test_local_trains_for_twenty_epochs() -> None:
-    config = Cell(TABLES["pfedvem-1"], "fashion-mnist", 100, "local", 0).config({})
-    assert config["run"]["rounds"] * config["settings"]["epochs"] == 20
+    config = table_cell(TABLES["pfedvem-1"], "fashion-mnist", 100, "local", 0).config({})
+    assert config.run.rounds * config.settings["epochs"] == 20
 
 
 @pytest.mark.parametrize(

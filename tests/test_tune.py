@@ -11,7 +11,8 @@ from conftest import Call
 
 from hierfl import UserError
 from hierfl.experiments.methods import load, shipped_settings
-from hierfl.experiments.tune import climb, grids, published_grid, start_of, tune
+from hierfl.experiments.search.climb import climb, start_places
+from hierfl.experiments.search.tune import grids, published_grid, tune
 from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS
 
@@ -54,10 +55,10 @@ def test_a_search_leaves_where_nothing_is_finite() -> None:
 
 
 def test_a_search_begins_at_the_value_nearest_to_the_default() -> None:
-    assert start_of("fedprox", {"lr": ["1e-4", "3e-3", "0.5"], "mu": ["0.1", "1"]}) == {"lr": 1, "mu": 0}
-    assert start_of("fedavg-ft", {"scope": ["all", "head"]}) == {"scope": 1}
+    assert start_places("fedprox", {"lr": ["1e-4", "3e-3", "0.5"], "mu": ["0.1", "1"]}) == {"lr": 1, "mu": 0}
+    assert start_places("fedavg-ft", {"scope": ["all", "head"]}) == {"scope": 1}
     with pytest.raises(UserError, match="unknown setting of fedprox 'rho'"):
-        start_of("fedprox", {"rho": ["1"]})
+        start_places("fedprox", {"rho": ["1"]})
 
 
 @pytest.mark.parametrize("method", grids())
@@ -69,7 +70,7 @@ def test_published_grids_can_be_run(method: str) -> None:
     for name, values in grid.items():
         for value in values:
             make_settings(cls, {name: value})
-    start = start_of(method, grid)
+    start = start_places(method, grid)
     assert all(0 <= place < len(grid[name]) for name, place in start.items())
 
 
@@ -169,7 +170,7 @@ def test_a_stopped_search_says_how_it_goes_on(
     def stopped(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hierfl.experiments.choose.cell", stopped)
+    monkeypatch.setattr("hierfl.experiments.search.cells.evaluate_cell", stopped)
     with pytest.raises(KeyboardInterrupt):
         tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, tmp_path / "t.json")
     assert "stopped; 0 of 1 settings" in capsys.readouterr().err

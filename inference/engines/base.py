@@ -76,12 +76,12 @@ class Scores:
     Attributes:
         personal: for each kind of prediction (at the posterior mean; averaged over draws), one number per metric over
             the clients.
-        everyone: the global model's; empty without one.
+        global_model: the global model's; empty without one.
         clients: for each kind each client's own, {metric: (J, ...)}; None where these stay where they are.
     """
 
     personal: list[dict[str, float]]
-    everyone: dict[str, float]
+    global_model: dict[str, float]
     clients: list[dict[str, np.ndarray]] | None = None
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
+from hierfl.metrics.registry import global_metrics, names_of
 from hierfl.schema import check
 
 from ..engines.base import Broadcast, ClientStatus, Engine
@@ -35,14 +36,6 @@ from .progress import Bar
 from .result import Run
 
 log = logging.getLogger("hierfl")
-
-METRICS = {
-    "classification": (
-        "accuracy", "nll", "brier", "ece", "worst10_accuracy", "accuracy_cv", "accuracy_pooled", "ece_pooled",
-    ),
-    "regression": ("rmse", "nll", "crps", "coverage90", "rmse_pooled"),
-}  # fmt: skip
-GLOBAL = ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
 
 #: from a method, its data and options to where its clients are
 EngineMaker = Callable[[Method, Federation, Options], Engine]
@@ -229,11 +222,11 @@ class Fit:
         scores = self.engine.scores(self._broadcast(), split, (0, self.options.draws) if self.random else (0,))
         if split == "test" and scores.clients is not None:
             self._tested = self.journal.round, scores.clients
-        names = METRICS[self.engine.task]
+        names = names_of(self.engine.task)
         for k, kind in enumerate(("pm", "pm_draws")):
             found = scores.personal[k] if k < len(scores.personal) else {}
             row |= {f"{kind}_{name}": found.get(name) for name in names}
-        row |= {f"gm_{name}": scores.everyone.get(name) for name in names if name in GLOBAL}
+        row |= {f"gm_{name}": scores.global_model.get(name) for name in global_metrics(self.engine.task)}
         row |= {
             "rejected": self.journal.rejected,
             "skipped": int(self.state.skipped),

@@ -10,8 +10,8 @@ import torch
 
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
-from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, flat, param, sample
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hierfl.inference.local.svi import running_statistics
-from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierfl.errors import UserError
-from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture

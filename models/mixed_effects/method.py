@@ -21,8 +21,8 @@ from pyro.distributions import MultivariateNormal
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.langevin.step import Langevin
-from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.newton import NewtonScoring
 from hierfl.inference.state import State

@@ -32,10 +32,10 @@ def table(rows: int, clients: int) -> pd.DataFrame:
 
 def measured(arguments: list[str]) -> None:
     """Runs a command of hierfl in this process, and prints what its parts took."""
-    from hierfl.experiments import folder, runner
     from hierfl.experiments.cli import main
+    from hierfl.experiments.run_folder import layout, start
     from hierfl.inference.engines import plate
-    from hierfl.inference.run.fit import fit, inference_data
+    from hierfl.inference.run import fit, inference_data
     from hierfl.models.mixed_effects.method import MixedEffects
 
     spent: dict[str, list[float]] = {}
@@ -53,15 +53,15 @@ def measured(arguments: list[str]) -> None:
 
         setattr(owner, name, call)
 
-    timed(runner, "build", "table, federation, checks")
+    timed(start, "build", "table, federation, checks")
     timed(fit.Fit, "step", "a round")
-    timed(fit, "evaluate_personal", "an evaluation, personal")
-    timed(fit, "evaluate_global", "an evaluation, global")
-    timed(plate.PlateEngine, "posterior", "chains")
-    timed(inference_data, "_gathered", "draws of the posterior, densities")
-    timed(folder, "mixing", "R-hat and ESS")
-    timed(MixedEffects, "report", "effects and standard errors")
-    timed(MixedEffects, "estimates", "shrinkage")
+    timed(plate, "evaluate_personal", "an evaluation, personal")
+    timed(plate, "evaluate_global", "an evaluation, global")
+    timed(plate.PlateEngine, "_final_values", "chains")
+    timed(inference_data, "_all_draws", "draws of the posterior, densities")
+    timed(layout, "mixing", "R-hat and ESS")
+    timed(MixedEffects, "population_summary", "effects and standard errors")
+    timed(MixedEffects, "shrinkage_table", "shrinkage")
     sys.argv = ["hierfl", *arguments]
     try:
         main()

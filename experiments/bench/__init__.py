@@ -1,0 +1,1 @@
+"""How long a round takes, beside the same work done otherwise."""

@@ -1,0 +1,94 @@
+"""What a benchmark's round consists of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hierfl.data.arrays import make_pool
+from hierfl.data.datasets.registry import BN_CNN, CNN
+from hierfl.data.federation import Federation
+from hierfl.errors import UserError, unknown
+from hierfl.inference.options import Options
+from hierfl.inference.run.fit import Fit
+from hierfl.nn.networks.build import architecture
+
+from ..methods import load
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a round consists of; the method's other settings are its defaults.
+
+    Attributes:
+        about: in words.
+        event: the shape of an image.
+        examples: N, over all clients.
+        clients: J.
+        network: the base, or encoder and base.
+        batch: B of the (base) phase that goes by minibatches.
+        method: whose round.
+        split: label-skew:5 of ten classes with shared cuts makes sizes differ a hundredfold.
+    """
+
+    about: str
+    event: tuple[int, ...]
+    examples: int
+    clients: int
+    network: str
+    batch: int
+    method: str = "pfedvem"
+    split: str = "label-skew:5,redraw"
+
+
+SETTINGS = {
+    "digits": Setting("8x8 images, the main job's size", (1, 8, 8), 1_400, 20, "mlp:64", 10),
+    "fashion-mnist": Setting("28x28 images, MLP", (1, 28, 28), 60_000, 100, "mlp:100", 50),
+    "cifar10": Setting("32x32 colour images, CNN; a fifth of the clients", (3, 32, 32), 10_000, 20, CNN, 10),
+    "digit-three": Setting(
+        "28x28 colour images, pFedV's network; a fifth of the images", (3, 28, 28), 900, 3, BN_CNN, 32, "pfedv", "equal"
+    ),
+    "fashion-mnist-fedrep": Setting("28x28 images, MLP: FedRep", (1, 28, 28), 60_000, 100, "mlp:100", 50, "fedrep"),
+}
+CLASSES = 10
+
+
+def choose_setting(name: str, clients: int | None = None, batch: int | None = None) -> Setting:
+    """A named setting, with other sizes where they are said.
+
+    Raises:
+        UserError: for an unknown name or a size that cannot be.
+    """
+    if name not in SETTINGS:
+        raise unknown("benchmark", name, SETTINGS)
+    setting = SETTINGS[name]
+    if clients is not None and clients < 1:
+        raise UserError(f"a benchmark needs at least one client, not {clients}")
+    if clients is not None and clients % 2 and setting.split.startswith("label-skew"):
+        raise UserError(
+            f"a benchmark needs an even number of clients (two share a shuffle of the labels), not {clients}"
+        )
+    if batch is not None and batch < 1:
+        raise UserError(f"a batch needs at least one example, not {batch}")
+    return replace(setting, clients=clients or setting.clients, batch=batch or setting.batch)
+
+
+def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
+    """A fit to noise; everybody trains, a tenth reports.
+
+    Raises:
+        UserError: for a device that is not there.
+    """
+    rng = np.random.default_rng(0)
+    tests = setting.examples // 6 // CLASSES * CLASSES  # as the true sets have
+    total = setting.examples + tests
+    x = rng.integers(0, 256, (total, *setting.event), dtype=np.uint8)
+    y = np.arange(total) % CLASSES
+    pool = make_pool("noise", x[tests:], y[tests:], x[:tests], y[:tests])
+    federation = Federation.from_pool(pool, setting.clients, setting.split, validation=0.0)
+    loaded = load(setting.method)
+    batch = {"base_batch" if setting.method == "pfedvem" else "batch": setting.batch}
+    method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **batch)
+    quorum = min(2, setting.clients)
+    return Fit(method, federation, Options(rounds=10**6, participation=0.1, quorum=quorum, device=device, chunk=chunk))

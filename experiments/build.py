@@ -1,0 +1,118 @@
+"""What a configuration describes: federation, network, method, options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+
+from hierfl.data import tables
+from hierfl.data.datasets import registry
+from hierfl.data.federation import Federation
+from hierfl.data.formula import gate
+from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
+from hierfl.inference.method.settings import applicable
+from hierfl.inference.options import Options
+from hierfl.inference.run.fit import Fit
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks.build import architecture
+
+from . import methods
+from .config import Configuration, RunConfig
+
+if TYPE_CHECKING:
+    from hierfl.data.formula.design import Family
+
+
+def build(config: Configuration, loaded: methods.Loaded | None = None) -> tuple[Fit, str]:
+    """The fit that a configuration describes, checked and ready, and the method's name.
+
+    Args:
+        config: how it is run, and its settings.
+        loaded: its method; None for one that was named in this command.
+    """
+    run = config.run
+    options_of(config)  # (out of range? say so before anything is loaded)
+    loaded = loaded or methods.load(run.method)
+    made = _from_table(run) if tables.is_table(run.data) else _from_pool(run, loaded.cls.latent)
+    federation, network = made
+    if run.ood:
+        ood_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
+    try:
+        return Fit(
+            loaded.cls(network, **applicable(loaded.cls, config.settings)), federation, options_of(config)
+        ), loaded.name
+    except UserError:
+        raise
+    except Exception as error:
+        if loaded.reference in methods.METHODS:
+            raise  # a fault of ours: show all of it
+        raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
+
+
+def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
+    pool = registry.load(run.data, Path(run.data_root), run.seed)
+    clients = run.clients
+    if not clients and not run.split.startswith("natural"):
+        raise UserError(f"say how many clients share {pool.name}: --clients J")
+    federation = Federation.from_pool(pool, clients, run.split, validation=run.validation_fraction, seed=run.seed)
+    network = architecture(run.network, federation, run.response_sd, latent)
+    if federation.task == "classification" and run.response_sd != 1.0:
+        raise UserError("--response-sd is a regression's, and this is a classification")
+    return federation, network
+
+
+#: strange inputs that every client's model is shown
+OOD_INPUTS = 1000
+
+
+def ood_inputs(run: RunConfig, federation: Federation) -> np.ndarray | None:
+    """Test inputs of the data set ``ood``, raw, at most :data:`OOD_INPUTS`, the same each time; None without one.
+
+    They are standardised as the federation's own are: a model is shown them as if they were its data.
+
+    Raises:
+        UserError: where they cannot be the inputs of this federation's models.
+    """
+    if not run.ood:
+        return None
+    if federation.task != "classification":
+        raise UserError("--ood asks for predictive entropies, which are a classification's")
+    if run.ood == run.data:
+        raise UserError(f"--ood {run.ood} is what the models are made for: say another data set")
+    pool = registry.load(run.ood, Path(run.data_root))
+    if pool.x_test.shape[1:] != federation.event_shape or (pool.x_test.dtype == np.uint8) != (
+        federation.x.dtype == torch.uint8
+    ):
+        raise UserError(
+            f"inputs of {pool.name} have shape {pool.x_test.shape[1:]}, not {tuple(federation.event_shape)}"
+        )
+    order = np.random.default_rng(0).permutation(len(pool.x_test))[:OOD_INPUTS]
+    return pool.x_test[np.sort(order)]
+
+
+def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
+    assert run.formula is not None  # (as of every run on a table)
+    assert run.test_fraction is not None
+    terms = gate.parse(run.formula)
+    used = {*(terms.response or ()), *terms.predictors, run.known_se or ""}
+    df = tables.read(run.data, used, terms.groups)
+    federation, design = from_formula(
+        df, run.formula, family=cast("Family", run.family), client=run.group or None, error=run.known_se or None,
+        test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
+    )  # fmt: skip
+    name = run.data if run.data in tables.TABLES else Path(run.data).stem
+    return replace(federation, about={**federation.about, "data": name, "split": run.formula}), design
+
+
+def options_of(config: Configuration) -> Options:
+    """How a configuration is run."""
+    run = config.run
+    given = run.fit_options()
+    if tables.is_table(run.data):  # a statistician's digits; and where no rows are held out, the fit itself
+        given |= {"dtype": torch.float64, "splits": ("test",) if run.test_fraction else ("train",)}
+    return Options(**given)

@@ -1,0 +1,94 @@
+"""The command line. Nothing heavy is imported until a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from hierfl.errors import UserError
+from hierfl.files import shown
+
+from ..allocator import keep_memory
+from .bench import bench
+from .compare import ablate, ablation_table, compare
+from .lists import datasets, methods
+from .papers import papers
+from .report import collect, cost, report
+from .run import run
+from .search import search, tune
+from .table import table
+
+app = typer.Typer(
+    help="Hierarchical-Bayesian personalised federated learning.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from hierfl import __version__
+
+        typer.echo(f"hierfl {__version__}")
+        raise typer.Exit
+
+
+COMMANDS = (
+    run, compare, ablate, report, table, tune, search, collect, cost, ablation_table, bench, methods, datasets,
+)  # fmt: skip
+for command in COMMANDS:
+    app.command(command.__name__.replace("_", "-"))(command)
+app.add_typer(papers, name="papers")
+
+
+def refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty value (of an unset variable, say) is not "nothing was said", and an empty path is not this folder.
+
+    Raises:
+        UserError: for one.
+    """
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if not argument or (argument.startswith("--") and argument.find("=") == len(argument) - 1):
+            option = (argument or before).removesuffix("=")
+            raise UserError(f"{option} is empty" if option.startswith("-") else "an argument is empty")
+
+
+def main() -> NoReturn:
+    """The console script: bad input is one line and exit code 2."""
+    import logging
+
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    keep_memory()
+    try:
+        refuse_empty(sys.argv[1:])
+        code = app(standalone_mode=False)
+    except UserError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except OSError as error:  # a path that cannot be used, a full disk
+        _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(error.format_message(), err=True)  # type: ignore[attr-defined]
+            sys.exit(2)
+        if hasattr(error, "format_message"):  # the command line itself was not understood
+            _fail(error.format_message())
+        if type(error).__name__ == "Abort":
+            sys.exit(130)
+        raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"error: {shown(' '.join(message.split()))}", err=True)
+    sys.exit(2)

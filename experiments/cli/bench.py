@@ -1,0 +1,35 @@
+"""`hierfl bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Quiet, path_option, whole_numbers
+
+
+def bench(
+    name: Annotated[
+        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three or fashion-mnist-fedrep.")
+    ] = "",
+    clients: Annotated[
+        str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers of clients.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples in a minibatch. [default: the benchmark's]")] = None,
+    device: Annotated[str, typer.Option(help="Device that computes: cpu, cuda, cuda:1, ...")] = "cpu",
+    chunk: Annotated[int, typer.Option(help="Clients computed at once; 0 for what suits the device.")] = 0,
+    repeats: Annotated[int, typer.Option(help="Number of rounds of each contestant that are timed, in turns.")] = 3,
+    references: Annotated[bool, typer.Option(help="Time the same work as plain loops, too.")] = True,
+    out: Annotated[
+        Path | None, path_option("FILE", "A json file of all numbers. [default: in a new folder in ./runs]")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Time a round of pFedVEM (digit-three: pFedV; ...-fedrep: FedRep) beside the same work done otherwise."""
+    from ..bench.command import run_benchmark
+
+    sizes: list[int | None] = [*whole_numbers("--clients", clients)] if clients else [None]
+    run_benchmark(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)

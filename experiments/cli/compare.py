@@ -1,0 +1,89 @@
+"""`hierfl compare`, `hierfl ablate`, `hierfl ablation-table`: models fitted in one way against others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Offline, Quiet, Settings, decimals, path_argument, path_option, with_run_options
+
+
+def compare(
+    runs: Annotated[list[Path], path_argument("RUN RUN...", "Finished runs; first the method in question.")],
+    loo: Annotated[
+        bool | None,
+        typer.Option(help="Leave-one-out log predictive densities (PSIS). [default: where all runs have draws]"),
+    ] = None,
+    out: Annotated[
+        Path | None, path_option("DIR", "Folder that the comparison is written to. [default: a new one in ./runs]")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the comparison that is in --out.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare runs of the same data client by client: gains with intervals, who gains, leave-one-out."""
+    from ..compare.comparison import compare_runs
+    from ..report.comparison import comparison_folder, write_comparison
+    from ..run_folder.layout import check_out
+
+    check_out(out, overwrite, "comparison.json", "comparison")
+    found = compare_runs(runs, loo)
+    folder = comparison_folder(out)
+    write_comparison(found, folder)
+    if not quiet:
+        from .screen import print_comparison
+
+        print_comparison(found, folder)
+
+
+@with_run_options("ablate")
+def ablate(
+    method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],
+    setting: Settings = None,
+    seeds: Annotated[int, typer.Option(help="Number of runs of each prior, with seeds 0, 1, ...")] = 5,
+    choose_seeds: Annotated[
+        int, typer.Option(help="Number of seeds over which a prior's scale is chosen on validation data; 0 keeps the "
+                          "method's.")
+    ] = 1,
+    scales: Annotated[
+        str | None,
+        typer.Option(metavar="V,V,...", help="Scales that are tried. [default: 0.1 to 10 times the method's]"),
+    ] = None,
+    out: Annotated[
+        Path | None, path_option("DIR", "Folder of all its runs. [default: ./runs/ablate-METHOD-DATA]")
+    ] = None,
+    offline: Offline = False,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares."""
+    from ..configure import parse_settings, usual_data
+    from ..methods import load
+    from ..search.ablate import ablate as run_priors
+
+    loaded = load(method)
+    data = given.pop("data", None) or usual_data(loaded.cls)
+    folder = out or Path("runs") / f"ablate-{loaded.name}-{Path(data).stem}"
+    found = run_priors(
+        method, data, given, parse_settings(setting or []), seeds, folder,
+        choose_seeds=choose_seeds, scales=decimals("--scales", scales) if scales else (), progress=not quiet,
+    )  # fmt: skip
+    if not quiet:
+        from .screen import print_comparison
+
+        print_comparison(found, folder)
+
+
+def ablation_table(
+    folders: Annotated[list[Path], path_argument("FOLDER...", "Folders of hierfl ablate.")],
+    out: Annotated[Path | None, path_option("FILE", "A markdown file to write the tables to.")] = None,
+) -> None:
+    """Several ablations side by side: where the hierarchical prior helps, and which clients."""
+    from ..run_folder.files import write_text
+    from ..search.ablation_table import markdown, read
+
+    text = markdown([read(folder) for folder in folders])
+    if out is not None:
+        write_text(out, text)
+    typer.echo(text)

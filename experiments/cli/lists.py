@@ -1,0 +1,76 @@
+"""`hierfl methods` and `hierfl datasets`: what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .screen import console, text_table
+
+
+def methods(
+    name: Annotated[str, typer.Argument(help="Show this method's settings.")] = "",
+) -> None:
+    """List the methods, or one method's settings."""
+    from hierfl.models import METHODS
+
+    screen = console()
+    if not name:
+        wide = screen.width >= WIDE
+        table = text_table("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
+        for key, entry in METHODS.items():
+            size = "" if entry.message_size is None else f"{entry.message_size:g}"
+            about = [entry.about] if wide else []
+            table.add_row(key, entry.family, entry.stays, entry.sent, size, *about)
+        screen.print(table)
+        screen.print("size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True)
+        screen.print("hierfl methods NAME says what a method is, and its settings")
+        return
+    from ..methods import all_shipped, describe, load
+
+    table = text_table("setting", "default", "meaning")
+    loaded = load(name)
+    if name in METHODS:
+        entry = METHODS[name]
+        screen.print(f"{name}: {entry.about}; {entry.family}", soft_wrap=True)
+        screen.print(f"stays with a client: {entry.stays}; is sent: {entry.sent}", soft_wrap=True)
+    for row in describe(loaded.cls):
+        table.add_row(*row)
+    screen.print(table)
+    for data, chosen in all_shipped(loaded.name).items():
+        screen.print(f"on {data}: {', '.join(f'{k}={v}' for k, v in chosen.items())}", soft_wrap=True)
+
+
+#: columns of a screen on which methods are said in words, too
+WIDE = 140
+
+
+def datasets() -> None:
+    """List the data sets, the ways of splitting them, and the networks."""
+    from hierfl.data.datasets.registry import DATASETS
+    from hierfl.data.npz import ARRAYS
+    from hierfl.data.partition.registry import SPLITS
+    from hierfl.data.tables import TABLES
+    from hierfl.nn.networks.registry import NETWORKS
+
+    screen = console()
+    table = text_table("data set", "what it is", "by default")
+    for name, entry in DATASETS.items():
+        about = f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds, {entry.network}"
+        table.add_row(name, entry.about, about)
+    table.add_row("FILE.npz", f"your own: {', '.join(ARRAYS)}", "say --clients and --split")
+    screen.print(table)
+    table = text_table("table", "what it is", "by default")
+    for name, known in TABLES.items():
+        table.add_row(name, known.about, known.formula)
+    table.add_row("FILE.csv", "your own, with a header", "say --formula")
+    screen.print(table)
+    table = text_table("split", "what a client gets")
+    for name, kind in SPLITS.items():
+        table.add_row(f"{name}:{kind.parameter}" if kind.parameter else name, kind.about)
+    screen.print(table)
+    table = text_table("network", "what stands before the head")
+    for name, about in NETWORKS.items():
+        table.add_row(name, about)
+    screen.print(table)

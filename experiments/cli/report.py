@@ -1,0 +1,56 @@
+"""`hierfl report`, `hierfl collect`, `hierfl cost`: what finished runs have found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Offline, Quiet, TrustCode, path_argument, path_option, with_run_options
+
+
+@with_run_options("data", "data_root")
+def report(
+    folder: Annotated[Path, path_argument("RUN|COMPARISON", "A finished run, or a comparison.")],
+    features: Annotated[
+        bool, typer.Option(help="Draw a network's features of test data (t-SNE), which needs the data.")
+    ] = True,
+    rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
+    offline: Offline = False,
+    trust_code: TrustCode = False,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:
+    """Write one page of a run or a comparison, report.html; say --data, --data-root for data that were moved."""
+    from ..report.write import write_report
+
+    pictures = write_report(folder, given, not quiet, features, rhat, trust_code)
+    if not quiet:
+        for path in pictures:
+            typer.echo(path)
+
+
+def collect(
+    runs: Annotated[list[Path], path_argument("RUN...", "Finished runs: one setting of each method, some seeds.")],
+    out: Annotated[Path, path_option("FILE", "A json file to write the table to.")],
+) -> None:
+    """Gather runs into a table: a row for each method and prior, mean and standard error over seeds."""
+    from ..compare.over_seeds import markdown, summarise_over_seeds
+    from ..run_folder.files import write_text
+
+    records = summarise_over_seeds(runs)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, json.dumps(records, indent=1) + "\n")
+    typer.echo(markdown(records))
+
+
+def cost(
+    runs: Annotated[list[Path], path_argument("RUN...", "Finished runs.")],
+    out: Annotated[Path, path_option("DIR", "Folder to write cost.csv, cost.png and the configurations to.")],
+) -> None:
+    """Test accuracy against seconds and bytes, for several runs."""
+    from ..papers.cost import write_cost
+
+    typer.echo(write_cost(runs, out))

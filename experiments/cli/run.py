@@ -1,0 +1,77 @@
+"""`hierfl run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hierfl.errors import UserError
+
+from ..config import flag, options
+from .options import Offline, Quiet, Settings, TrustCode, path_option, with_run_options
+
+
+@with_run_options("run")
+def run(
+    method: Annotated[
+        str, typer.Argument(help="A method (see hierfl methods), or FILE.py that defines one of your own.")
+    ] = "",
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            help="Prior of the clients' models: hierarchical (learned from all clients), fixed (never moved) or flat "
+            "(none). [default: the method's]"
+        ),
+    ] = None,
+    setting: Settings = None,
+    out: Annotated[
+        Path | None, path_option("DIR", "Folder that the run is written to. [default: a new one in ./runs]")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that is in --out.")] = False,
+    resume: Annotated[
+        Path | None,
+        path_option("DIR", "Continue the run in DIR from its last checkpoint; the numbers are those of a run that was "
+                    "never stopped."),
+    ] = None,
+    offline: Offline = False,
+    trust_code: TrustCode = False,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Fit a method to a federation, and keep everything in a run folder."""
+    if resume is not None:
+        more = {"out": out, "overwrite": overwrite or None, "prior": prior, "set": setting or None}
+        more = {**given, **{k: v for k, v in more.items() if v is not None}}
+        folder, summary = resume, _continue(resume, more, method, trust_code, not quiet)
+    else:
+        if not method:
+            from hierfl.models import METHODS
+
+            raise UserError(f"which method? known: {', '.join(METHODS)}; or FILE.py")
+        if overwrite and out is None:
+            raise UserError("--overwrite replaces the run in --out; say which")
+        if trust_code:
+            raise UserError("--trust-code is for --resume: a method that is named here is run")
+        from ..configure import configure, parse_settings
+        from ..run_folder.start import start
+
+        config = configure(method, given.pop("data", None), given, parse_settings(setting or [], prior))
+        folder, summary = start(config, out, overwrite, progress=not quiet)
+    if not quiet:
+        from .screen import print_summary
+
+        print_summary(summary, folder)
+
+
+def _continue(folder: Path, given: dict[str, Any], method: str, trust_code: bool, progress: bool) -> dict[str, Any]:
+    """Continues a run; its summary."""
+    from ..run_folder.resume import resume
+
+    if more := [name for name in given if name not in options() or not options()[name].moves]:
+        raise UserError(
+            f"--resume goes on with what the run's folder says, without {flag(more[0])}; a run that was moved takes "
+            "--data, --data-root and FILE.py, another machine --device"
+        )
+    return resume(folder, progress, given, method=method, trust_code=trust_code)

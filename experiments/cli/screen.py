@@ -1,0 +1,106 @@
+"""Tables on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..compare.comparison import Comparison
+
+
+def console() -> Console:
+    """Where tables are printed: names of others are neither markup nor highlighted."""
+    from rich.console import Console
+
+    return Console(markup=False, highlight=False)
+
+
+def text_table(*columns: str) -> Table:
+    """A table whose columns are text."""
+    from rich import box
+    from rich.table import Table
+
+    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+
+
+def number_table(first: str, *others: str) -> Table:
+    """A table whose columns, but for the first, are numbers."""
+    table = text_table(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def print_comparison(found: Comparison, folder: Path) -> None:
+    """Prints a comparison's tables."""
+    from ..compare.display import display_tables, heading
+
+    screen = console()
+    screen.print(heading(found))
+    for one in display_tables(found):
+        screen.print(f"\n{one.before}")
+        table = text_table(one.columns[0])
+        for name in one.columns[1:]:
+            table.add_column(name, no_wrap=name in ("metric", "gain", "95 %", ""))
+        for row in one.rows:
+            table.add_row(*row)
+        screen.print(table)
+        if one.after:
+            screen.print(one.after.strip())
+    screen.print(f"everything is in {folder}", soft_wrap=True)
+
+
+def print_summary(summary: dict[str, Any], folder: Path) -> None:
+    """Prints what a run has found."""
+    screen = console()
+    title = f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['rounds']} rounds"
+    screen.print(title)
+    _print_population(summary, folder, screen)
+    regression = summary["pm_rmse"] is not None
+    names = ("rmse", "nll", "crps", "coverage90") if regression else ("accuracy", "nll", "brier", "ece")
+    table = number_table("test data", *names)
+    for numbers, when in ((summary, "last round"), (summary["best"], "best by validation")):
+        if numbers is None or (numbers is not summary and numbers["round"] == summary["rounds"]):
+            continue  # nothing was held out, or the last round is the best one
+        when = f"round {numbers['round']}, {when}" if "round" in numbers else when
+        for kind, what in (("pm", "personal"), ("pm_draws", "personal, averaged draws"), ("gm", "global")):
+            values = [numbers.get(f"{kind}_{name}") for name in names]
+            if any(v is not None for v in values):
+                table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
+    if table.row_count:
+        screen.print(table)
+    if summary["failed_local_steps"]:
+        screen.print(f"{summary['failed_local_steps']} local steps diverged; those clients kept their previous state")
+    screen.print(f"everything is in {folder}", soft_wrap=True)
+
+
+def _print_population(summary: dict[str, Any], folder: Path, screen: Console) -> None:
+    """What a method reports of the population, and how well its chains have mixed."""
+    from ..run_folder.files import EFFECT_COLUMNS, read_effects
+    from ..run_folder.summary import fit_warnings
+
+    if (folder / "effects.csv").is_file():
+        table = number_table(*EFFECT_COLUMNS)
+        for row in read_effects(folder):
+            table.add_row(*row)
+        screen.print(table)
+    if summary.get("marginal_log_likelihood") is not None:
+        screen.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
+    if summary["ood_auroc"] is not None:
+        of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
+        averaged = (
+            "" if summary["ood_draws_auroc"] is None else f", {summary['ood_draws_auroc']:.3f} averaged over draws"
+        )
+        screen.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {of}{averaged}")
+    for line in fit_warnings(summary):
+        screen.print(line)
+
+
+def _number(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1%}" if name in ("accuracy", "coverage90") else f"{value:.3f}"

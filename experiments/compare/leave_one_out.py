@@ -1,0 +1,50 @@
+"""Leave-one-out log predictive densities of variants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from hierfl import arviz_io
+
+from .variants import Variant
+
+#: leave-one-out needs so many draws to see a tail; these metrics MANY test examples of the median client
+LEAST_DRAWS, NEEDS_MANY = 100, ("ece", "coverage90")
+#: share of large k above which a sum over examples is not shown
+MOST_LARGE_K = 0.2
+
+
+def why_no_loo(run: Path) -> str:
+    """Why nothing can be left out by a run's draws; empty where it can."""
+    path = run / "posterior.nc"
+    if not path.is_file():
+        return "it has no draws (posterior.nc)"
+    density = arviz_io.read(path).log_likelihood
+    kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
+    if kind == "point":
+        return "its guide is a point, of which ArviZ's would be training likelihood"
+    if kind == "examples":
+        return "its latents are of single examples, drawn by an encoder that does not see the response"
+    if kind is None:
+        return "it is from before posterior.nc told what its draws are; run it again"
+    return f"it has {draws} draws, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""
+
+
+def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
+    """``az.compare`` of PSIS-LOO (:func:`hierfl.arviz_io.loo`) under every seed, and how many k are large.
+
+    Columns seed, variant, those of ``az.compare``, good_k and k_large, the share of the examples above it.
+    """
+    parts = []
+    for seed in seeds:
+        found = {v.name: arviz_io.loo(arviz_io.read(v.runs[seed] / "posterior.nc")) for v in variants}
+        frame = arviz_io.import_arviz().compare(found).rename_axis("variant").reset_index()
+        frame.insert(0, "seed", seed)
+        large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
+        frame["good_k"] = frame["variant"].map({name: one["good_k"] for name, one in found.items()})
+        frame["k_large"] = frame["variant"].map(large)
+        parts.append(frame)
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,168 @@
+"""The variants among some runs: runs that differ in their seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from hierfl.data.datasets.registry import defaults
+from hierfl.errors import UserError
+from hierfl.inference.method.settings import applicable, scale_setting
+
+from ..config import Configuration, options
+from ..methods import known_class
+from ..run_folder.config_file import read_config
+from ..run_folder.csv_files import read_frame
+from ..run_folder.identity import setting_of
+from ..run_folder.summary import read_summary
+
+if TYPE_CHECKING:
+    from hierfl.inference import Method
+
+
+@dataclass
+class Variant:
+    """Runs that differ in their seed alone.
+
+    Attributes:
+        name: of the method and of what tells it from the others.
+        setting: "run" and "settings".
+        runs: folders by seed.
+        summaries: their summary.json.
+        clients: a row for each seed and client, as in clients.csv.
+        cls: the method's class; None for somebody's own file, which is not run for a comparison.
+    """
+
+    name: str
+    setting: dict[str, Any]
+    runs: dict[int, Path]
+    summaries: dict[int, dict[str, Any]]
+    clients: pd.DataFrame
+    cls: type[Method] | None = None
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return _method_name(self.setting, self.cls)
+
+    @property
+    def telling(self) -> dict[str, Any]:
+        """The settings, less those that change nothing beside the others."""
+        return _effective_settings(self.setting, self.cls)
+
+    @property
+    def random(self) -> bool:
+        """Whether the guide is no point."""
+        return any(summary.get("pm_draws_nll") is not None for summary in self.summaries.values())
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Predictions there are for each client, {kind: what its columns begin with}: a point is its only draw."""
+        if self.random and "draws_nll" not in self.clients:  # (a run from before they were kept)
+            return {"mean": ""}
+        return {"mean": "", "draws": "draws_" if self.random else ""}
+
+
+def gather_variants(runs: Sequence[Path]) -> list[Variant]:
+    """The variants among some finished runs, in their order.
+
+    Raises:
+        UserError: for folders that are no finished runs, the same run twice, or runs of different data or splits.
+    """
+    groups: list[tuple[dict[str, Any], type[Method] | None, dict[int, Path]]] = []
+    configs: dict[Path, Configuration] = {}
+    for run in runs:
+        config = read_config(run)
+        read_summary(run)  # (not finished? say so first)
+        configs[run], seed = config, config.run.seed
+        setting = setting_of(config)
+        members = next((m for s, _, m in groups if s == setting), None)
+        if members is None:
+            groups.append((setting, known_class(config.run.as_table()), members := {}))
+        if seed in members:
+            raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")
+        members[seed] = run
+    same_data = [name for name, about in options().items() if about.same_data]
+    about = [{k: getattr(c.run, k) for k in same_data} for c in configs.values()]
+    for run, mine in zip(configs, about, strict=True):
+        if other := [k for k in same_data if mine[k] != about[0][k]]:
+            k = other[0]
+            raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {about[0][k]!r}")
+    found = []
+    for name, (setting, cls, members) in zip(_names([g[:2] for g in groups]), groups, strict=True):
+        summaries = {seed: read_summary(run) for seed, run in members.items()}
+        frames = [
+            read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test")).assign(seed=seed)
+            for seed, run in members.items()
+        ]
+        found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True), cls))
+    digests: dict[int, str] = {}
+    for variant in found:
+        for seed, summary in variant.summaries.items():
+            digest = summary.get("federation")  # (runs from before it was kept have none)
+            if digest and digests.setdefault(seed, digest) != digest:
+                raise UserError(f"{variant.runs[seed]} holds other data, or splits them otherwise, than the others")
+    return found
+
+
+def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) -> list[str]:
+    """Of variants: the method, its prior, and whatever else tells two of one method apart."""
+    names = []
+    for mine, cls in settings:
+        method, told = _method_name(mine, cls), _effective_settings(mine, cls)
+        others = [s for s, _ in settings if s is not mine and s["run"]["method"] == mine["run"]["method"]]
+        prior = f" ({told['prior']} prior)" if "prior" in told else ""
+        same = [s for s in others if s["settings"].get("prior") == told.get("prior")]
+        apart = {k: told[k] for k in told if any(s["settings"].get(k) != told[k] for s in same)}
+        apart |= {k: v for k, v in mine["run"].items() if any(s["run"].get(k) != v for s in same)}
+        names.append(", ".join([method + prior, *(f"{k}={v}" for k, v in apart.items())]))
+    return names
+
+
+def _method_name(setting: Mapping[str, Any], cls: type[Method] | None) -> str:
+    """A method's name, or that of its file."""
+    return (cls.name if cls is not None else "") or Path(setting["run"]["method"]).stem
+
+
+def _effective_settings(setting: Mapping[str, Any], cls: type[Method] | None) -> dict[str, Any]:
+    return dict(setting["settings"]) if cls is None else applicable(cls, setting["settings"])
+
+
+def differing(variants: Sequence[Variant]) -> dict[str, list[Any]]:
+    """What differs between variants beside method and settings: {name: values}."""
+    keys = dict.fromkeys(k for v in variants for k in v.setting["run"])
+    told = {k: [v.setting["run"].get(k) for v in variants] for k in keys if k != "method"}
+    return {k: values for k, values in told.items() if any(value != values[0] for value in values)}
+
+
+def chosen_settings(variants: Sequence[Variant]) -> str:
+    """Settings that differ between variants of one method, and the scales of their priors, in words."""
+    told = []
+    for v, label in zip(variants, short_names(variants).values(), strict=True):
+        same = [o for o in variants if o.setting["run"]["method"] == v.setting["run"]["method"]]
+        own, others = v.telling, [o.telling for o in same if o is not v]
+        apart = {k for k in own if k != "prior" and any(o.get(k, own[k]) != own[k] for o in others)}
+        if v.cls is not None and any(o.get("prior") != own.get("prior") for o in others):
+            apart |= own.keys() & {scale_setting(v.cls, own["prior"])}
+        if apart:
+            told.append(f"{label} {', '.join(f'{k}={own[k]}' for k in own if k in apart)}")
+    return "; ".join(told)
+
+
+def short_names(variants: Sequence[Variant]) -> dict[str, str]:
+    """Their names, without the method where all have the same."""
+    methods = {v.method for v in variants}
+    start = f"{next(iter(methods))} (" if len(methods) == 1 else None
+    return {v.name: v.name.removeprefix(start).replace(")", "", 1) if start else v.name for v in variants}
+
+
+def same_clients(variant: Variant) -> bool:
+    """Whether a client's name means the same data under every seed."""
+    run = variant.setting["run"]
+    if defaults(run["data"]).made:
+        return False
+    return run.get("network") == "design" or run["split"].partition(":")[0] in ("natural", "domains")

@@ -1,0 +1,244 @@
+"""The configuration of a run: one declaration for each of its options.
+
+From the declarations come the options of `hierfl run`, `ablate`, `tune` and `search`
+(:mod:`hierfl.experiments.cli.options`), what is usual where nothing is said (:mod:`hierfl.experiments.configure`), the
+checks of config.toml (:mod:`hierfl.experiments.run_folder.config_file`), what must be the same in runs that are called
+runs of one setting, and what may be said of a run that goes on. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
+from typing import Any, Literal
+
+from hierfl.errors import unknown
+
+ALL = ("run", "ablate", "tune", "search")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What there is to know of an entry of the configuration, beside its type and its default.
+
+    Attributes:
+        help: what it does, for the command line; empty for what is recorded and cannot be said.
+        commands: which commands have it.
+        flags: on the command line, where they are not ``--name``.
+        metavar: of its value in the help.
+        path: whether the command line takes a path.
+        data: of which data it can be said.
+        choices: its values; empty for any.
+        fit: whether it is one of :class:`hierfl.inference.options.Options`.
+        identity: whether runs that differ in it are runs of different settings.
+        same_data: whether runs that differ in it have other data, or other splits of them.
+        moves: whether it may be said of a run that goes on.
+        newer: whether it may lack in config.toml: runs from before it was there did what the default says.
+    """
+
+    help: str = ""
+    commands: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    path: bool = False
+    data: Literal["any", "arrays", "tables"] = "any"
+    choices: tuple[str, ...] = ()
+    fit: bool = False
+    identity: bool = True
+    same_data: bool = False
+    moves: bool = False
+    newer: bool = False
+
+
+def option(help: str, default: Any = MISSING, *, commands: tuple[str, ...] = ("run",), **about: Any) -> Any:
+    """An option of the command line; one without a default is usual for the data (see configure)."""
+    return field(default=default, metadata={"option": Option(help, commands, **about)})
+
+
+def recorded(default: Any = MISSING, **about: Any) -> Any:
+    """An entry that is not said but found out."""
+    return field(default=default, metadata={"option": Option(**about)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """The table "run" of config.toml: everything needed to repeat a run, but for the method's settings.
+
+    What does not apply is None, and does not stand in config.toml.
+    """
+
+    method: str = recorded()
+    method_digest: str = recorded(identity=False)
+    data: str = option(
+        "Data set (see hierfl datasets), FILE.npz, or FILE.csv for methods that read tables. [default: digits]",
+        commands=ALL, same_data=True, moves=True,
+    )  # fmt: skip
+    data_root: str = option(
+        "Folder in which data sets are looked for, and into which they are downloaded. [default: ./data]", "data",
+        commands=ALL, path=True, metavar="DIR", identity=False, moves=True,
+    )  # fmt: skip
+    clients: int = option(
+        "Number of clients that the data are split among. [default: the data set's]",
+        commands=ALL, flags=("--clients", "-J"), data="arrays", same_data=True,
+    )  # fmt: skip
+    split: str = option(
+        "How examples are distributed over clients, such as label-skew:5 (five classes each) or dirichlet:0.3,redraw; "
+        "see hierfl datasets. [default: the data set's]",
+        commands=ALL, data="arrays", same_data=True,
+    )  # fmt: skip
+    validation_fraction: float = option(
+        "Fraction of each client's training data held out as validation data, by which settings and the best round "
+        "are chosen. [default: 0.1; for tables 0]", 0.1,
+        commands=ALL, same_data=True,
+    )  # fmt: skip
+    network: str = option(
+        "Architecture before the last layer, such as mlp:100; see hierfl datasets. [default: the data set's]",
+        commands=ALL, data="arrays",
+    )  # fmt: skip
+    response_sd: float = option(
+        "Standard deviation of a regression's response around its prediction. [default: 1]",
+        commands=("run", "ablate"), data="arrays", same_data=True,
+    )  # fmt: skip
+    rounds: int = option(
+        "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
+    )
+    participation: float = option(
+        "Probability with which each client reports in a round. [default: the data set's, mostly 1]",
+        commands=ALL, fit=True,
+    )  # fmt: skip
+    evaluate_every: int = option(
+        "Evaluate after rounds 1, 1+K, 1+2K, ... and the last. [default: the data set's]",
+        commands=("run", "ablate"), metavar="K", fit=True,
+    )  # fmt: skip
+    quorum: int = option("A round with fewer valid messages than this changes nothing. [default: 1]", fit=True)
+    max_message_ratio: float = option(
+        "A client's message is rejected if its largest number is more than this many times that of the broadcast "
+        "value (or of 1, if that is less); 0 for no bound. [default: 1e6]", 1e6,
+        fit=True, newer=True,
+    )  # fmt: skip
+    absent_clients: str = option(
+        "What clients do in a round in which they do not report: train (their own part stays fresh), catch-up (train "
+        "only in rounds that are evaluated), freeze (stay as they last reported). [default: train]", "train",
+        choices=("train", "catch-up", "freeze"), metavar="train|catch-up|freeze", fit=True, newer=True,
+    )  # fmt: skip
+    ood: str = option(
+        "Data set of inputs that the models were not made for: measures how well predictive entropy tells them from "
+        "the clients' own test inputs (AUROC).", "",
+        metavar="NAME", data="arrays", newer=True,
+    )  # fmt: skip
+    draws: int = option(
+        "Number of posterior draws that predictions are averaged over. [default: 20]", 20,
+        commands=("run", "ablate"), fit=True,
+    )  # fmt: skip
+    observed_data: bool = option(
+        "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep them]",
+        True,
+        flags=("--observed-data/--no-observed-data",), identity=False, newer=True,
+    )  # fmt: skip
+    seed: int = option(
+        "Seed of everything random: split, initial values, participation, minibatches, noise. [default: 0]", 0,
+        fit=True, identity=False,
+    )  # fmt: skip
+    device: str = option(
+        "Device that computes: cpu, cuda, cuda:1, ... [default: cpu]", "cpu",
+        commands=ALL, fit=True, identity=False, moves=True,
+    )  # fmt: skip
+    chunk: int = option(
+        "Number of clients computed at once, which trades memory for speed and changes no number; 0 for what suits "
+        "the device. [default: 0; for tables 1000]",
+        fit=True, identity=False,
+    )  # fmt: skip
+    formula: str | None = option(
+        "Model of a table: 'y ~ 1 + x + (1 + x | site)'. [default: a named table's own]", None,
+        commands=ALL, data="tables", same_data=True,
+    )  # fmt: skip
+    group: str | None = option(
+        "Column of a table that says to which client a row belongs. [default: the formula's grouping factor]", None,
+        metavar="COLUMN", data="tables", same_data=True,
+    )  # fmt: skip
+    family: str | None = option(
+        "Distribution of a table's response: gaussian, binomial or poisson. [default: gaussian]", None,
+        commands=("run", "ablate"), data="tables", same_data=True,
+    )  # fmt: skip
+    known_se: str | None = option(
+        "Column of a table with each response's known standard error, as in a meta-analysis. [default: none]", None,
+        metavar="COLUMN", data="tables", same_data=True,
+    )  # fmt: skip
+    test_fraction: float | None = option(
+        "Fraction of each client's rows of a table held out as test data. [default: 0; of ablate 0.2]", None,
+        commands=("run", "ablate"), data="tables", same_data=True,
+    )  # fmt: skip
+    settings_chosen: str | None = recorded(None, identity=False)
+    redraws: int | None = recorded(None, identity=False)
+    federation: str | None = recorded(None, identity=False)
+    data_origin: str | None = recorded(None)
+
+    def __post_init__(self) -> None:
+        for name, about in options().items():
+            value = getattr(self, name)
+            if about.choices and value not in about.choices:
+                raise unknown(f"value of {flag(name)}", value, about.choices)
+
+    def as_table(self) -> dict[str, Any]:
+        """As it stands in config.toml."""
+        return {k: v for k in options() if (v := getattr(self, k)) is not None}
+
+    def identity(self) -> dict[str, Any]:
+        """What is the same in all runs of one setting."""
+        return {k: v for k, v in self.as_table().items() if options()[k].identity}
+
+    def fit_options(self) -> dict[str, Any]:
+        """What is said to the fit."""
+        return {k: v for k, v in self.as_table().items() if options()[k].fit}
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What config.toml holds: how it is run, and the method's settings."""
+
+    run: RunConfig
+    settings: Mapping[str, Any]
+
+    def with_run(self, **changes: Any) -> Configuration:
+        """The same with some entries of "run" changed."""
+        return replace(self, run=replace(self.run, **changes))
+
+    def as_tables(self) -> dict[str, dict[str, Any]]:
+        """Both tables of config.toml."""
+        return {"run": self.run.as_table(), "settings": dict(self.settings)}
+
+
+@cache
+def options() -> dict[str, Option]:
+    """All entries of :class:`RunConfig`, as they are declared."""
+    return {f.name: f.metadata["option"] for f in fields(RunConfig)}
+
+
+@cache
+def kinds() -> dict[str, type]:
+    """The type of every entry, None left out."""
+    hints = typing.get_type_hints(RunConfig)
+    return {
+        name: next(t for t in typing.get_args(kind) if t is not type(None))
+        if isinstance(kind, types.UnionType)
+        else kind
+        for name, kind in hints.items()
+    }
+
+
+def has_default(name: str, value: Any) -> bool:
+    """Whether an entry has this default."""
+    return any(f.name == name and f.default is value for f in fields(RunConfig))
+
+
+def names_of(command: str) -> tuple[str, ...]:
+    """The options that a command has."""
+    return tuple(name for name, about in options().items() if command in about.commands)
+
+
+def flag(name: str) -> str:
+    """An option as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,132 @@
+"""A complete configuration from what was said and, where nothing was, what is usual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hierfl.data import tables
+from hierfl.data.datasets import registry
+from hierfl.data.npz import ARRAYS
+from hierfl.data.readers.safe_files import located, regular_file
+from hierfl.errors import UserError, unknown
+from hierfl.inference.method.settings import applicable, make_settings
+
+from . import methods
+from .build import options_of
+from .config import Configuration, RunConfig, flag, options
+
+if TYPE_CHECKING:
+    from hierfl.inference import Method
+
+
+def configure(method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Configuration:
+    """A complete configuration from what was said and, where nothing was, the data set's and method's own choices.
+
+    Args:
+        method: name or path.
+        data: data set, ``.npz`` or table; None for the method's usual one.
+        given: options of :class:`hierfl.experiments.config.RunConfig` as said; None where nothing was.
+        settings: the method's settings as said.
+
+    Raises:
+        UserError: for anything that cannot be used.
+    """
+    empty = [name for name, value in {"data": data, **given}.items() if value == ""]
+    if empty:
+        raise UserError(f"{flag(empty[0])} is empty; leave it out for what is usual")
+    loaded = methods.load(method)
+    data = data or usual_data(loaded.cls)
+    said = {k: v for k, v in given.items() if v is not None}
+    if strange := said.keys() - options():
+        raise unknown("run option", min(strange), options())
+    _check_kind(loaded, data, said)
+    usual = _usual_of_table(data, said) if tables.is_table(data) else _usual_of_arrays(data)
+    run = {"data_root": "data", **usual, **said, "data": data}
+    run |= {name: absolute_path(name, run[name]) for name in ("data", "data_root", "ood") if name in run}
+    run |= {"method": loaded.reference, "method_digest": loaded.digest}
+    if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
+        raise UserError(f"{loaded.name} has no prior to choose")
+    shipped, chosen = methods.shipped_settings(loaded.name, data)
+    # (what was chosen for one prior may say nothing under another)
+    values = make_settings(loaded.cls, {**applicable(loaded.cls, shipped, settings), **settings})
+    if chosen:
+        ours = make_settings(loaded.cls, applicable(loaded.cls, shipped, {}))
+        other = [f"{k}={getattr(values, k)}" for k in settings if getattr(values, k) != getattr(ours, k)]
+        run["settings_chosen"] = chosen + (f"; other than that, as said: {', '.join(other)}" if other else "")
+    if said.get("clients", 1) < 1:
+        raise UserError(f"a federation needs at least one client, not {said['clients']}")
+    config = Configuration(RunConfig(**run), {k: getattr(values, k) for k in values.__dataclass_fields__})
+    options_of(config)  # out of range? say so before anything is loaded
+    return config
+
+
+def parse_settings(pairs: Sequence[str], prior: str | None = None) -> dict[str, str]:
+    """Settings as KEY=VALUE, and what --prior says.
+
+    Raises:
+        UserError: for another form, or one that is set twice.
+    """
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"settings are said as KEY=VALUE, not {pair!r}")
+        if key in settings or (key == "prior" and prior is not None):
+            raise UserError(f"{key} is set twice")
+        settings[key] = value
+    return settings if prior is None else {**settings, "prior": prior}
+
+
+def absolute_path(option: str, value: Any) -> Any:
+    """Paths of data as they are kept in a configuration: a data set's name stays."""
+    if option == "data_root":
+        return str(located(value))
+    if option in ("data", "ood") and str(value).endswith((".npz", ".csv")):
+        is_table = str(value).endswith(".csv")
+        return str(regular_file(value, "a .csv with a header" if is_table else f"an .npz with {', '.join(ARRAYS)}"))
+    return value
+
+
+def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
+    """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
+    table = tables.is_table(data)
+    if table != loaded.cls.tabular:
+        wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if loaded.cls.tabular else "a data set or FILE.npz"
+        raise UserError(f"{loaded.name} needs {wanted}; not {data}")
+    for name in said:
+        if options()[name].data == ("arrays" if table else "tables"):
+            kind = "a table's, and this is a data set" if not table else "a data set's, and this is a table"
+            raise UserError(f"{flag(name)} is {kind}")
+
+
+def usual_data(cls: type[Method]) -> str:
+    """The data set of a method where none is said."""
+    return "radon-like" if cls.tabular else "digits"
+
+
+def _usual_of_arrays(data: str) -> dict[str, Any]:
+    """What is usual for a data set."""
+    default = registry.defaults(data)
+    return {
+        "clients": default.clients, "split": default.split or "natural", "network": default.network,
+        "response_sd": default.noise, "rounds": default.rounds, "participation": default.participation,
+        "evaluate_every": default.evaluate_every, "quorum": default.quorum, "chunk": default.chunk,
+    }  # fmt: skip
+
+
+def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is usual for a table: its own model, where it has one; rows are short, so that many go at once."""
+    named = tables.TABLES.get(data)
+    formula = said.get("formula", named.formula if named else None)
+    if formula is None:
+        raise UserError(f"say what to fit to {data}: --formula 'y ~ 1 + x + (1 + x | site)'")
+    return {
+        **_usual_of_arrays(data),
+        "clients": 0, "split": "natural", "network": "design", "validation_fraction": 0.0, "test_fraction": 0.0,
+        "rounds": named.rounds if named else 80, "chunk": 1000, "evaluate_every": 10,
+        "formula": formula,
+        "group": named.client if named and "formula" not in said else "",
+        "family": named.family if named else "gaussian",
+        "known_se": named.error if named else "",
+    }  # fmt: skip

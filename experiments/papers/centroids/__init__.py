@@ -1,0 +1,1 @@
+"""pFedVMP and its ablations (its Tables 1 and 2)."""

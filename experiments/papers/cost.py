@@ -1,0 +1,62 @@
+"""Accuracy against what it cost, for several run folders.
+
+    hierfl cost RUN RUN ... --out results/cost
+
+One csv with every evaluation (seconds in rounds, evaluations left out), and one picture; runs of one method that differ
+in their split get a panel each.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hierfl.errors import UserError
+from hierfl.plots.comparison import cost_curves
+
+from ..run_folder.config_file import read_config
+from ..run_folder.csv_files import write_frame
+from ..run_folder.files import write_text
+from ..run_folder.summary import read_summary
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Every evaluation on test data of a finished run.
+
+    Raises:
+        UserError: if the folder holds none.
+    """
+    config, summary = read_config(folder).run, read_summary(folder)
+    if not (folder / "metrics.csv").is_file():
+        raise UserError(f"{folder} is not the folder of a finished run: it has no metrics.csv")
+    with open(folder / "metrics.csv") as file:
+        seen = [row for row in csv.DictReader(file) if row["split"] == "test"]
+    about = {"method": summary["method"], "data": summary["data"], "split": config.split, "seed": config.seed}
+    names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy", "bytes")
+    return [
+        {**about, "round": int(row["round"]), "seconds": float(row["seconds"]), **{k: row.get(k) for k in names}}
+        for row in seen
+    ]
+
+
+def write_cost(runs: Sequence[Path], out: Path) -> str:
+    """Writes cost.csv, cost.png and configs.json of several runs; their last evaluations as text.
+
+    Raises:
+        UserError: for a folder that is no finished run.
+    """
+    frame = pd.DataFrame([row for folder in runs for row in rows(folder)])
+    out.mkdir(parents=True, exist_ok=True)
+    write_frame(out / "cost.csv", frame)
+    configs = {folder.name: read_config(folder).as_tables() for folder in runs}
+    for config in configs.values():
+        del config["run"]["data_root"]  # where data lie is nobody else's business
+    write_text(out / "configs.json", json.dumps(configs, indent=1) + "\n")
+    frame = frame.astype({"pm_accuracy": float})
+    cost_curves(frame, out / "cost.png")
+    return str(frame.groupby(["split", "method", "seed"]).last().to_string())

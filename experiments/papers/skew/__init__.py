@@ -1,0 +1,1 @@
+"""Methods on digits of several domains (pFedV's Table 2)."""

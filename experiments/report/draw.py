@@ -1,0 +1,64 @@
+"""Pictures that a report draws of a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.inference.run.progress import working
+
+from ..config import Configuration
+from ..run_folder.resume import relocate, restore
+
+
+def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
+    """Forest, chains, posterior-predictive checks of a run's posterior.nc; the pictures, none where it has no draws.
+
+    Raises:
+        UserError: where R-hat was asked for, and there are not several chains.
+    """
+    from hierfl.arviz_io import read
+    from hierfl.plots.posterior import panels
+    from hierfl.plots.posterior_numbers import mixing
+    from hierfl.plots.saving import save_all
+
+    path = folder / "posterior.nc"
+    if not path.is_file():
+        if rhat:
+            raise UserError(f"{folder} has no draws (posterior.nc)")
+        return []
+    with working("drawing the posterior", progress):
+        data = read(path)
+        if rhat:
+            mixing(data)
+        return save_all(folder / "figures", panels(data), folder.name, "posterior")
+
+
+def draw_features(
+    folder: Path, config: Configuration, place: Mapping[str, Any], progress: bool, trust_code: bool
+) -> list[Path]:
+    """Features of test data in the plane, by class and by client; the pictures.
+
+    Raises:
+        UserError: for a method's file that has changed, data that are not there, or too few of them.
+    """
+    from hierfl.inference.evaluation.features import features
+    from hierfl.plots.features import embedding, feature_map
+    from hierfl.plots.saving import save_all
+
+    config = relocate(config, place)
+    ready, name = restore(folder, config, progress, trust_code)
+    with working("reading the checkpoint", progress):
+        run = ready.run(folder / "checkpoint", resume=True, progress=False)
+    with working("laying features out in the plane", progress):
+        z, labels, clients = features(run.fitted)
+        if len(z) < 3:
+            raise UserError(f"{folder} has {len(z)} test examples, too few to draw")
+        places = embedding(z)
+        drawn = {"features-clients": lambda ax: feature_map(places, clients, "client", ax)}
+        if run.fitted.federation.task == "classification":
+            drawn = {"features-classes": lambda ax: feature_map(places, labels, "class", ax), **drawn}
+        about = run.fitted.federation.about
+        return save_all(folder / "figures", drawn, f"{name} on {about['data']}, {about['split']}", "features")

@@ -1,0 +1,133 @@
+"""The page of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
+from ..run_folder.config_file import read_config
+from ..run_folder.csv_files import read_frame
+from ..run_folder.files import EFFECT_COLUMNS, read_effects, write_text
+from ..run_folder.summary import fit_warnings, read_summary
+from .figures import PARTS, pictures_named, pictures_of
+from .page import Section, format_value, key_value_rows, render
+
+
+def write_run_page(folder: Path) -> Path:
+    """Writes ``report.html`` of a finished run: results, pictures, who reported, cost, configuration, versions."""
+    config, summary = read_config(folder), read_summary(folder)
+    title = f"{summary['method']} on {summary['data']}"
+    about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
+    kinds = {"pm": "personal, at the posterior mean", "pm_draws": "personal, averaged over draws", "gm": "global"}
+    names = [
+        n
+        for n in ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
+        if summary.get(f"pm_{n}") is not None
+    ]
+    rows = []
+    for when, numbers in (("last round", summary), ("best by validation", summary.get("best") or {})):
+        for kind, what in kinds.items():
+            values = [numbers.get(f"{kind}_{name}") for name in names]
+            if any(v is not None for v in values):
+                shown = ["" if v is None else format_value(name, v) for name, v in zip(names, values, strict=True)]
+                rows.append([what, when, *shown])
+    pictures, sections = pictures_of(folder), list[Section]()
+    if beware := [f"{line[0].upper()}{line[1:]}." for line in fit_warnings(summary)]:
+        sections.append(Section("Of the fit", beware))
+    if rows:
+        sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
+    if (folder / "effects.csv").is_file():
+        sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
+    for heading, starts in PARTS.items():
+        mine = pictures_named(pictures, starts)
+        if mine:
+            sections.append(Section(heading, pictures=mine))
+    rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in ("best", "versions")}
+    sections += [
+        _leave_one_out(folder),
+        Section("Who reported when", _participation_text(folder), pictures=pictures_named(pictures, ["participation"])),
+        _cost(folder, summary, pictures_named(pictures, ["cost"])),
+        Section("All else that came out", tables=[(["what", "value"], key_value_rows(rest))]),
+        Section(
+            "Configuration",
+            tables=[
+                (["option", "value"], key_value_rows(config.run.as_table())),
+                (["setting", "value"], key_value_rows(config.settings)),
+            ],
+        ),
+        Section("Versions", tables=[(["package", "version"], key_value_rows(summary["versions"]))]),
+    ]
+    write_text(folder / "report.html", render(title, about, sections))
+    return folder / "report.html"
+
+
+def _leave_one_out(folder: Path) -> Section:
+    """Leave-one-out of the run's training data, or why there is none."""
+    from hierfl.arviz_io import loo, read
+
+    if reason := why_no_loo(folder):
+        return Section("Leave-one-out", [f"None: {reason}."])
+    found = loo(read(folder / "posterior.nc"))
+    large = float((found["pareto_k"] > found["good_k"]).mean())
+    text = (
+        f"Pareto's k is above {found['good_k']:.2f} for {large:.0%} of the training examples, which importance "
+        "sampling cannot leave out"
+    )
+    if large > MOST_LARGE_K:
+        return Section("Leave-one-out", [f"{text}: no sum is shown."])
+    rows = [["elpd", f"{found['elpd_loo']:.1f}"], ["its standard error", f"{found['se']:.1f}"],
+            ["p_loo", f"{found['p_loo']:.1f}"]]  # fmt: skip
+    if found["p_loo"] < 0.05:
+        return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
+    table = read_config(folder).run.network == "design"
+    optimistic = (
+        "Fixed effects and variances are held where the fit, which saw every row, has left them: this is optimistic."
+        if table
+        else "Globals are held. The base network and the population saw every example, which makes this optimistic: "
+        "rank methods with a network by held-out NLL."
+    )
+    return Section("Leave-one-out", [f"{text}."], [(["log predictive density", "nats"], rows)], after=[optimistic])
+
+
+def _reports(folder: Path) -> np.ndarray | None:
+    """What every client did, (rounds, J); None for a run from before it was kept."""
+    path = folder / "participation.csv"
+    return read_frame(path, needs=["round"]).drop(columns="round").to_numpy() if path.is_file() else None
+
+
+def _participation_text(folder: Path) -> list[str]:
+    """Who reported, in words."""
+    values = _reports(folder)
+    if values is None:
+        return ["This run is from before it was kept."]
+    if not values.size:
+        return ["There were no rounds."]
+    if (values == 1).all():
+        return [f"All {values.shape[1]} clients in every round."]
+    words, each = {2: "messages were dropped", 3: "times a client that was away diverged"}, (values == 1).sum(0)
+    told = [
+        f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
+        f"{(values == 1).sum(1).max()}; a client {each.min()} to {each.max()} times in {len(values)} rounds."
+    ]
+    return told + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
+
+
+def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]]) -> Section:
+    metrics = read_frame(folder / "metrics.csv", ("split",))
+    rows = [["device", str(summary["device"])]]
+    if len(metrics) and summary["rounds"]:
+        sent, seconds = float(metrics["bytes"].iloc[-1]), float(metrics["seconds"].iloc[-1])
+        rows += [
+            ["seconds in rounds", f"{seconds:.1f}"],
+            ["seconds a round", f"{seconds / summary['rounds']:.3f}"],
+            ["MB sent by all clients", f"{sent / 1e6:.2f}"],
+        ]
+        reports = _reports(folder)
+        messages = 0 if reports is None or len(reports) < summary["rounds"] else int(np.isin(reports, (1, 2)).sum())
+        if messages:
+            rows.append(["kB a message", f"{sent / 1e3 / messages:.2f}"])
+    return Section("Cost", tables=[(["", ""], rows)], pictures=pictures)

@@ -1,0 +1,59 @@
+"""`hierfl report`: one page of a finished run or a comparison."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.schema import read_json
+
+from ..compare.comparison import compare_runs
+from ..run_folder.config_file import read_config
+from ..run_folder.summary import read_summary
+from .comparison import write_comparison
+from .draw import draw_features, draw_posterior
+from .run_page import write_run_page
+
+
+def write_report(
+    folder: Path, place: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
+    trust_code: bool = False,
+) -> list[Path]:  # fmt: skip
+    """One page of a finished run or a comparison, ``report.html``; of a run with a network its features, too.
+
+    Args:
+        folder: the run's or comparison's.
+        place: where the data are, if elsewhere: data, data_root.
+        progress: whether to show what takes its time.
+        features: whether to draw them, which needs the data.
+        rhat: insists on several chains.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
+
+    Returns:
+        The page, and what was drawn for it, in ``figures``.
+
+    Raises:
+        UserError: for a folder that is neither; where features are to be drawn, for a method's file that has changed,
+            data that are not there, or too few of them; for one chain where R-hat was asked for.
+    """
+
+    if (folder / "comparison.json").is_file():
+        if rhat:
+            raise UserError(f"{folder} is a comparison: R-hat is a run's")
+        if place or trust_code:
+            raise UserError(f"{folder} is a comparison: where data are, and whom to trust, are a run's")
+        record = read_json(folder / "comparison.json", {"runs": {"*": {"*": str}}})
+        runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
+        found = compare_runs([Path(os.path.normpath(run)) for run in runs])
+        return [folder / "report.html", *write_comparison(found, folder)]
+    config = read_config(folder)
+    read_summary(folder)  # (not finished? say so first)
+    wanted = features and config.run.network != "design"
+    if (place or trust_code) and not wanted:
+        raise UserError("data and method are needed for features, which are not drawn here")
+    drawn = draw_posterior(folder, progress, rhat)
+    drawn += draw_features(folder, config, place, progress, trust_code) if wanted else []
+    return [write_run_page(folder), *drawn]

@@ -1,0 +1,1 @@
+"""Run folders: what a run leaves on disk, how it is begun, and how it goes on."""

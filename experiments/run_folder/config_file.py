@@ -1,0 +1,56 @@
+"""config.toml: everything needed to repeat a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tomli_w
+
+from hierfl.errors import UserError
+from hierfl.files import is_leftover
+from hierfl.schema import AnyOf, Kind, Number, Schema, check, read_toml
+
+from ..config import Configuration, RunConfig, has_default, kinds, options
+from .files import write_text
+
+CONFIG: Schema = {"run": dict, "settings": {"*": AnyOf(Number(), str, bool)}}
+
+
+def run_schema(table: bool) -> Schema:
+    """What the table "run" must hold; ranges are those of the options.
+
+    Args:
+        table: whether the run is on a table.
+    """
+    schema: dict[str, Kind] = {}
+    for name, about in options().items():
+        kind = kinds()[name]
+        may_lack = about.newer or (has_default(name, None) and not (table and about.data == "tables"))
+        schema[f"{name}?" if may_lack else name] = Number(kind, 0) if kind in (int, float) else kind
+    return schema
+
+
+def write_config(folder: Path, config: Configuration) -> None:
+    """Everything needed to repeat the run."""
+    write_text(folder / "config.toml", tomli_w.dumps(config.as_tables()))
+
+
+def read_config(folder: Path) -> Configuration:
+    """The configuration of a run.
+
+    Raises:
+        UserError: if the folder is not a run's, its configuration is damaged, or another version has written it.
+    """
+    path = folder / "config.toml"
+    if not path.is_file():
+        left = folder.is_dir() and any(folder.iterdir()) and all(map(is_leftover, folder.iterdir()))
+        hint = f"; a start that failed has left it: begin again with --out {folder} --overwrite" if left else ""
+        raise UserError(f"{folder} is not the folder of a run: it has no config.toml{hint}")
+    held = read_toml(path, CONFIG)
+    if unknown := [name for name in held["run"] if name not in options()]:
+        words = ", ".join(f"run.{name}" for name in unknown)
+        raise UserError(
+            f"{folder} was written by an earlier version of hierfl (its config.toml has {words}); run it again"
+        )
+    check(held["run"], run_schema(held["run"].get("network") == "design"), path, "run")
+    return Configuration(RunConfig(**held["run"]), held["settings"])

@@ -1,0 +1,78 @@
+"""Everything a finished run leaves."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import NotFinite
+
+from .csv_files import write_frame
+from .diagnostics import chain_mixing, ood_detection
+from .files import write_metrics, write_text
+from .summary import make_summary
+
+if TYPE_CHECKING:
+    from hierfl.inference import Run
+
+
+log = logging.getLogger("hierfl")
+
+
+def write_results(
+    folder: Path, run: Run, name: str, ood: str = "", strange: np.ndarray | None = None, observed: bool = True
+) -> dict[str, Any]:
+    """Everything a finished run leaves; returns the summary.
+
+    A model that has diverged has no posterior to draw: it leaves everything else, and a warning.
+
+    Args:
+        folder: the run's.
+        run: what was fitted.
+        name: of the method.
+        ood, strange: name and raw inputs of a data set that the models have not been made for.
+        observed: whether posterior.nc holds the training data's responses.
+    """
+    from hierfl.arviz_io import write
+    from hierfl.plots.run import panels
+    from hierfl.plots.saving import save_all
+
+    clients, federation = run.clients, run.fitted.federation
+    try:
+        posterior = run.posterior(observed=observed)
+    except NotFinite as error:
+        log.warning("no posterior.nc: %s", error)
+        posterior = None
+    chains: dict[str, Any] = {"rhat": None, "ess_bulk": None} if posterior is None else chain_mixing(posterior, clients)
+    chains |= {"ood": ood or None, "ood_auroc": None, "ood_draws_auroc": None}
+    pairs: list[Any] = []
+    if strange is not None:
+        noticed, pairs = ood_detection(run, strange, clients)
+        chains |= noticed
+    write_metrics(folder, run.evaluations)
+    write_frame(folder / "clients.csv", clients)
+    if len(history := run.history):
+        write_frame(folder / "history.csv", history)
+    write_frame(folder / "participation.csv", run.participation, "round")
+    if posterior is not None:
+        write(posterior, folder / "posterior.nc")
+    effects, numbers = run.fitted.method.population_summary(run.fitted)
+    if effects is not None:
+        write_frame(folder / "effects.csv", effects)
+    estimates = run.fitted.method.shrinkage_table(run.fitted)
+    if estimates is not None:
+        write_frame(folder / "estimates.csv", estimates)
+    # (there may be validation rows, and no test rows)
+    drawn = federation.task == "classification" and "bins" in run.client_metrics[0]
+    bins = run.reliability() if drawn else None
+    averaged = run.reliability(averaged=True) if drawn and run.random else None
+    title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
+    frames = {"history": run.history, "participation": run.participation, "estimates": estimates}
+    save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
+    result = make_summary(run, name, numbers, chains)
+    write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
+    return result

@@ -1,0 +1,75 @@
+"""A run folder goes on where it was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.files import user_path
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.run.progress import working
+
+from .. import methods
+from ..build import build
+from ..config import Configuration
+from ..configure import absolute_path
+from .config_file import read_config, write_config
+from .layout import lock_run_folder
+from .start import fit_and_write
+
+
+def resume(
+    folder: Path, progress: bool, place: Mapping[str, Any] | None = None, *, method: str = "", trust_code: bool = False
+) -> dict[str, Any]:
+    """Goes on where a run stopped; returns the summary.
+
+    Args:
+        folder: the run's.
+        progress: whether to show it.
+        place: where it goes on, if elsewhere: the options that are declared to move.
+        method: where the method's file is, if elsewhere.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
+
+    Raises:
+        UserError: if the folder is not a run's, its checkpoint cannot be used, the method's file has changed, or the
+            data are others.
+        Busy: if another process is running there.
+    """
+    read_config(folder)  # (not the folder of a run? say so before there is a lock in it)
+    with lock_run_folder(folder):
+        config = read_config(folder)
+        config = relocate(config, place, method)
+        ready, name = restore(folder, config, progress, trust_code or bool(method))
+        if place or method:
+            write_config(folder, config)
+        # killed before its first checkpoint was written, a run has done nothing yet: it begins again
+        begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
+        return fit_and_write(ready, folder, name, progress, config.run, resume=begun)
+
+
+def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str = "") -> Configuration:
+    """A configuration with where the run's data and method are now."""
+    config = config.with_run(**{k: absolute_path(k, v) for k, v in (place or {}).items()})
+    if not method:
+        return config
+    found = str(user_path(method).resolve()) if method.endswith(".py") else method
+    if config.run.method in methods.METHODS and found != config.run.method:
+        raise UserError(f"the run is one of {config.run.method}, not of {method}")
+    return config.with_run(method=found)
+
+
+def restore(folder: Path, config: Configuration, progress: bool, trust_code: bool) -> tuple[Fit, str]:
+    """The fit of a run's folder: of the same method, on the same data.
+
+    Raises:
+        UserError: for a method's file that has changed or is not known to be this user's, and for other data.
+    """
+    loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
+    with working("loading data", progress):
+        ready, name = build(config, loaded)
+    digest = ready.federation.digest()
+    if config.run.federation not in (None, digest):  # (older runs do not say; their checkpoints do)
+        raise UserError(f"{config.run.data} holds other data than {folder} was run on, or splits them otherwise")
+    return ready, name

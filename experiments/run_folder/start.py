@@ -1,0 +1,66 @@
+"""A configuration becomes a finished run folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from hierfl.data import tables
+from hierfl.errors import UserError
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.run.progress import working
+
+from .. import methods
+from ..build import build, ood_inputs
+from ..config import Configuration, RunConfig
+from .files import write_metrics
+from .layout import check_out, create_run_folder
+from .results import write_results
+
+
+def start(config: Configuration, out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
+    """Runs a configuration into a fresh folder; returns the folder and its summary."""
+    check_out(out, overwrite)
+    with working("loading data", progress):
+        ready, name = build(config)
+    about = ready.federation.about
+    config = config.with_run(
+        redraws=int(about["redraws"]), federation=ready.federation.digest(), data_origin=about.get("origin") or None
+    )
+    with create_run_folder(out, overwrite, f"{name}-{about['data']}", config) as folder:
+        return folder, fit_and_write(ready, folder, name, progress, config.run, resume=False)
+
+
+def fit_and_write(
+    ready: Fit, folder: Path, name: str, progress: bool, run: RunConfig, *, resume: bool
+) -> dict[str, Any]:
+    """Fits, from the last checkpoint on where the run is resumed, and writes everything into the run's folder."""
+
+    def say(text: str) -> None:
+        if progress:
+            print(text, file=sys.stderr, flush=True)
+
+    if not resume:
+        say(f"writing to {folder}")
+        if run.settings_chosen is None and not tables.is_table(run.data):
+            say(f"no settings ship for {name} on {run.data}: its defaults, where nothing was said")
+    try:
+        fitted = ready.run(
+            folder / "checkpoint",
+            resume=resume,
+            progress=progress,
+            observe=lambda rows: write_metrics(folder, rows),
+        )
+        with working("drawing from the posterior, writing results", progress):
+            strange = ood_inputs(run, ready.federation)
+            return write_results(folder, fitted, name, run.ood, strange, run.observed_data)
+    except KeyboardInterrupt:
+        say(f"stopped; go on with: hierfl run --resume {folder}")
+        raise
+    except Exception as error:
+        if run.method in methods.METHODS or isinstance(error, UserError | OSError):
+            raise
+        source = Path(run.method)
+        what = f"{source} failed at round {ready.journal.round} of {ready.options.rounds}: {methods.blame(source, error)}"
+        raise UserError(what) from error

@@ -1,0 +1,110 @@
+"""summary.json: the last round, the best one by validation, and what it took."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hierfl.errors import UserError
+from hierfl.schema import AnyOf, Number, Schema, read_json
+
+from .files import versions
+
+if TYPE_CHECKING:
+    from hierfl.inference import Run
+
+
+NUMBER_OR_NULL = AnyOf(Number(), None)
+SUMMARY_METRICS = (
+    "pm_accuracy", "gm_accuracy", "pm_nll", "pm_brier", "pm_ece", "pm_ece_pooled", "pm_accuracy_pooled",
+    "pm_draws_accuracy", "pm_draws_nll", "pm_draws_brier", "pm_draws_ece", "gm_nll", "gm_brier", "gm_ece",
+    "pm_rmse", "pm_crps", "pm_coverage90", "pm_draws_rmse", "pm_draws_crps", "pm_draws_coverage90", "gm_rmse",
+    "gm_crps", "gm_coverage90",
+)  # fmt: skip
+#: what summary.json must hold
+SUMMARY_SCHEMA: Schema = {
+    **dict.fromkeys(("method", "device"), str), **dict.fromkeys(("clients", "rounds", "seed"), Number(int, 0)),
+    **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
+    **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
+    "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
+}  # fmt: skip
+
+
+def summary_metrics(row: dict[str, Any]) -> dict[str, Any]:
+    """The numbers of one evaluation under the names of summary.json; what does not apply is null."""
+    chosen = {name: row.get(name) for name in SUMMARY_METRICS}
+    chosen["worst10_accuracy"], chosen["accuracy_cv"] = (
+        row.get("pm_worst10_accuracy"),
+        row.get("pm_accuracy_cv"),
+    )
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in chosen.items()}
+
+
+def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any]) -> dict[str, Any]:
+    """summary.json: the last round, the best one by validation, and what it took.
+
+    Args:
+        run: what was fitted.
+        name: of the method.
+        report: numbers of the method's own.
+        chains: how well they mixed, worst first; and how surely strange inputs are noticed.
+    """
+    last, best, options = run.last(), run.best(), run.options
+    federation = run.fitted.federation
+    return {
+        "method": name,
+        **{k: federation.about.get(k) for k in ("data", "split", "redraws")},
+        "federation": federation.digest(),
+        "clients": federation.clients,
+        "rounds": options.rounds,
+        "participation": options.participation,
+        "seed": options.seed,
+        **summary_metrics(last),
+        "best": {"round": best["round"], **summary_metrics(best)} if best else None,
+        **{k: v if math.isfinite(v) else None for k, v in report.items()},
+        **chains,
+        "dropped_messages": last.get("rejected"),
+        "void_rounds": last.get("skipped"),
+        "failed_local_steps": last.get("diverged"),
+        "seconds_per_round": run.seconds / options.rounds if options.rounds else None,
+        "device": options.device,
+        "versions": versions(),
+    }
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run.
+
+    Raises:
+        UserError: if the run has not finished, or the file is damaged.
+    """
+    path = folder / "summary.json"
+    if not path.is_file():
+        raise UserError(f"{folder} has not finished: it has no summary.json; go on with: hierfl run --resume {folder}")
+    return read_json(path, SUMMARY_SCHEMA)
+
+
+#: chains have mixed where R-hat is at most this, and there are at least so many effective draws (Vehtari et al.,
+#: Bayesian Analysis 2021); and hardly at all beyond the others
+GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
+
+
+def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader of a run has to know of its fit: whether it has arrived, whether its chains have mixed."""
+    lines = []
+    if "off_maximum" in summary and summary["off_maximum"] is None:
+        lines.append(
+            "the likelihood is flat or bent upwards here: no standard errors; more --rounds, a smaller model, or "
+            "a column centred that is far from zero (a year with a random slope)"
+        )
+    elif (summary.get("off_maximum") or 0) > 0.05:
+        lines.append(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
+    if summary.get("rhat") is not None:
+        rhat, ess = summary["rhat"], summary["ess_bulk"]
+        worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"
+        good, bad = rhat <= GOOD_MIXING[0] and ess >= GOOD_MIXING[1], rhat >= POOR_MIXING[0] or ess < POOR_MIXING[1]
+        end = "" if good else "they have not mixed; do not trust their draws" if bad else "longer ones would be safer"
+        lines.append(f"{worst}: {end}" if end else worst)
+    return lines

@@ -1,0 +1,1 @@
+"""Settings chosen on validation data, and ablations of the prior."""

@@ -1,0 +1,78 @@
+"""Coordinate descent on a grid of settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hierfl.errors import unknown
+
+from ..methods import load
+
+
+def climb(
+    grid: Mapping[str, Sequence[str]], start: Mapping[str, int], budget: int, value: Callable[[dict[str, str]], float]
+) -> int:
+    """Coordinate descent on a grid: one setting after the other moves up or down by one place while that is better.
+
+    Args:
+        grid: values by setting, in the order in which settings are tried.
+        start: where to begin, a place for each setting.
+        budget: how many cells are looked at.
+        value: of a cell, to be small.
+
+    Returns:
+        How many cells have been looked at: fewer than the budget where every neighbour of the best is worse.
+    """
+    seen: dict[tuple[int, ...], float] = {}
+    names = [*grid]
+
+    def look(place: tuple[int, ...]) -> float:
+        if place not in seen:
+            seen[place] = value({name: grid[name][k] for name, k in zip(names, place, strict=True)})
+        return seen[place]
+
+    here = tuple(start[name] for name in names)
+    look(here)
+    moved = True
+    while moved:
+        moved = False
+        for axis, name in enumerate(names):
+            for step in (1, -1):
+                while len(seen) < budget:
+                    there = (*here[:axis], here[axis] + step, *here[axis + 1 :])
+                    if not 0 <= there[axis] < len(grid[name]) or there in seen:
+                        break
+                    if look(there) >= look(here) < math.inf:
+                        break
+                    here, moved = there, True  # (from where nothing is finite anywhere)
+    return len(seen)
+
+
+def start_places(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Where a search begins: each setting's place in its list that is nearest to the method's default."""
+    defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(load(method).cls.Settings)}
+    places = {}
+    for name, values in grid.items():
+        if name not in defaults:
+            raise unknown(f"setting of {method}", name, defaults)
+        if str(defaults[name]) in values or not _numeric([*values, defaults[name]]):
+            places[name] = [*values].index(str(defaults[name])) if str(defaults[name]) in values else 0
+            continue
+        here = float(defaults[name])
+        places[name] = min(range(len(values)), key=lambda k: _apart(float(values[k]), here))
+    return places
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    try:
+        return all(float(v) == float(v) and not isinstance(v, bool) for v in values)
+    except ValueError:
+        return False
+
+
+def _apart(a: float, b: float) -> float:
+    """How far numbers are apart: steps and strengths differ by factors."""
+    return abs(math.log(a / b)) if a > 0 and b > 0 else abs(a - b)
