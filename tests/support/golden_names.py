@@ -98,6 +98,7 @@ EXEMPT: list[tuple[str, str, str, str]] = [
     ("*", "*.json", "*versions*", "versions"),
     ("*", "*config*", "*method_digest", "digest of the method's source file"),
     ("*", "*.json", "*method_digest*", "digest of the method's source file"),
+    ("table/collect", "table/table.md", "line *", "names of the committed searches' settings"),
     ("*", "*/checkpoint.json", "digest", "of the tensors' file, which is compared itself"),
     ("*", "*.safetensors", "server/dropped", "a sum over journal/status, no longer held twice"),
     ("*", "*/checkpoint.json", "checksum", "of a file that holds seconds"),
@@ -108,6 +109,12 @@ HTML: list[tuple[str, str]] = [
     (r"<td>[^<]*seconds[^<]*</td>\s*<td>[^<]*</td>", "time"),
     (r"<td>[^<]*method_digest</td>\s*<td>[^<]*</td>", "digest of the method's source file"),
     (r"<td>[^<]*versions[^<]*</td>\s*<td>[^<]*</td>", "versions"),
+    (
+        r"<td>(w_0|init_scale|keeps|local_norm|refresh|bn_refresh_epochs|settle|newton_rounds|controls|control_variates"
+        r"|memory|beta2)</td>",
+        "settings under new names; their values are compared",
+    ),
+    (r"<td>(beta|server_lr)</td>\s*<td>[^<]*</td>", "one minus the other: compared in config.toml"),
 ]
 #: where a renaming changes rounding: (glob of cases, glob of files, glob of keys, largest difference, why)
 ROUNDING: list[tuple[str, str, str, float, str]] = []

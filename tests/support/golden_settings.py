@@ -47,6 +47,7 @@ def _changed(method: str, name: str, value: Any, known: frozenset[str]) -> tuple
 def _methods(file: Path, values: dict[str, Any]) -> list[str]:
     """Methods that a file may be about: those that it or its folder's config.toml name, else all of SETTINGS."""
     said = [v for k, v in values.items() if k.split(".")[-1] == "method" and isinstance(v, str)]
+    said += [folder.name for folder in [*file.parents][:3]]  # (what Python leaves has no config.toml; cases have names)
     for folder in (file.parent, file.parent.parent):
         config = folder / "config.toml"
         if config.is_file() and (match := re.search(r'^method = "(.*)"$', config.read_text(), re.M)):
