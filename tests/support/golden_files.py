@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
 import re
 import tomllib
@@ -100,7 +101,7 @@ def _html(path: Path) -> dict[str, Any]:
     text = path.read_text()
     for pattern, _ in HTML:
         text = re.sub(pattern, "", text)
-    pieces = re.split(r"(<[^>]*>)", text)
+    pieces = (html.unescape(piece) for piece in re.split(r"(<[^>]*>)", text))
     return {"pieces": np.array([p for piece in pieces if (p := " ".join(piece.split()))], dtype=object)}
 
 

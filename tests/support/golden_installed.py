@@ -105,7 +105,7 @@ def new_words(line: str) -> list[str]:
     known, found_words, k = options(name), [name], 1
     while k < len(words):
         word = words[k]
-        if word == "--set" or (name == "tune" and "=" in word and not word.startswith("-")):
+        if word == "--set" or (name in ("tune", "search") and "=" in word and not word.startswith("-")):
             pair = words[k + 1] if word == "--set" else word
             key, _, value = pair.partition("=")
             found_words += ["--set"] * (word == "--set") + [in_text(method, key, value)]

@@ -26,10 +26,13 @@ AVERAGING = (
 #: what clients do that do not report
 ABSENT = {"train": "train", "rest": "catch-up", "never": "freeze"}
 #: command line option: old -> new, as in {"--idle": "--absent-clients"}; taken where the command has the new one
-OPTIONS: dict[str, str] = {}
+OPTIONS: dict[str, str] = {
+    "--idle": "--absent-clients", "--noise": "--response-sd", "--client": "--group", "--error": "--known-se",
+    "--test": "--test-fraction", "--validation": "--validation-fraction",
+}  # fmt: skip
 #: an option's value, (old option, old value) -> new value, as in {("--idle", "never"): "freeze"}; where the option has
 #: its new name (see OPTIONS)
-VALUES: dict[tuple[str, str], str] = {}
+VALUES: dict[tuple[str, str], str] = {("--idle", "rest"): "catch-up", ("--idle", "never"): "freeze"}
 #: (method or "*", old setting) -> (new setting, what becomes of its value), as in
 #: {("fedavg", "beta"): ("server_lr", lambda v: 1 - v), ("*", "w_0"): ("init_scale", None)}; taken where the method's
 #: Settings have the new field and not the old one
@@ -49,7 +52,9 @@ SETTINGS: dict[tuple[str, str], tuple[str, Convert | None]] = {
 SETTING_VALUES: dict[tuple[str, str, str], str] = {}
 #: a command or module of experiments, old words -> new words, as in {"module collect": "table collect"}; taken where
 #: the command line has the first of the new words
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "module choose": "search", "module collect": "collect", "module cost": "cost", "module ablations": "ablation-table",
+}  # fmt: skip
 #: where the Python interface is: module names, the first that has the name is taken
 HOMES: dict[str, tuple[str, ...]] = {
     "app": ("hierfl.experiments.cli",),
@@ -67,6 +72,15 @@ ATTRIBUTES: dict[str, str] = {}
 #: the old folder, unless the new folder has the old key. Keys are paths: "run.idle", "best.pm_nll", a csv's column
 #: names, a netCDF's "posterior/w_j", "posterior/w_j.dims", "posterior/w_j@units", a safetensors' tensor names.
 KEYS: list[tuple[str, str, str, Convert | None]] = [
+    *((files, r"(.*\b)?idle", r"\g<1>absent_clients", ABSENT.get) for files in ("*config.toml", "*.json")),
+    *(
+        (files, rf"(.*\b)?{old}", rf"\g<1>{new}", None)
+        for files in ("*config.toml", "*.json")
+        for old, new in (
+            ("client", "group"), ("error", "known_se"), ("test", "test_fraction"),
+            ("validation", "validation_fraction"), ("noise", "response_sd"),
+        )  # fmt: skip
+    ),
     ("*metrics*.csv", r"(.*)dropped", r"\1rejected", None),
     ("*metrics*.csv", r"(.*)void", r"\1skipped", None),
     ("*metrics*.csv", r"(.*)failed", r"\1diverged", None),
@@ -105,6 +119,8 @@ EXEMPT: list[tuple[str, str, str, str]] = [
 ]
 #: of an html page, what is taken out before it is compared (regular expressions), and why
 HTML: list[tuple[str, str]] = [
+    (r"<td>(idle|absent_clients|client|group|error|known_se|test|test_fraction|validation|validation_fraction|noise"
+     r"|response_sd)</td>", "names of renamed options; their values are compared"),
     (r"data:image/png;base64,[A-Za-z0-9+/=]*", "pictures: figures are compared themselves"),
     (r"<td>[^<]*seconds[^<]*</td>\s*<td>[^<]*</td>", "time"),
     (r"<td>[^<]*method_digest</td>\s*<td>[^<]*</td>", "digest of the method's source file"),
