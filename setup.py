@@ -1,4 +1,4 @@
-"""Which packages there are: the four folders at the top level, installed as hierfl and below it, and all inside them."""
+"""Which packages there are: the four folders at the top level, installed as hierfl and below it, and their rooms."""
 
 from setuptools import find_packages, setup
 

@@ -13,14 +13,23 @@ if TYPE_CHECKING:
     from .data.batch import Batch
     from .data.federation import Federation
     from .errors import UserError
+    from .inference import Method, Run, fit
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "Federation", "UserError", "__version__"]
+__all__ = ["Batch", "Federation", "Method", "Run", "UserError", "__version__", "fit"]
 
-_HOME = {"Batch": "data.federation", "Federation": "data.federation", "UserError": "errors"}
+#: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
+_ROOMS = {
+    "Batch": "data.batch",
+    "Federation": "data.federation",
+    "Method": "inference",
+    "Run": "inference",
+    "UserError": "errors",
+    "fit": "inference",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"hierfl.{_HOME[name]}"), name)
+    if name in _ROOMS:
+        return getattr(import_module(f"hierfl.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'hierfl' has no attribute {name!r}")

@@ -156,6 +156,8 @@ class FedPop(Method):
                 raise UserError(f"lr_decay must be at most 1, not {self.lr_decay}")
             parse_compressor(self.compress)
 
+    settings: Settings
+
     @property
     def sampled(self) -> bool:
         """Whether there is a prior, and so a posterior to sample."""

@@ -93,6 +93,8 @@ class PFedV(Method):
             unless={"prior": ("flat",)},
         )  # fmt: skip
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.encoder is None:
             raise UserError(f"{self.name} needs latent features: architecture(spec, federation, latent=True)")

@@ -79,6 +79,8 @@ class PFedVEM(Method):
             above=0,
         )
 
+    settings: Settings
+
     def shared(self, start: InitialWeights) -> State:
         w = {"hierarchical": self.settings.init_scale * start.head, "fixed": torch.zeros_like(start.head)}
         return {**({} if self.settings.prior == "flat" else {"w": w[self.settings.prior]}), **start.base}

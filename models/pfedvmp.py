@@ -101,6 +101,8 @@ class PFedVMP(Method):
         momentum: float = setting(0.0, "momentum of the clients' steps; every round begins without any", at_least=0)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.noise is not None:
             raise UserError("pfedvmp has a centroid for every class: data with labels, not a regression")

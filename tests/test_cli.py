@@ -383,7 +383,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     first = json.loads(out.read_text())
     assert [c["settings"]["lr"] for c in first["cells"]] == ["0.05", "0.001"]  # best first
     assert first["cells"][0]["pm_nll"] < first["cells"][1]["pm_nll"]
-    assert first["cells"][0]["failed_local_steps"] == 0
+    assert first["cells"][0]["diverged_local_steps"] == 0
     kept = first["cells"][0] | {"pm_nll": 0.123}
     del kept["all_settings"]["server_lr"]  # (as if that setting were newer than the search)
     out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
@@ -434,7 +434,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     assert len(json.loads(other.read_text())["cells"]) == 2  # what was run is kept
     command(*smaller, "--out", str(other), "lr=0.02", "--against", "lr")
     command(*smaller, "--out", str(tmp_path / "steep.json"), "lr=1e30")
-    assert json.loads((tmp_path / "steep.json").read_text())["cells"][0]["failed_local_steps"] == 4
+    assert json.loads((tmp_path / "steep.json").read_text())["cells"][0]["diverged_local_steps"] == 4
     assert (tmp_path / "other" / "search.png").stat().st_size > 5000
     with pytest.raises(UserError, match="--against takes a setting of fedavg that is a number, not 'local_norm'"):
         command(*smaller, "--out", str(other), "lr=0.01", "--against", "local_norm")

@@ -310,7 +310,7 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         if len(ran) == stop:
             raise KeyboardInterrupt
         ran.append(float(settings["sigma_0"]))
-        return {"pm_nll": abs(np.log(float(settings["sigma_0"]) / 200)), "failed_local_steps": 0}
+        return {"pm_nll": abs(np.log(float(settings["sigma_0"]) / 200)), "diverged_local_steps": 0}
 
     monkeypatch.setattr("hierfl.experiments.search.cells.evaluate_cell", objective)
     usual = shipped_settings("pfedvem", "digits")[0].get("sigma_0", 0.1)
@@ -328,7 +328,8 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         assert len(ran) == 8
     assert chosen_scale(*arguments, scales=[0.1, 1.0], progress=False) == {"sigma_0": 1.0}
     monkeypatch.setattr(
-        "hierfl.experiments.search.cells.evaluate_cell", lambda *rest: {"pm_nll": float("nan"), "failed_local_steps": 1}
+        "hierfl.experiments.search.cells.evaluate_cell",
+        lambda *rest: {"pm_nll": float("nan"), "diverged_local_steps": 1},
     )
     with pytest.raises(UserError, match="under the fixed prior nothing that was tried is finite"):
         chosen_scale(*arguments[:5], tmp_path / "nan", 1, progress=False)

@@ -85,7 +85,7 @@ def _result(
         "seconds": flops / rate,
         "hierfl_over_bound": statistics.median(t * r for t, r in zip(ours, rates, strict=True)) / flops,
     }
-    about = {"setting": asdict(setting), "chunk": fit.engine.chunk}
+    about = {"setting": asdict(setting), "chunk": work_of(fit).chunk}
     return {**about, "rounds": rounds, "bound": bound, "parts": parts(fit, device)}
 
 

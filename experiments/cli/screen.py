@@ -73,8 +73,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
     if table.row_count:
         screen.print(table)
-    if summary["failed_local_steps"]:
-        screen.print(f"{summary['failed_local_steps']} local steps diverged; those clients kept their previous state")
+    if summary["diverged_local_steps"]:
+        screen.print(f"{summary['diverged_local_steps']} local steps diverged; those clients kept their previous state")
     screen.print(f"everything is in {folder}", soft_wrap=True)
 
 

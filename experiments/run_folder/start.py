@@ -62,5 +62,6 @@ def fit_and_write(
         if run.method in methods.METHODS or isinstance(error, UserError | OSError):
             raise
         source = Path(run.method)
-        what = f"{source} failed at round {ready.journal.round} of {ready.options.rounds}: {methods.blame(source, error)}"
+        rounds = f"round {ready.journal.round} of {ready.options.rounds}"
+        what = f"{source} failed at {rounds}: {methods.blame(source, error)}"
         raise UserError(what) from error

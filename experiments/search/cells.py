@@ -34,7 +34,7 @@ from ..run_folder.files import write_text
 
 LABELS = {"pm_nll": "validation NLL", "pm_accuracy": "validation accuracy", "pm_rmse": "validation RMSE"}
 #: clients' rounds that diverged and were undone, of all seeds: the metrics are of what was left
-FAILED = "failed_local_steps"
+FAILED = "diverged_local_steps"
 SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 

@@ -58,7 +58,7 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
     from matplotlib.ticker import MaxNLocator
 
     ax, values = axis_for(ax), reports.to_numpy()
-    colours = {"away": "#e6e8eb", "reported": PERSONAL, "message dropped": GLOBAL, "diverged while away": INK}
+    colours = {"absent": "#e6e8eb", "reported": PERSONAL, "message rejected": GLOBAL, "diverged while absent": INK}
     first, last = reports.index[0], reports.index[-1]
     # (no picture element is narrower than a pixel: nearest would lose rounds)
     ax.imshow(values.T, aspect="auto", cmap=ListedColormap(list(colours.values())), vmin=-0.5, vmax=3.5,

@@ -1,7 +1,7 @@
 """Where the clients are: one interface for all engines.
 
-An engine is asked for sums: of what a round's reporters send, of how the clients' models predict. What is a client's own
-stays behind it. Everything that it is asked comes with a broadcast, which also says what of the last round counts.
+An engine is asked for sums: of what a round's reporters send, of how the clients' models predict. What is a client's
+own stays behind it. Every request comes with a broadcast, which also says what of the last round counts.
 """
 
 from __future__ import annotations
@@ -86,18 +86,22 @@ class Scores:
 
 
 class Engine(Protocol):
-    """The clients of a fit, wherever they are.
+    """The clients of a fit, wherever they are."""
 
-    Attributes:
-        ids: their names, J of them.
-        task: "classification" or "regression".
-        device, dtype: of what they send.
-    """
+    @property
+    def ids(self) -> Sequence[str]:
+        """The clients' names, J of them."""
+        ...
 
-    ids: Sequence[str]
-    task: str
-    device: torch.device
-    dtype: torch.dtype
+    @property
+    def task(self) -> str:
+        """Of their data: "classification" or "regression"."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Of what they send."""
+        ...
 
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """Gives every client its initial values, and checks that the method's parts fit together.

@@ -72,11 +72,6 @@ class PlateEngine:
         """Where the plate is."""
         return self.federation.device
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of all values."""
-        return self.options.dtype
-
     def template(self) -> Batch:
         """One row without data."""
         return self.federation.template()

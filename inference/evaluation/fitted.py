@@ -145,7 +145,9 @@ class Fitted:
         return self.prior_sites(batch, values, draws, [("population",)], latents=encoded)
 
     def global_moments(self, batch: Batch) -> Site:
-        """The global model's response where it is Gaussian (:attr:`~hierfl.inference.method.base.Method.global_moments`).
+        """The global model's response where it is Gaussian.
+
+        See :attr:`~hierfl.inference.method.base.Method.global_moments`.
 
         Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
         """

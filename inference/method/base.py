@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hierfl.data.batch import Batch
@@ -20,10 +19,10 @@ from ..server.rules.base import AggregationRule
 from ..state import State
 from .initial import InitialWeights
 from .schedule import Schedule
-from .settings import make_settings
+from .settings import Configurable, make_settings
 
 
-class Method:
+class Method(Configurable):
     """One joint model of three levels, and how it is fitted where the data may not be pooled.
 
     A subclass declares, in this order: its settings, its state, model, guide, local steps, exchange. A *shared* value
@@ -38,21 +37,17 @@ class Method:
         UserError: for a setting that the method does not have, or a value that it cannot take.
     """
 
-    #: the name on the command line; a file of your own is called by its class
-    name: ClassVar[str] = ""
+    # (name: on the command line; a file of your own is called by its class)
     #: shared values of which a client uses its own locally trained copy when it predicts
     local_copies: ClassVar[tuple[str, ...]] = ()
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
-    #: its network is cut into an encoder of latent features and the rest; see :func:`hierfl.nn.networks.build.architecture`
+    #: its network is cut into an encoder of latent features and the rest;
+    #: see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
-
-    @dataclass(frozen=True)
-    class Settings:
-        """No settings."""
 
     #: the values of ``Settings``; a method that declares some says so, so that a typing error is found:
     #: ``settings: Settings``

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import typing
 from collections.abc import Collection, Mapping
-from dataclasses import field
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,11 +19,19 @@ from ..checks import MOST
 SINGLE = torch.finfo(torch.float32)
 
 
-class Configurable(Protocol):
-    """A class with settings, such as a method."""
+class Configurable:
+    """A class with settings, such as a method.
 
-    name: ClassVar[str]
-    Settings: ClassVar[type]
+    Attributes:
+        name: what it is called.
+        Settings: a frozen dataclass, whose fields are made with :func:`setting`.
+    """
+
+    name: ClassVar[str] = ""
+
+    @dataclass(frozen=True)
+    class Settings:
+        """No settings."""
 
 
 def setting(

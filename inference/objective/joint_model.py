@@ -12,7 +12,10 @@ from hierfl.nn.architecture import Architecture
 class JointModel(Protocol):
     """One joint model of three levels, and a guide of its personal latents."""
 
-    network: Architecture
+    @property
+    def network(self) -> Architecture:
+        """Base network, head and likelihood."""
+        ...
 
     def model(self, batch: Batch) -> None:
         """The joint model of the clients in ``batch``."""

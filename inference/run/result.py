@@ -113,7 +113,10 @@ class Run:
 
     @property
     def participation(self) -> pd.DataFrame:
-        """A row for each round, a column for each client: what it did, a number of :class:`~hierfl.inference.engines.base.ClientStatus`."""
+        """A row for each round, a column for each client: what it did.
+
+        Numbers are those of :class:`~hierfl.inference.engines.base.ClientStatus`.
+        """
         import pandas as pd
 
         ids = list(self.fitted.federation.ids)

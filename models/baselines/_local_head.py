@@ -36,6 +36,8 @@ class LocalHead(Method):
         momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
+    settings: Settings
+
     def model(self, batch: Batch) -> None:
         net = self.network
         with clients(batch):
@@ -70,6 +72,8 @@ class SharedBase(LocalHead):
         server_lr: float = setting(
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
+
+    settings: Settings
 
     def shared(self, start: InitialWeights) -> State:
         return start.base

@@ -51,6 +51,8 @@ class APFL(GlobalAndPersonal):
         )
         alpha_lr: float = setting(1e-2, "step size of that share, one step a round; 0 holds it", at_least=0)
 
+    settings: Settings
+
     def personal(self, start: InitialWeights) -> State:
         return {**super().personal(start), "alpha": torch.tensor([self.settings.alpha], dtype=torch.float64)}
 

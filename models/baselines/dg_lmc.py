@@ -54,6 +54,8 @@ class DGLMC(WholeNetwork):
         burn: int = setting(10, "rounds, the first, whose draws of w do not enter the mean that predicts", at_least=0)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
+    settings: Settings
+
     def shared(self, start: InitialWeights) -> State:
         return {**super().shared(start), "mean": self.begin(start)}
 

@@ -46,6 +46,8 @@ class Ditto(GlobalAndPersonal):
             above=0,
         )
 
+    settings: Settings
+
     def own(self, w: Tensor, batch: Batch) -> Tensor:
         around = Normal(param("broadcast.w"), penalty(self.settings.lam, batch))
         return sample("v_j", around.to_event(1))

@@ -55,6 +55,8 @@ class FedAvgFT(FineTuned):
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
+    settings: Settings
+
     def personal(self, start: InitialWeights) -> State:
         d = len(start.head) if self.settings.scope == "head" else self.network.d
         return {"offset": start.head.new_zeros(d)}

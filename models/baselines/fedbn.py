@@ -48,6 +48,8 @@ class FedBN(FedAvg):
             at_least=0,
         )
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
         self.kept = network.norms(self.settings.local_norm)

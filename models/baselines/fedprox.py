@@ -53,6 +53,8 @@ class FedProx(WholeNetwork):
             1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
+    settings: Settings
+
     def personal(self, start: InitialWeights) -> State:
         return {}
 

@@ -36,6 +36,8 @@ class FedRep(SharedBase):
 
         head_epochs: int = setting(10, "passes that train the head, before those that train the base", at_least=0)
 
+    settings: Settings
+
     def local(self) -> list[LocalStep]:
         s = self.settings
         head = SVI(["mu"], s.head_epochs, sgd(s.lr, s.momentum), s.batch, per="example")

@@ -57,6 +57,8 @@ class IFCA(WholeNetwork):
             1.0, "how far the server moves to the clients' means: 1 replaces what it had, 0.5 goes half way", above=0
         )
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         # (clusters that share the base share its statistics)
         self.averages_norms = settings.get("scope", "head") == "head"  # type: ignore[misc]

@@ -40,6 +40,8 @@ class LGFedAvg(FedAvg):
             1, "how many of the last layers with weights are shared; the others are personal", at_least=1
         )
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
         below = network.base.layers[: len(network.base.layers) - (self.settings.top - 1)]

@@ -59,6 +59,8 @@ class PerFedAvg(FineTuned):
         batch: int = setting(10, "examples in a minibatch", at_least=1)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
         if network.base.drops:

@@ -59,6 +59,8 @@ class PFedBayes(WholeNetwork):
             1.0, "beta, how far the server moves to the clients' mean: 1 replaces what it had", above=0
         )
 
+    settings: Settings
+
     def spread(self, start: InitialWeights) -> Tensor:
         """softplus^-1(sigma_0), (d,)."""
         sigma_0 = torch.tensor(self.settings.sigma_0, dtype=torch.float64)

@@ -57,6 +57,8 @@ class PFedMe(WholeNetwork):
         batch: int = setting(20, "examples in a minibatch", at_least=1)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
+    settings: Settings
+
     def personal(self, start: InitialWeights) -> State:
         return {"theta": self.begin(start)}
 

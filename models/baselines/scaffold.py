@@ -56,6 +56,8 @@ class Scaffold(WholeNetwork):
             1.0, "eta_g, how far the server moves to the clients' mean: 1 replaces what it had", above=0
         )
 
+    settings: Settings
+
     def shared(self, start: InitialWeights) -> State:
         return {**super().shared(start), "c": torch.zeros_like(self.begin(start))}
 

@@ -70,6 +70,8 @@ class MixedModel(Method):
         draws: int = setting(400, "draws to keep of each chain after the last round; 0 for none", at_least=0)
         thin: int = setting(4, "steps of a chain from one of these draws to the next", at_least=1)
 
+    settings: Settings
+
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")

@@ -84,8 +84,11 @@ def new_setting(method: str, name: str, value: Any, known: frozenset[str] | None
 
 def in_text(method: str, name: str, text: str) -> str:
     """KEY=VALUE as it is written on the command line; several values may be separated by commas (a grid's)."""
-    values = [new_setting(method, name, _number(part)) for part in text.split(",")]
-    return f"{values[0][0]}={','.join(str(value) for _, value in values)}"
+    found, parts = name, []
+    for part in text.split(","):
+        found, value = new_setting(method, name, _number(part))
+        parts.append(part if value == _number(part) else str(value))  # (as it was written, where it stays what it was)
+    return f"{found}={','.join(parts)}"
 
 
 def _number(text: str) -> Any:

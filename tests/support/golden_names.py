@@ -72,14 +72,25 @@ ATTRIBUTES: dict[str, str] = {}
 #: the old folder, unless the new folder has the old key. Keys are paths: "run.idle", "best.pm_nll", a csv's column
 #: names, a netCDF's "posterior/w_j", "posterior/w_j.dims", "posterior/w_j@units", a safetensors' tensor names.
 KEYS: list[tuple[str, str, str, Convert | None]] = [
+    *(
+        ("*.json", rf"(.*\b)?{old}", rf"\g<1>{new}", None)
+        for old, new in (
+            ("dropped_messages", "rejected_messages"),
+            ("void_rounds", "skipped_rounds"),
+            ("failed_local_steps", "diverged_local_steps"),
+        )
+    ),
     *((files, r"(.*\b)?idle", r"\g<1>absent_clients", ABSENT.get) for files in ("*config.toml", "*.json")),
     *(
         (files, rf"(.*\b)?{old}", rf"\g<1>{new}", None)
         for files in ("*config.toml", "*.json")
         for old, new in (
-            ("client", "group"), ("error", "known_se"), ("test", "test_fraction"),
-            ("validation", "validation_fraction"), ("noise", "response_sd"),
-        )  # fmt: skip
+            ("client", "group"),
+            ("error", "known_se"),
+            ("test", "test_fraction"),
+            ("validation", "validation_fraction"),
+            ("noise", "response_sd"),
+        )
     ),
     ("*metrics*.csv", r"(.*)dropped", r"\1rejected", None),
     ("*metrics*.csv", r"(.*)void", r"\1skipped", None),
@@ -113,14 +124,19 @@ EXEMPT: list[tuple[str, str, str, str]] = [
     ("*", "*config*", "*method_digest", "digest of the method's source file"),
     ("*", "*.json", "*method_digest*", "digest of the method's source file"),
     ("table/collect", "table/table.md", "line *", "names of the committed searches' settings"),
+    ("*", "*participation*.png", "*", "words of its legend: absent, message rejected"),
+    ("own/*", "*mine.py", "*", "the user's file itself: its imports and names"),
     ("*", "*/checkpoint.json", "digest", "of the tensors' file, which is compared itself"),
     ("*", "*.safetensors", "server/dropped", "a sum over journal/status, no longer held twice"),
     ("*", "*/checkpoint.json", "checksum", "of a file that holds seconds"),
 ]
 #: of an html page, what is taken out before it is compared (regular expressions), and why
 HTML: list[tuple[str, str]] = [
-    (r"<td>(idle|absent_clients|client|group|error|known_se|test|test_fraction|validation|validation_fraction|noise"
-     r"|response_sd)</td>", "names of renamed options; their values are compared"),
+    (
+        r"<td>(idle|absent_clients|client|group|error|known_se|test|test_fraction|validation|validation_fraction|noise"
+        r"|response_sd)</td>",
+        "names of renamed options; their values are compared",
+    ),
     (r"data:image/png;base64,[A-Za-z0-9+/=]*", "pictures: figures are compared themselves"),
     (r"<td>[^<]*seconds[^<]*</td>\s*<td>[^<]*</td>", "time"),
     (r"<td>[^<]*method_digest</td>\s*<td>[^<]*</td>", "digest of the method's source file"),

@@ -42,7 +42,7 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
                 "nll": summary["pm_nll"],
                 "ece": summary["pm_ece"],
                 "redraws": summary["redraws"],
-                "failed": summary["failed_local_steps"],
+                "failed": summary["diverged_local_steps"],
                 "seconds_per_round": summary["seconds_per_round"],
                 "bytes_per_message": float(metrics["bytes"].iloc[-1]) / summary["rounds"] / summary["clients"],
                 "rounds": metrics["round"].tolist(),

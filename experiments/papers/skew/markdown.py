@@ -36,7 +36,7 @@ def markdown(rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]]) -
             else:
                 value = mean_and_error(numbers[name])
                 shown.append(percent(value) if name.endswith("accuracy") else f"{value[0]:.3f}")
-        lines.append(f"| {row['variant']} | {' | '.join(shown)} | {sum(numbers['failed_local_steps'])} |")
+        lines.append(f"| {row['variant']} | {' | '.join(shown)} | {sum(numbers['diverged_local_steps'])} |")
     columns = ["mean", *domains, "averaged draws: mean"]
     lines += ["", f"| difference, points | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for claim in claims:

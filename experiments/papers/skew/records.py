@@ -15,7 +15,8 @@ from .variants import CLAIMS
 
 #: of summary.json, means over clients
 NUMBERS = (
-    "pm_nll", "pm_ece", "pm_draws_accuracy", "pm_draws_nll", "pm_draws_ece", "failed_local_steps", "seconds_per_round",
+    "pm_nll", "pm_ece", "pm_draws_accuracy", "pm_draws_nll", "pm_draws_ece", "diverged_local_steps",
+    "seconds_per_round",
 )  # fmt: skip
 
 
