@@ -81,8 +81,8 @@ class Server(nn.Module):
     """Updates the shared values by the method's aggregation rules, from sums alone.
 
     It works on the device of the values that it is given, and moves nothing to the host. It knows no data and no
-    client: a round is skipped, and changes nothing, where fewer than the quorum have sent a valid message, or where a rule's
-    update fails or is not finite.
+    client: a round is skipped, and changes nothing, where fewer than the quorum have sent a valid message, or where a
+    rule's update fails or is not finite.
 
     Args:
         model: the method, for log p(globals).

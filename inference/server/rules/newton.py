@@ -23,7 +23,8 @@ class NewtonScoring:
 
     Clients send the gradient g_j of their marginal log likelihood (Fisher's identity), its outer product, and two
     estimates of the curvature there (:class:`~hierfl.inference.clients.scores.Curvature`): the observed information I,
-    and the profile information S, which is never smaller and never negative where the log joint is concave. The server's step
+    and the profile information S, which is never smaller and never negative where the log joint is concave. The
+    server's step
 
         theta <- theta + rate(t) H^-1 g,    g = sum_j g_j + prior's,
 
