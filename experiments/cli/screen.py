@@ -56,12 +56,14 @@ def print_comparison(found: Comparison, folder: Path) -> None:
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Prints what a run has found."""
+    from hierfl.metrics.registry import client_metrics
+
     screen = console()
     title = f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['rounds']} rounds"
     screen.print(title)
     _print_population(summary, folder, screen)
     regression = summary["pm_rmse"] is not None
-    names = ("rmse", "nll", "crps", "coverage90") if regression else ("accuracy", "nll", "brier", "ece")
+    names = client_metrics("regression" if regression else "classification")
     table = number_table("test data", *names)
     for numbers, when in ((summary, "last round"), (summary["best"], "best by validation")):
         if numbers is None or (numbers is not summary and numbers["round"] == summary["rounds"]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..compare.display import display_tables, heading
 from ..run_folder.files import versions, write_text
-from .figures import pictures_named, pictures_of
+from .figures import in_section, pictures_of
 from .page import Section, key_value_rows, render
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def write_comparison_page(found: Comparison, folder: Path) -> Path:
 
     sections = []
     for name, one in zip(("Gains", "Who gains", "Leave-one-out"), display_tables(found), strict=False):
-        kinds = {"Gains": ("gain", "three"), "Who gains": ("size", "confidence")}.get(name, ())
-        pictures = pictures_named(pictures_of(folder), kinds)
+        pictures = in_section(pictures_of(folder), "comparison", name)
         after = [one.after.strip()] if one.after else []
         sections.append(Section(name, [one.before], [(one.columns, one.rows)], pictures, after))
     runs = [[v.name, str(seed), path_from(folder, run)] for v in found.variants for seed, run in sorted(v.runs.items())]

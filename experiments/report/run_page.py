@@ -8,13 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from hierfl.metrics.registry import KINDS, client_metrics
+from hierfl.plots import registry
+
 from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from ..run_folder.files import EFFECT_COLUMNS, read_effects, write_text
 from ..run_folder.summary import fit_warnings, read_summary
-from .figures import PARTS, pictures_named, pictures_of
+from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
+
+#: sections with a text of their own, further down the page
+WITH_TEXT = ("Who reported when", "Cost")
 
 
 def write_run_page(folder: Path) -> Path:
@@ -22,15 +28,10 @@ def write_run_page(folder: Path) -> Path:
     config, summary = read_config(folder), read_summary(folder)
     title = f"{summary['method']} on {summary['data']}"
     about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
-    kinds = {"pm": "personal, at the posterior mean", "pm_draws": "personal, averaged over draws", "gm": "global"}
-    names = [
-        n
-        for n in ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
-        if summary.get(f"pm_{n}") is not None
-    ]
+    names = [n for n in client_metrics() if summary.get(f"pm_{n}") is not None]
     rows = []
     for when, numbers in (("last round", summary), ("best by validation", summary.get("best") or {})):
-        for kind, what in kinds.items():
+        for kind, what in KINDS.items():
             values = [numbers.get(f"{kind}_{name}") for name in names]
             if any(v is not None for v in values):
                 shown = ["" if v is None else format_value(name, v) for name, v in zip(names, values, strict=True)]
@@ -42,15 +43,17 @@ def write_run_page(folder: Path) -> Path:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
     if (folder / "effects.csv").is_file():
         sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
-    for heading, starts in PARTS.items():
-        mine = pictures_named(pictures, starts)
-        if mine:
+    for heading in registry.sections("run"):
+        mine = in_section(pictures, "run", heading)
+        if mine and heading not in WITH_TEXT:
             sections.append(Section(heading, pictures=mine))
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in ("best", "versions")}
     sections += [
         _leave_one_out(folder),
-        Section("Who reported when", _participation_text(folder), pictures=pictures_named(pictures, ["participation"])),
-        _cost(folder, summary, pictures_named(pictures, ["cost"])),
+        Section(
+            "Who reported when", _participation_text(folder), pictures=in_section(pictures, "run", "Who reported when")
+        ),
+        _cost(folder, summary, in_section(pictures, "run", "Cost")),
         Section("All else that came out", tables=[(["what", "value"], key_value_rows(rest))]),
         Section(
             "Configuration",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
+from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
 from .files import versions
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
 
 NUMBER_OR_NULL = AnyOf(Number(), None)
 SUMMARY_METRICS = (
-    "pm_accuracy", "gm_accuracy", "pm_nll", "pm_brier", "pm_ece", "pm_ece_pooled", "pm_accuracy_pooled",
-    "pm_draws_accuracy", "pm_draws_nll", "pm_draws_brier", "pm_draws_ece", "gm_nll", "gm_brier", "gm_ece",
-    "pm_rmse", "pm_crps", "pm_coverage90", "pm_draws_rmse", "pm_draws_crps", "pm_draws_coverage90", "gm_rmse",
-    "gm_crps", "gm_coverage90",
+    *(f"{kind}_{name}" for kind in KINDS for name in (global_metrics() if kind == "gm" else client_metrics())),
+    "pm_accuracy_pooled", "pm_ece_pooled",
 )  # fmt: skip
 #: what summary.json must hold
 SUMMARY_SCHEMA: Schema = {

@@ -7,9 +7,9 @@ are drawn from the prior (:attr:`~hierfl.inference.method.base.Method.global_dra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyro
@@ -31,6 +31,7 @@ from ..state import State, client_view
 from .keyed_draws import sample_keyed
 from .predictive_model import PredictiveModel
 from .response import over_draws, response
+from .trace import Trace
 
 #: latents of single examples (draws x examples x features) that a client's prediction holds at a time; part of what its
 #: draws are keyed by, so not an option
@@ -57,6 +58,12 @@ class Fitted:
     copies: State
     initial: State
     seed: int
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The sites of guide and model, whoever the client is."""
+        own = {k: v[:1].unsqueeze(1) for k, v in self.personal.items()}
+        return Trace.of(self.method, self.federation.template(), client_view(self.shared, own), self.shared)
 
     def values(self, rows: Sequence[int]) -> State:
         """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
@@ -104,10 +111,7 @@ class Fitted:
 
         Where the cuts are depends on the method and the number of draws alone.
         """
-        template, own = self.federation.template(), {k: v[:1].unsqueeze(1) for k, v in self.personal.items()}
-        with pyro.validation_enabled(False), torch.no_grad():
-            latents = guide_latents(self.method, template, client_view(self.shared, own), None)
-        held = sum(math.prod(site.fn.event_shape) for site in latents.values() if site.per_example)
+        held = self.trace.numbers_per_example
         size = max(1, LATENTS // (held * max(1, draws))) if held else max(1, batch.width)
         for first in range(0, batch.width, size):
             part = slice(first, first + size)

@@ -1,67 +1,126 @@
-"""What a method's guide and model are made of, asked once."""
+"""What a method's guide and model are made of: a description of their sites, taken once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyro
 import torch
 from pyro.distributions import Delta
+from torch import Tensor
 from torch.distributions import Independent
 
+from hierfl.data.batch import Batch
 from hierfl.ppl.empirical_draws import EmpiricalDraws
-from hierfl.ppl.restrict import Site
 
-from ..objective.sites import guide_latents
-from ..state import State, client_view
-from .fitted import Fitted
+from ..objective.joint_model import JointModel
+from ..objective.sites import guide_latents, model_sites
+
+
+@dataclass(frozen=True)
+class Latent:
+    """A latent of the guide.
+
+    Attributes:
+        event_shape: of one value.
+        per_example: whether every example has one, not every client.
+        point: whether its posterior is a point.
+        draws: chains and kept draws of each, where the posterior is made of draws; None elsewhere.
+    """
+
+    event_shape: torch.Size
+    per_example: bool
+    point: bool
+    draws: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The sites of a method.
+
+    Attributes:
+        latents: of the guide, by name.
+        global_latents: shared values that are latents of the model, not parameters.
+    """
+
+    latents: Mapping[str, Latent]
+    global_latents: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, method: JointModel, template: Batch, values: Mapping[str, Tensor], shared: Mapping[str, Tensor]
+    ) -> Trace:
+        """Runs guide and model once, on one row without data.
+
+        Args:
+            method: whose.
+            template: a batch of one row.
+            values: what the row sees.
+            shared: the shared values among them.
+        """
+        with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is told elsewhere)
+            sites = guide_latents(method, template, values, None)
+            model = model_sites(method, template, values, sites)
+        latents = {
+            name: Latent(site.fn.event_shape, site.per_example, is_point(site.fn), _draws(site.fn))
+            for name, site in sites.items()
+        }
+        return cls(latents, tuple(name for name, s in model.items() if s.kind == "fixed" and name in shared))
+
+    @property
+    def random(self) -> bool:
+        """Whether some latent has a posterior that is no point."""
+        return not all(latent.point for latent in self.latents.values())
+
+    @property
+    def by_example(self) -> bool:
+        """Whether examples have latents of their own."""
+        return any(latent.per_example for latent in self.latents.values())
+
+    @property
+    def numbers_per_client(self) -> int:
+        """Of a client's latents together."""
+        return sum(math.prod(latent.event_shape) for latent in self.latents.values() if not latent.per_example)
+
+    @property
+    def numbers_per_example(self) -> int:
+        """Of an example's latents together."""
+        return sum(math.prod(latent.event_shape) for latent in self.latents.values() if latent.per_example)
+
+    @property
+    def chains(self) -> int:
+        """How many chains the guide holds; 1 where it is not made of draws."""
+        return self._held[0] if self._held else 1
+
+    @property
+    def kept(self) -> int:
+        """How many draws it holds in all; 0 where it is not made of draws."""
+        return math.prod(self._held) if self._held else 0
+
+    @property
+    def _held(self) -> tuple[int, int] | None:
+        found = {latent.draws for latent in self.latents.values()}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def draws_of(self) -> str:
+        """What draws are: of "chains", of a "guide", of a "point", or of latents of single "examples"."""
+        if not self.random:
+            return "point"
+        if self.by_example:
+            return "examples"
+        return "chains" if self.kept else "guide"
 
 
 def is_point(fn: Any) -> bool:
-    """Whether a guide's site is a point."""
+    """Whether a guide's distribution is a point."""
     while isinstance(fn, Independent):
         fn = fn.base_dist
     return isinstance(fn, Delta)
 
 
-def guide_sites(fitted: Fitted) -> dict[str, Site]:
-    """The guide's latents, of somebody without data."""
-    with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is told elsewhere)
-        return guide_latents(fitted.method, fitted.federation.template(), one_client(fitted), None)
-
-
-def one_client(fitted: Fitted) -> State:
-    """Values with which a model can be run on one row, whoever it is."""
-    return client_view(fitted.shared, {k: v[:1].unsqueeze(1) for k, v in fitted.personal.items()})
-
-
-def chains_of(fitted: Fitted) -> tuple[int, int]:
-    """How many chains the guide holds, and how many draws in all: 1 and 0 where it is not made of draws."""
-    latents = guide_sites(fitted)
-    held = {site.fn.draws.shape[2:4] if isinstance(site.fn, EmpiricalDraws) else None for site in latents.values()}
-    if len(held) != 1 or None in held:
-        return 1, 0
-    personal = next(site.fn for site in latents.values())
-    return personal.chains, personal.chains * personal.kept
-
-
-def global_latents(fitted: Fitted) -> list[str]:
-    """The shared values that are latents of the model, not parameters."""
-    one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
-    _, sites = one.personal_sites([0], fitted.federation.template(), 0)
-    return [name for name, site in sites.items() if site.kind == "fixed" and name in fitted.shared]
-
-
-def draws_of(fitted: Fitted) -> str:
-    """What a fit's draws are: of "chains", of a "guide", of a "point", or of latents of single "examples"."""
-    if not has_random_guide(fitted):
-        return "point"
-    if any(site.per_example for site in guide_sites(fitted).values()):
-        return "examples"
-    return "chains" if chains_of(fitted)[1] else "guide"
-
-
-def has_random_guide(fitted: Fitted) -> bool:
-    """Whether some personal latent has a posterior that is no point."""
-    return not all(is_point(site.fn) for site in guide_sites(fitted).values())
+def _draws(fn: Any) -> tuple[int, int] | None:
+    return (fn.chains, fn.kept) if isinstance(fn, EmpiricalDraws) else None

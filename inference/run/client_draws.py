@@ -15,7 +15,7 @@ from hierfl.ppl.empirical_draws import EmpiricalDraws
 from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import sample_keyed
 from ..evaluation.response import over_draws, response
-from ..evaluation.trace import chains_of, guide_sites, is_point
+from ..evaluation.trace import is_point
 from ..local.langevin.names import STATS, stats_of
 from ..local.langevin.step import Langevin
 
@@ -51,7 +51,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
         parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, counts)))
     density, drawn_y = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
-    chains, _ = chains_of(fitted)
+    chains = fitted.trace.chains
 
     def drawn(value: Tensor, event: int, chains: int = chains) -> np.ndarray:
         """([K,] S, 1 or n, *event) -> (chains, K / chains, S, 1 or n, *event)."""
@@ -85,10 +85,10 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
 
 def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
     """What the chains of the method's posterior steps tell of their draws: (chains, draws, S) each; empty without."""
-    held = [fitted.personal[kept] for name in guide_sites(fitted) if (kept := stats_of(name)) in fitted.personal]
+    held = [fitted.personal[kept] for name in fitted.trace.latents if (kept := stats_of(name)) in fitted.personal]
     if not held:
         return {}
-    chains, _ = chains_of(fitted)
+    chains = fitted.trace.chains
     some = EmpiricalDraws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
     told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     told["diverging"] = told["diverging"] > 0

@@ -21,7 +21,6 @@ from hierfl.schema import check
 from ..engines.base import Broadcast, ClientStatus, Engine
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
-from ..evaluation.trace import has_random_guide
 from ..method.base import Method
 from ..method.initial import InitialWeights
 from ..options import Options
@@ -115,7 +114,7 @@ class Fit:
         #: round and clients' metrics of the last evaluation on test data
         self._tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
         begun = self.engine.fitted(Broadcast(0, shared))
-        self.random = has_random_guide(begun)
+        self.random = begun.trace.random
         #: the clients' data that are here
         self.federation = begun.federation
         if method.has_global_model:

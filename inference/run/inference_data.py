@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,6 @@ from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import has_rows
 from ..evaluation.personal import BUDGET, pieces
 from ..evaluation.response import response
-from ..evaluation.trace import chains_of, draws_of, global_latents, guide_sites, has_random_guide
 from ..local.langevin.names import STATS
 from .client_draws import Groups, client_draws
 
@@ -36,19 +34,19 @@ def inference_data(
 ) -> Any:
     """See :meth:`hierfl.inference.run.fit.Run.posterior`; ``rows`` are the clients' places."""
     federation = fitted.federation
-    chains, kept = chains_of(fitted)
+    trace = fitted.trace
     dtype = torch.float32 if float32 else federation.dtype
     if draws is None:
-        most = ENCODED if any(site.per_example for site in guide_sites(fitted).values()) else kept or MOST
+        most = ENCODED if trace.by_example else trace.kept or MOST
         draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
-    draws = -(-draws // chains) * chains
+    draws = -(-draws // trace.chains) * trace.chains
     found = _all_draws(fitted, rows, draws, dtype)
     names = [federation.ids[j] for j in rows]
     sizes = [len(federation.train[j]) for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
     for name, value in fitted.method.client_summary(fitted.values(rows)).items():
         constants[name] = (("client",), value.cpu().numpy())
-    for name in global_latents(fitted):
+    for name in trace.global_latents:
         point = fitted.shared[name].cpu().numpy()
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
     return to_inference_data(
@@ -63,8 +61,8 @@ def inference_data(
         else {},
         obs_client=np.repeat(np.array(names), sizes).tolist(),
         constants=constants,
-        about_log_likelihood=CONDITIONAL + ("" if has_random_guide(fitted) else POINT),
-        draws_of=draws_of(fitted),
+        about_log_likelihood=CONDITIONAL + ("" if trace.random else POINT),
+        draws_of=trace.draws_of,
         coordinates=fitted.method.coordinates,
     )
 
@@ -111,6 +109,6 @@ def _separable(fitted: Fitted) -> bool:
 
 def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> float:
     """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
-    numbers = sum(math.prod(s.fn.event_shape) for s in guide_sites(fitted).values() if not s.per_example)
+    numbers = fitted.trace.numbers_per_client
     each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(len(fitted.federation.train[j]) for j in rows)
     return float(dtype.itemsize * each)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError
+from hierfl.metrics.registry import main_metric
 
 from ..checks import check_whole
 from ..engines.plate import suitable_chunk
@@ -174,7 +175,8 @@ class Run:
         schedule = self.fitted.method.schedule()
         if schedule.final_steps and schedule.final_when == "end":
             return {}
-        name, sign = ("pm_accuracy", -1) if self.fitted.federation.task == "classification" else ("pm_rmse", 1)
+        metric = main_metric(self.fitted.federation.task)
+        name, sign = f"pm_{metric.name}", -1 if metric.better == "higher" else 1
         seen = [row for row in self.evaluations if row["split"] == "validation" and row[name] is not None]
         if not seen:
             return {}
