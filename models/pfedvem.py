@@ -77,6 +77,7 @@ class PFedVEM(Method):
             1.0,
             "how far the server moves w and the base to the clients' means: 1 replaces them, 0.5 goes half way",
             above=0,
+            at_most=1,
         )
 
     settings: Settings

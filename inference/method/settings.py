@@ -41,6 +41,7 @@ def setting(
     above: float | None = None,
     at_least: float | None = None,
     below: float | None = None,
+    at_most: float | None = None,
     unless: Mapping[str, Collection[Any]] | None = None,
     scale_of: Collection[str] = (),
 ) -> Any:
@@ -49,11 +50,11 @@ def setting(
     Args:
         default: its value where nothing is said.
         about: what it means.
-        above, at_least, below: the range it must lie in.
+        above, at_least, below, at_most: the range it must lie in.
         unless: values of other settings under which it changes nothing; a range for all from a number on.
         scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen anew for each.
     """
-    limits = {"above": above, "at_least": at_least, "below": below}
+    limits = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return field(default=default, metadata={"about": about, **limits, "unless": unless or {}, "scale_of": scale_of})
 
 
@@ -142,6 +143,8 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise UserError(f"{name} must be above {limits['above']}, not {value}")
     if limits.get("at_least") is not None and number < limits["at_least"]:
         raise UserError(f"{name} must be at least {limits['at_least']}, not {value}")
+    if limits.get("at_most") is not None and number > limits["at_most"]:
+        raise UserError(f"{name} must be at most {limits['at_most']}, not {value}")
     if limits.get("below") is not None and number >= limits["below"]:
         raise UserError(f"{name} must be below {limits['below']}, not {value}")
     return kind(number)

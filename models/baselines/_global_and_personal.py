@@ -35,7 +35,10 @@ class GlobalAndPersonal(WholeNetwork):
 
         momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
         server_lr: float = setting(
-            1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
+            1.0,
+            "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way",
+            above=0,
+            at_most=1,
         )
 
     settings: Settings

@@ -70,7 +70,10 @@ class SharedBase(LocalHead):
         """Where something is shared, the server may average over rounds as well."""
 
         server_lr: float = setting(
-            1.0, "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way", above=0
+            1.0,
+            "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way",
+            above=0,
+            at_most=1,
         )
 
     settings: Settings
