@@ -38,13 +38,13 @@ from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
-from hierfl.inference.objective.gaussians import Gaussian, Kind, packed_size, sample_factor
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.gaussian import GaussianProduct
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.server.rules.running import CountSum
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
+from hierfl.ppl.gaussian_factors import Gaussian, Kind, packed_size, sample_factor
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
 #: torch's own for a matrix of 512 x 512 numbers in single precision

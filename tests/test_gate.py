@@ -26,7 +26,6 @@ from hierfl import Federation, UserError, models
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, SampleWeighted, fit
 from hierfl.inference.clients.scores import _solve
-from hierfl.inference.objective.gaussians import Gaussian
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.participation import check_participation
@@ -34,6 +33,7 @@ from hierfl.inference.server.rules.newton_step import newton_step
 from hierfl.inference.server.server import Server
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
 from hierfl.nn.architecture import Architecture
+from hierfl.ppl.gaussian_factors import Gaussian
 
 CLIENTS = 10
 REGISTRY: list[tuple[Any, dict[str, Any]]] = [(getattr(models, entry.cls), {}) for entry in METHODS.values()]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from hierfl import UserError
-from hierfl.inference.objective.gaussians import KINDS, Gaussian, Kind, packed_size, sample_factor
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.gaussian import GaussianProduct
 from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.ppl.gaussian_factors import KINDS, Gaussian, Kind, packed_size, sample_factor
 
 D = 2
 

@@ -102,7 +102,7 @@ def caption(name: str) -> str:
 
 def of_section(page: Page, heading: str, names: Iterable[str]) -> list[str]:
     """Those of these figures' names that a page shows under a heading, in order."""
-    ordered = sorted(names)
+    ordered = sorted(names, key=lambda n: f"{n}.png")  # (as files are listed)
     return [n for start in sections(page).get(heading, ()) for n in ordered if n.partition("-")[0] == start]
 
 

@@ -22,8 +22,6 @@ from hierfl.schema import Number, Schema, check, read_json
 from ..state import State
 
 FORMAT = 1
-
-
 #: what checkpoint.json must hold, whatever else is said in it
 RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum?": str}
 

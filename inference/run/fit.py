@@ -35,7 +35,6 @@ from .progress import Bar
 from .result import Run
 
 log = logging.getLogger("hierfl")
-
 #: from a method, its data and options to where its clients are
 EngineMaker = Callable[[Method, Federation, Options], Engine]
 
@@ -96,11 +95,11 @@ class Fit:
         self.options, self.method = options, method
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
-        clients = federation.clients
+        self.engine = engine(method, federation, options)
+        clients = len(self.engine.ids)
         if options.quorum > clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
         check_participation(clients, options.participation, options.quorum)
-        self.engine = engine(method, federation, options)
         shared, self.initial = self._initial()
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()

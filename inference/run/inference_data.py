@@ -21,11 +21,7 @@ from .client_draws import Groups, client_draws
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
 MOST, ENCODED = 200, 20
-
-
 CONDITIONAL = "training data at draws of the guide; globals and their hyperparameters are held where the fit left them"
-
-
 POINT = "; the guide is a point, so this is training likelihood, and leave-one-out says nothing about new data"
 
 
@@ -69,8 +65,6 @@ def inference_data(
 
 #: numbers (draws x examples x classes) that clients drawn together hold in one tensor
 TOGETHER = 2_000_000
-
-
 #: groups whose arrays are of the data, (chains, draws, N); the others' are of the clients, (chains, draws, J, *event)
 FLAT = ("log_likelihood", "posterior_predictive")
 

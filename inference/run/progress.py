@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 2.0
-
-
 QUIET = 15.0  # seconds between lines where a bar cannot be drawn
 
 

@@ -22,7 +22,6 @@ from .exchange import Exchange
 from .rules.base import AggregationContext
 
 log = logging.getLogger("hierfl")
-
 #: how an update may fail for its numbers; anything else is a fault of its code
 NUMERICAL = (torch.linalg.LinAlgError, ArithmeticError)
 

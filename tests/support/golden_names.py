@@ -125,6 +125,7 @@ EXEMPT: list[tuple[str, str, str, str]] = [
     ("*", "*.json", "*method_digest*", "digest of the method's source file"),
     ("table/collect", "table/table.md", "line *", "names of the committed searches' settings"),
     ("*", "*participation*.png", "*", "words of its legend: absent, message rejected"),
+    ("*", "*overview.png", "*", "the same words; the figures that it joins are compared one by one"),
     ("own/*", "*mine.py", "*", "the user's file itself: its imports and names"),
     ("*", "*/checkpoint.json", "digest", "of the tensors' file, which is compared itself"),
     ("*", "*.safetensors", "server/dropped", "a sum over journal/status, no longer held twice"),
@@ -136,6 +137,10 @@ HTML: list[tuple[str, str]] = [
         r"<td>(idle|absent_clients|client|group|error|known_se|test|test_fraction|validation|validation_fraction|noise"
         r"|response_sd)</td>",
         "names of renamed options; their values are compared",
+    ),
+    (
+        r"<td>(dropped_messages|rejected_messages|void_rounds|skipped_rounds|failed_local_steps|diverged_local_steps)</td>",
+        "names of counts; their values are compared",
     ),
     (r"data:image/png;base64,[A-Za-z0-9+/=]*", "pictures: figures are compared themselves"),
     (r"<td>[^<]*seconds[^<]*</td>\s*<td>[^<]*</td>", "time"),

@@ -11,8 +11,6 @@ from ...state import State
 from .layout import columns_of, sum_over_event
 
 Preconditioning = Literal["none", "rms", "fisher", "full"]
-
-
 #: how much of a preconditioner the newest gradients are, at least
 GRADIENT_DECAY = 0.02
 

@@ -10,9 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hierfl.ppl.gaussian_factors import Gaussian, Kind, packed_size
+
 from ...clients.chunk import ClientChunk
 from ...messages.form import Field, Form, not_negative
-from ...objective.gaussians import Gaussian, Kind, packed_size
 from ...state import State
 from .base import AggregationContext
 

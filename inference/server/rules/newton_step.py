@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...objective.gaussians import eigh
+from hierfl.ppl.gaussian_factors import eigh
 
 #: below this share of the profile information the observed one may be the draws' noise
 LEAST_CURVATURE_SHARE = 0.1

@@ -12,12 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hierfl.errors import UserError, unknown
+from ..errors import UserError, unknown
 
 #: of a precision matrix: lambda I | diag(lambda) | any
 Kind = Literal["scalar", "diagonal", "full"]
-
-
 KINDS: tuple[Kind, ...] = ("scalar", "diagonal", "full")
 
 
