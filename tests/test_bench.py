@@ -47,12 +47,12 @@ def test_references_do_the_work_of_a_round(name: str, network: str, images: Fede
     )  # fmt: skip
     fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
     fit.step()
-    work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
+    work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
     before = {k: v.clone() for k, v in {**work.shared, **work.personal}.items()}
     with torch.random.fork_rng():
         theirs = PFEDVEM[name](work)
     fit.step()
-    ours = {**fit.personal, **fit.copies}
+    ours = {**fit.engine.store.personal, **fit.engine.store.copies}
     for key in theirs:
         assert not torch.allclose(theirs[key], before[key].expand_as(theirs[key]), rtol=1e-3, atol=1e-6), key
         assert torch.allclose(theirs[key], ours[key], rtol=1e-4, atol=1e-5), key  # noise of 1e-7, a few steps
@@ -69,11 +69,11 @@ def test_references_take_as_many_steps_on_the_base(name: str) -> None:
         architecture("mlp:7", fed), sigma_0=1e-7, head_lr=1e-2, base_lr=1e-2, base_batch=4, head_epochs=0, base_epochs=3
     )
     fit = Fit(method, fed, Options(rounds=9, dtype=torch.float64, chunk=3))
-    work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
+    work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
     with torch.random.fork_rng():
         theirs = PFEDVEM[name](work)
     fit.step()
-    for key, ours in fit.copies.items():
+    for key, ours in fit.engine.store.copies.items():
         assert not torch.allclose(ours, work.shared[key].expand_as(ours), rtol=1e-3, atol=1e-4)
         assert torch.allclose(theirs[key], ours, rtol=1e-6, atol=1e-6), key
 
@@ -87,12 +87,12 @@ def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, imag
         method = PFedV(network, kl=kl, alpha=alpha, lr=0.05, batch=1000, epochs=3)
         fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
         fit.state.shared["encoder.4.bias"][4:] = -32.0  # log variances
-        work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
+        work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             theirs = REFERENCES["pfedv"]["tensor loop"](work)
         fit.step()
-        assert torch.allclose(theirs["w_j_point"], fit.personal["w_j_point"], atol=1e-6)
+        assert torch.allclose(theirs["w_j_point"], fit.engine.store.personal["w_j_point"], atol=1e-6)
         assert not torch.allclose(theirs["w_j_point"], work.personal["w_j_point"], atol=1e-2)
         share = torch.tensor(images.sizes(), dtype=torch.float64) / sum(images.sizes())
         for key, value in fit.state.shared.items():
@@ -107,11 +107,11 @@ def test_the_references_of_alternating_training_do_the_work_of_a_round(name: str
     method = FedRep(architecture("mlp:7", images), head_epochs=3, epochs=2, lr=0.05, batch=1000)
     fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
     fit.step()
-    work = Work.of(method, fit.federation, fit.state.shared, fit.personal, 3)
+    work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
     with torch.random.fork_rng():
         theirs = REFERENCES["fedrep"][name](work)
     fit.step()
-    for key, value in {**fit.personal, **fit.copies}.items():
+    for key, value in {**fit.engine.store.personal, **fit.engine.store.copies}.items():
         assert not torch.allclose(value, {**work.shared, **work.personal}[key].expand_as(value), atol=1e-4), key
         assert torch.allclose(theirs[key], value, rtol=1e-8, atol=1e-10), key
     small = Setting("small", (1, 4, 4), 200, 4, "mlp:5", 10, "fedrep")

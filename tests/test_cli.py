@@ -453,14 +453,14 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
 def test_a_search_averages_over_the_last_evaluations_and_never_sees_test_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hierfl.inference.run.fit import fit as running
+    from hierfl.inference.engines import plate
 
     def only_validation(fitted: object, split: str, *rest: object) -> object:
         assert split == "validation"
         return evaluate(fitted, split, *rest)
 
-    evaluate = running.evaluate_personal
-    monkeypatch.setattr(running, "evaluate_personal", only_validation)
+    evaluate = plate.evaluate_personal
+    monkeypatch.setattr(plate, "evaluate_personal", only_validation)
     values = []
     for settle in (1, 2):
         out = tmp_path / f"{settle}.json"

@@ -16,8 +16,6 @@ from hierfl.experiments.run_folder.config_file import read_config
 from hierfl.inference.options import Options
 
 SMALL = ("-J", 3, "--split", "iid", "--rounds", 1, "--network", "mlp:4", "--quiet")
-#: (until the fit's own field has the new name)
-CALLED = {"absent_clients": "idle"}
 
 
 @pytest.mark.parametrize("command", ALL)
@@ -31,17 +29,17 @@ def test_a_command_has_the_options_that_are_declared(command: str) -> None:
 def test_defaults_are_those_of_the_fit() -> None:
     theirs = {f.name: f.default for f in dataclasses.fields(Options)}
     fit = [name for name, about in options().items() if about.fit]
-    assert {CALLED.get(name, name) for name in fit} == theirs.keys() - {"dtype", "splits"}
+    assert set(fit) == theirs.keys() - {"dtype", "splits"}
     for name in fit:
-        default = theirs[CALLED.get(name, name)]
+        default = theirs[name]
         own = {f.name: f.default for f in dataclasses.fields(RunConfig)}[name]
         assert has_default(name, default) or own is dataclasses.MISSING or own == default
 
 
 def test_a_configuration_is_read_as_it_was_written(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "fedavg", *SMALL, "--absent-clients", "rest", "--out", "o")[0] == 0
+    assert hierfl("run", "fedavg", *SMALL, "--absent-clients", "catch-up", "--out", "o")[0] == 0
     config = read_config(tmp_path / "o")
-    assert config.run.absent_clients == "rest"
+    assert config.run.absent_clients == "catch-up"
     assert config.run.formula is None
     assert tomllib.loads((tmp_path / "o/config.toml").read_text()) == config.as_tables()
 
@@ -60,4 +58,4 @@ def test_a_folder_of_an_earlier_version_is_told_in_one_line(
 
 def test_a_way_of_absent_clients_that_there_is_not(hierfl: Call) -> None:
     code, _, err = hierfl("run", "fedavg", *SMALL, "--absent-clients", "sleep")
-    assert (code, "unknown value of --absent-clients 'sleep'; known: train, rest, never" in err) == (2, True)
+    assert (code, "unknown value of --absent-clients 'sleep'; known: train, catch-up, freeze" in err) == (2, True)

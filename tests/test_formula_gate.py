@@ -26,6 +26,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.gate import evaluate, parse
 from hierfl.data.tables import TABLES
 from hierfl.errors import UserError
+from hierfl.models import METHODS
 
 ROOT = Path(__file__).parents[1]
 
@@ -434,8 +435,16 @@ def evaluates_text(path: Path) -> list[str]:
 def test_nothing_else_evaluates_text() -> None:
     assert len(SHIPPED) > 60
     found = {str(path.relative_to(ROOT)): names for path in SHIPPED if (names := evaluates_text(path))}
-    gate, methods = found.pop("hierfl/data/formula/gate.py"), found.pop("experiments/methods.py")
+    gate, methods, lent = map(
+        found.pop, ("hierfl/data/formula/gate.py", "experiments/methods.py", "models/__init__.py")
+    )
     assert found == {}
-    assert {name.partition(": ")[2].split(".")[0] for name in gate} == {"import formulae"}
+    said = [{name.partition(": ")[2] for name in names} for names in (gate, methods, lent)]
+    assert {name.split(".")[0] for name in said[0]} == {"import formulae"}
     # a method's file is a program that its owner chose to run
-    assert {name.partition(": ")[2] for name in methods} == {"spec_from_file_location", "exec_module", "source_to_code"}
+    loading = {"spec_from_file_location", "exec_module", "source_to_code"}
+    # a method of the list is a file of the package, and not text from elsewhere
+    listed = {"import_module of text"}
+    assert said[1:] == [loading | listed, listed]
+    for entry in METHODS.values():
+        assert (ROOT / "models" / f"{entry.module.removeprefix('hierfl.models.').replace('.', '/')}.py").is_file()

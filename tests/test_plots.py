@@ -117,9 +117,9 @@ def test_few_clients_of_one_size_stand_beside_their_names() -> None:
 
 def test_what_moves_and_where_features_lie() -> None:
     rng = np.random.default_rng(0)
-    moving = metrics().assign(moved_base=0.1, moved_none=0.0)
+    moving = metrics().assign(update_norm_base=0.1, update_norm_none=0.0)
     assert "movement" in panels(moving, clients([5, 40, 230]).drop(columns="tau"), None)
-    assert "movement" not in panels(moving.assign(moved_base=0.0), clients([5, 40, 230]), None)
+    assert "movement" not in panels(moving.assign(update_norm_base=0.0), clients([5, 40, 230]), None)
     (line,) = movement(moving).get_lines()
     assert line.get_label() == "base"
     z = np.concatenate([rng.normal(size=(30, 5)), 20 + rng.normal(size=(30, 5))])
