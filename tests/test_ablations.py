@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import Call, command
+from support.commands import Call, command
 
 from hierfl import UserError
 from hierfl.experiments.search.ablation_table import markdown, read

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Call
+from support.commands import Call
 
 from hierfl import Federation
 from hierfl.experiments.bench.references.registry import REFERENCES

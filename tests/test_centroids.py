@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import command
+from support.commands import command
 
 from hierfl import UserError
 from hierfl.experiments.papers.centroids.cost import with_width

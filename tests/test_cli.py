@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Call, command
+from support.commands import Call, command
 
 from hierfl import Federation, UserError
 from hierfl.data.datasets import registry

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl import UserError
 from hierfl.arviz_io import import_arviz, loo

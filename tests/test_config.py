@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import Call
+from support.commands import Call
 from typer.main import get_command
 
 from hierfl.experiments.cli import app

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Call, blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import Call
+from support.federations import blobs
 
 from hierfl import Federation, UserError
 from hierfl.data.arrays import make_pool

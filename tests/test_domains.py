@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
 from PIL import Image
 from scipy.io import savemat
+from support.commands import Call
 from test_vision import mnist_like
 
 from hierfl import Federation, UserError

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Call
 from formulae import design_matrices
 from formulae.environment import Environment
 from formulae.parser import Parser
 from formulae.scanner import Scanner
+from support.commands import Call
 
 from hierfl.data.formula import gate
 from hierfl.data.formula.calls import CALLS, NUMPY

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Call
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import Call
 
 from hierfl import Federation
 from hierfl.arviz_io import import_arviz

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl.experiments.report.page import Section, render
 from hierfl.experiments.run_folder.summary import fit_warnings

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import image_pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.federations import image_pool
 
 from hierfl import UserError
 from hierfl.data.arrays import make_pool

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl.arviz_io import import_arviz, read
 from hierfl.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import command
+from support.commands import command
 
 from hierfl import UserError
 from hierfl.data.datasets.registry import load

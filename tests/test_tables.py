@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl import UserError
 from hierfl.experiments.papers.published import published_numbers

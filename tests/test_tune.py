@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl import UserError
 from hierfl.experiments.methods import load, shipped_settings

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torchvision
-from conftest import Call
 from PIL import Image
+from support.commands import Call
 
 from hierfl import Federation, UserError
 from hierfl.data.arrays import make_pool
