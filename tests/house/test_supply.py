@@ -13,8 +13,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 FLOORS = ("hierfl", "inference", "models", "experiments")
 #: of packages that are called otherwise than what is imported of them
 CALLED = {"pillow": "PIL", "pyro-ppl": "pyro", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 from support.commands import Call
-from test_vision import mnist_like
+from support.image_sets import mnist_like
 
 from hierfl import Federation, UserError
 from hierfl.data.arrays import make_pool

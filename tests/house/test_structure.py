@@ -9,13 +9,13 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from hierfl.experiments.report.figures import CAPTIONS, PARTS
 from hierfl.metrics import registry as metrics
 from hierfl.nn.networks.registry import KINDS, NETWORKS
 from hierfl.plots import registry as figures
 
-ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "hierfl").rglob("*.py"))
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import random
 import re
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,32 +13,15 @@ import pandas as pd
 import pytest
 from formulae import design_matrices
 from formulae.environment import Environment
-from formulae.parser import Parser
-from formulae.scanner import Scanner
 from support.commands import Call
+from support.paths import ROOT
+from support.tables import table
 
 from hierfl.data.formula import gate
-from hierfl.data.formula.calls import CALLS, NUMPY
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.gate import evaluate, parse
 from hierfl.data.tables import TABLES
 from hierfl.errors import UserError
-from hierfl.models import METHODS
-
-ROOT = Path(__file__).parents[1]
-
-
-def table(rows: int = 60) -> pd.DataFrame:
-    rng = np.random.default_rng(3)
-    k = np.arange(rows)
-    return pd.DataFrame(
-        {
-            "y": rng.normal(size=rows), "x": rng.normal(size=rows), "z": rng.uniform(1, 2, rows),
-            "g": np.array(["u", "v", "w"])[k % 3], "h": np.array(["a", "b"])[k // 3 % 2],
-            "site": np.array([f"s{j}" for j in k % 5]), "odd name": rng.normal(size=rows), "count": k % 4,
-        }
-    )  # fmt: skip
-
 
 PAYLOADS = [
     "log_radon ~ floor + scale(log_uranium*(1+0*torch.os.system('touch pwned'))) + (1|county)",
@@ -267,184 +247,3 @@ def test_a_refused_formula_is_all_that_is_said(hierfl: Call, formula: str) -> No
         warnings.simplefilter("always")
         code, out, err = hierfl("run", "mixed-effects", "--data", "t.csv", "--formula", formula, "-T", 1)
     assert (code, out, err.count("\n"), seen) == (2, "", 1, [])
-
-
-# -- random formulas -----------------------------------------------------------------------------------------------
-
-HOSTILE = [
-    "torch.os.system('x')", "df.to_csv(x)", "np.save(x)", "center.__init__(x)", "x.sum()", "np.linalg.inv(x)", "{np}",
-    "__import__('os')", "getattr(x, 'y')", "design_matrices(x)", "fixed", "np", "I", "scale", "[x]", "lambda", "'x'",
-    "np.log(x, x)", "C(g, scale)", "bs(x, df=9999)", "x**99", "9**9", "print(x)", "`df.x`", "env", "self", "data",
-]  # fmt: skip
-COLUMNS = ["x", "z", "g", "h", "count", "`odd name`"]
-
-
-def arithmetic(rng: random.Random, depth: int) -> str:
-    pick = rng.random()
-    if depth > 3 or pick < 0.35:
-        return rng.choice([*COLUMNS, "1", "2.5", "0.1"])
-    if pick < 0.38:
-        return rng.choice(HOSTILE)
-    if pick < 0.55:
-        name = rng.choice(list(CALLS))
-        count = max(1, CALLS[name].least)
-        return f"{name}({', '.join(arithmetic(rng, depth + 1) for _ in range(count))})"
-    if pick < 0.65:
-        return f"({arithmetic(rng, depth + 1)})"
-    if pick < 0.7:
-        return f"({arithmetic(rng, depth + 1)})**{rng.choice(['2', '-1', '0.5', '17', 'x'])}"
-    sign = rng.choice(["+", "-", "*", "/", "+", "*", "<", "==", ":", "|"])
-    return f"{arithmetic(rng, depth + 1)} {sign} {arithmetic(rng, depth + 1)}"
-
-
-def effects(rng: random.Random, depth: int) -> str:
-    pick = rng.random()
-    if depth > 2 or pick < 0.3:
-        return rng.choice([*COLUMNS, "0", "1"])
-    if pick < 0.34:
-        return rng.choice(HOSTILE)
-    if pick < 0.5:
-        return rng.choice(["I({})", "{{{}}}", "scale({})", "np.exp({})", "log({})"]).format(arithmetic(rng, 1))
-    if pick < 0.58:
-        return f"({effects(rng, depth + 1)} + {effects(rng, depth + 1)})**{rng.choice('2399')}"
-    if pick < 0.64:
-        return f"({effects(rng, depth + 1)} | {rng.choice(['site', 'site', 'g', 'C(site)', '3'])})"
-    return f"{effects(rng, depth + 1)} {rng.choice('++++-*:/')} {effects(rng, depth + 1)}"
-
-
-def formulas(rng: random.Random, number: int) -> Iterator[str]:
-    """Random ones; a third of them with a few characters changed."""
-    letters = "~+-*/:|(){},=<>`'\"._ x1\n[]!%#;\\"
-    for _ in range(number):
-        text = f"{rng.choice(['y', 'y', 'np.exp(y)', 'I(y)'])} ~ {effects(rng, 0)} + (1 | site)"
-        for _ in range(rng.choice([0, 0, 1, 3])):
-            place = rng.randrange(len(text))
-            text = text[:place] + rng.choice(letters) + text[place + rng.choice([0, 1]) :]
-        yield text
-
-
-def named_by_formulae(node: Any) -> Iterator[tuple[str, str]]:
-    """Everything that formulae's own parser finds in a text: ("call" or "name", what)."""
-    if isinstance(node, list | tuple):
-        for part in node:
-            yield from named_by_formulae(part)
-        return
-    kind = type(node).__name__
-    if kind == "Call":
-        yield "call", node.callee.name.lexeme
-        yield from named_by_formulae(node.args)
-    elif kind == "Variable":
-        yield "name", node.name.lexeme
-    elif kind == "QuotedName":
-        yield "name", node.expression.lexeme[1:-1]
-    elif kind == "Assign":
-        yield from named_by_formulae(node.value)
-    else:
-        for part in ("expression", "left", "right"):
-            yield from named_by_formulae(getattr(node, part, ()))
-
-
-class Watched(dict):
-    """A namespace that knows what was looked up in it and found."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.found: set[str] = set()
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        self.found.add(name)
-        return value
-
-
-def test_random_formulas_are_refused_or_call_only_what_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three witnesses: formulae's own parser, the callees that it fetches, and the names that it finds elsewhere."""
-    from formulae.terms import call_resolver
-
-    fetched: list[str] = []
-    plain, df, watched = call_resolver.get_function_from_module, table(24), Watched(gate.namespace())
-
-    def fetch(name: str, env: Environment) -> Any:
-        fetched.append(name)
-        return plain(name, env)
-
-    monkeypatch.setattr(call_resolver, "get_function_from_module", fetch)
-    monkeypatch.setattr(gate, "namespace", lambda: watched)
-    passed = worked = 0
-    for text in formulas(random.Random(22), 6000):
-        try:
-            formula = parse(text)
-        except UserError:
-            continue
-        passed += 1
-        tree = list(named_by_formulae(Parser(Scanner(formula.safe).scan()).parse()))
-        assert {what for kind, what in tree if kind == "call"} <= set(CALLS), text
-        assert {what for kind, what in tree if kind == "name"} - {"Sum", "Treatment"} == formula.columns, text
-        if not formula.columns <= set(df.columns) or passed % 3:
-            continue
-        try:
-            evaluate(formula, df)
-            worked += 1
-        except UserError:
-            continue
-    assert passed > 1000
-    assert worked > 200
-    assert fetched
-    assert set(fetched) <= set(CALLS)
-    assert watched.found <= {*NUMPY, "np"}
-
-
-# -- nothing else evaluates text -----------------------------------------------------------------------------------
-
-SHIPPED = [
-    path
-    for folder in ("hierfl", "inference", "models", "experiments", "docs")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
-
-
-def evaluates_text(path: Path) -> list[str]:
-    """What in a file could run text as code: line and name."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Name) and node.id in ("eval", "exec", "compile", "__import__"):
-            found.append(f"{node.lineno}: {node.id}")
-        if isinstance(node, ast.Attribute) and node.attr in ("query", "__globals__", "__builtins__", "__subclasses__"):
-            found.append(f"{node.lineno}: .{node.attr}")
-        called = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if called in ("exec_module", "spec_from_file_location", "source_to_code", "run_path", "read_pickle"):
-            found.append(f"{node.lineno}: {called}")
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
-            found.append(f"{node.lineno}: torch.load")
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
-            found.append(f"{node.value.lineno}: allow_pickle")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eval":
-            found += [f"{node.lineno}: .eval(...)"] * bool(node.args or node.keywords)  # (a module's own has none)
-        if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-            first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
-            ours = isinstance(first, ast.Constant) and str(first.value).startswith("hierfl.")
-            found += [f"{node.lineno}: import_module of text"] * (not ours)
-        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            if name.split(".")[0] in ("formulae", "pickle", "marshal", "shelve", "runpy", "code", "builtins"):
-                found.append(f"{node.lineno}: import {name}")
-    return found
-
-
-def test_nothing_else_evaluates_text() -> None:
-    assert len(SHIPPED) > 60
-    found = {str(path.relative_to(ROOT)): names for path in SHIPPED if (names := evaluates_text(path))}
-    gate, methods, lent = map(
-        found.pop, ("hierfl/data/formula/gate.py", "experiments/methods.py", "models/__init__.py")
-    )
-    assert found == {}
-    said = [{name.partition(": ")[2] for name in names} for names in (gate, methods, lent)]
-    assert {name.split(".")[0] for name in said[0]} == {"import formulae"}
-    # a method's file is a program that its owner chose to run
-    loading = {"spec_from_file_location", "exec_module", "source_to_code"}
-    # a method of the list is a file of the package, and not text from elsewhere
-    listed = {"import_module of text"}
-    assert said[1:] == [loading | listed, listed]
-    for entry in METHODS.values():
-        assert (ROOT / "models" / f"{entry.module.removeprefix('hierfl.models.').replace('.', '/')}.py").is_file()
