@@ -16,9 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Call, blobs
 from scipy.optimize import brentq
 from scipy.stats import binom
+from support.commands import Call
+from support.federations import blobs
 from test_invariants import TUTORIAL, network_for
 from torch import Tensor
 

@@ -8,10 +8,10 @@ import logging
 import pyro
 import pytest
 import torch
-from conftest import blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.distributions import Delta, Gamma, Laplace, LogNormal, MultivariateNormal, Normal, StudentT
+from support.federations import blobs
 from test_invariants import noise_for, states
 from torch.nn.functional import cross_entropy, softplus
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import blobs, slopes
 from pyro import poutine
+from support.federations import blobs, slopes
 from torch import nn
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus

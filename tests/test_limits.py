@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import blobs, pictures
 from limits_toolkit import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
+from support.federations import blobs, pictures
 from torch import Tensor
 
 from hierfl import Federation, UserError

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyro
 import pytest
 import torch
-from conftest import slopes
 from pyro.distributions import Normal, Poisson, StudentT
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO
+from support.federations import slopes
 from test_invariants import noise_for, states
 from torch import nn
 from torch.distributions import kl_divergence
