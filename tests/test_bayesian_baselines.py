@@ -48,17 +48,17 @@ def test_one_step_of_pfedbayes_weighs_the_divergence(zeta: float, small: Federat
     done = method.local()[0].run(local, 0)
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
-        mu, pi = (local.rows[k][place, 0].clone().requires_grad_() for k in q)
+        mu, pi = (local.values[k][place, 0].clone().requires_grad_() for k in q)
         prior = Normal(local.shared["w"], softplus(local.shared["spread"]))
         eps = local.take([place]).noise(0, 3).at(0).normal("w_j", None, mu.shape).view(3, -1)
         fits = [-cross_entropy(net(mu + softplus(pi) * e, x[None])[0], y, reduction="sum") for e in eps]
         height = sum(fits) / 3 - zeta * kl_divergence(Normal(mu, softplus(pi)), prior).sum()
         for name, value, slope in zip(q, (mu, pi), torch.autograd.grad(height, (mu, pi)), strict=True):
-            assert torch.allclose(done.rows[name][place, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
+            assert torch.allclose(done.values[name][place, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
         w = local.shared["w"].clone().requires_grad_()
-        after = Normal(done.rows["mu"][place, 0], softplus(done.rows["pi"][place, 0]))
+        after = Normal(done.values["mu"][place, 0], softplus(done.values["pi"][place, 0]))
         (slope,) = torch.autograd.grad(-zeta * kl_divergence(after, Normal(w, prior.stddev)).sum(), w)
-        assert torch.allclose(done.rows["w"][place, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
+        assert torch.allclose(done.values["w"][place, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
 
 
 def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Federation, net: Architecture) -> None:
@@ -72,11 +72,11 @@ def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Fe
     method = Tempered(net, particles=3, sigma_0=0.5, zeta=3.0)
     start, q = rows_of(method, small), gaussians(small, net)
     local = start.put({k: v[start.clients] for k, v in q.items()})
-    found = elbo(method, local.batch(), local.values, local.noise(0, 3).at(0))
+    found = elbo(method, local.batch(), local.view, local.noise(0, 3).at(0))
     eps = local.noise(0, 3).at(0).normal("w_j", None, torch.Size([net.d]))[:, :, 0]
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
-        own = Normal(local.rows["mu"][place, 0], softplus(local.rows["pi"][place, 0]))
+        own = Normal(local.values["mu"][place, 0], softplus(local.values["pi"][place, 0]))
         prior, draws = (
             Normal(local.shared["w"], softplus(local.shared["spread"])),
             own.mean + own.stddev * eps[:, place],
@@ -98,14 +98,14 @@ def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation,
     done = step.run(local, 0)
     for first, last in [(k, k + 1) for k in range(7)]:  # q: one step up the row's own ELBO
         part = local.part(first, last)
-        leaves = {k: part.rows[k].clone().requires_grad_() for k in q}
+        leaves = {k: part.values[k].clone().requires_grad_() for k in q}
         noise = part.noise(0, 3).at(0)
-        value = elbo(method, part.batch(), {**part.values, **leaves}, noise)
+        value = elbo(method, part.batch(), {**part.view, **leaves}, noise)
         for k, slope in zip(q, torch.autograd.grad(value.sum(), list(leaves.values())), strict=True):
-            assert torch.allclose(done.rows[k][first:last], part.rows[k] + 1e-4 * slope, rtol=1e-7, atol=1e-10)
+            assert torch.allclose(done.values[k][first:last], part.values[k] + 1e-4 * slope, rtol=1e-7, atol=1e-10)
     prior = {k: local.shared[k].clone().requires_grad_() for k in ("w", "spread")}
     p = Normal(prior["w"], softplus(prior["spread"]))
-    own = Normal(done.rows["mu"], softplus(done.rows["pi"]))
+    own = Normal(done.values["mu"], softplus(done.values["pi"]))
     slopes_of = torch.autograd.grad(-kl_divergence(own, p).sum(), list(prior.values()))
     for (name, value), slope in zip(prior.items(), slopes_of, strict=True):
         rule = method.exchange()[name]
@@ -158,7 +158,7 @@ def test_dg_lmcs_exact_moments_tend_to_the_pooled_posteriors(lines: Federation) 
         method, w = DGLMC(linear(lines), rho=rho), torch.randn(3, generator=torch.Generator().manual_seed(1)).double()
         local = rows_of(method, lines, w=w)
         z = torch.randn((1, 4, 1, 3), generator=torch.Generator().manual_seed(2)).double().requires_grad_()
-        height = log_joint(method, local.batch(), local.values, {"w_j": z})
+        height = log_joint(method, local.batch(), local.view, {"w_j": z})
         (slope,) = torch.autograd.grad(height.sum(), z)
         for place, j in enumerate(local.clients):
             at = z[0, place, 0].detach()
@@ -206,7 +206,7 @@ def test_dg_lmcs_local_steps_are_the_papers(lines: Federation) -> None:
     local = rows_of(method, lines)
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     local = local.put({"w_j_draws": z[:, None, None, None]})
-    done = method.local()[0].run(local, 0).rows["w_j_draws"]
+    done = method.local()[0].run(local, 0).values["w_j_draws"]
     for place, j in enumerate(local.clients):
         xi = local.take([place]).noise(0, 1).at(0).normal("w_j", None, torch.Size([3])).flatten()
         slope = quadratics.A[j] @ z[place] - quadratics.b[j]

@@ -1,4 +1,4 @@
-"""Local steps, exchange rules, server: each against an identity or a plain loop."""
+"""Local steps, aggregation rules, server: each against an identity or a plain loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.distributions import Delta, Gamma, Laplace, LogNormal, MultivariateNormal, Normal, StudentT
-from test_invariants import noise_for, states
+from support.methods import chunk_of, noise_for, states
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Batch, Federation, UserError
@@ -55,7 +55,7 @@ def test_minibatch_training_equals_a_plain_loop_over_clients(
     local = rows_of(method, small)
     trained = SVI(["mu", "base"], 3, make, 4, per="example").run(local, 0)
     for place, j in enumerate(local.clients):
-        mu = local.rows["mu"][place, 0].clone().requires_grad_()
+        mu = local.values["mu"][place, 0].clone().requires_grad_()
         weights = {k: v.clone().requires_grad_() for k, v in net.base.parameters_from(local.shared).items()}
         optimizer = make([mu, *weights.values()])
         x, y = small.examples(small.train[j])
@@ -65,17 +65,17 @@ def test_minibatch_training_equals_a_plain_loop_over_clients(
                 optimizer.zero_grad()
                 cross_entropy(net.head(mu, net.base.apply(weights, x[batch][None]))[0], y[batch]).backward()
                 optimizer.step()
-        assert torch.allclose(trained.rows["mu"][place, 0], mu, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(trained.values["mu"][place, 0], mu, rtol=1e-9, atol=1e-12)
         for k, w in weights.items():
-            assert torch.allclose(trained.rows[f"base.{k}"][place, 0], w, rtol=1e-9, atol=1e-12)
+            assert torch.allclose(trained.values[f"base.{k}"][place, 0], w, rtol=1e-9, atol=1e-12)
 
 
 def test_a_steps_input_is_left_as_it_was(small: Federation, net: Architecture) -> None:
     local = rows_of(PFedVEM(net), small)
-    before = {k: v.clone() for k, v in {**local.rows, **local.shared}.items()}
+    before = {k: v.clone() for k, v in {**local.values, **local.shared}.items()}
     SVI(["mu", "pi", "base"], 2, sgd(0.001, 0.9), 3).run(local, 0)
     SVI(["mu", "pi"], 2, sgd(0.001, 0.9)).run(local, 0)
-    assert all(torch.equal(v, {**local.rows, **local.shared}[k]) for k, v in before.items())
+    assert all(torch.equal(v, {**local.values, **local.shared}[k]) for k, v in before.items())
 
 
 def test_kept_features_change_nothing(small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_kept_features_change_nothing(small: Federation, net: Architecture, monk
     assert len(calls) - once > 4 * once
     for a, b in zip(kept, again, strict=True):
         for name in ("mu", "pi"):
-            assert torch.allclose(a.rows[name], b.rows[name], rtol=1e-12)
+            assert torch.allclose(a.values[name], b.values[name], rtol=1e-12)
 
 
 def test_inputs_that_only_kept_features_would_see_are_not_gathered(
@@ -109,7 +109,7 @@ def test_inputs_that_only_kept_features_would_see_are_not_gathered(
     monkeypatch.setattr(LazyTensor, "whole", property(lambda self: made.append(1) or original(self)))
     local = rows_of(FedRep(net), small)
     head = SVI(["mu"], 2, sgd(0.1), 4, per="example")
-    first = head.run(local, 0).rows["mu"]
+    first = head.run(local, 0).values["mu"]
     assert not made
 
     class Curious(FedRep):
@@ -120,7 +120,7 @@ def test_inputs_that_only_kept_features_would_see_are_not_gathered(
             super().model(batch)
 
     method = Curious(net)
-    again = head.run(dataclasses.replace(local, method=method), 0).rows["mu"]
+    again = head.run(dataclasses.replace(local, method=method), 0).values["mu"]
     assert made
     assert torch.equal(first, again)
     places = local.examples.first(local.clients)
@@ -133,13 +133,13 @@ def test_a_moving_base_is_never_served_from_the_cache(small: Federation, net: Ar
     local = rows_of(FedPer(net), small)
     joint = SVI(["mu", "base"], 3, sgd(0.1)).run(local, 0)
     batch = small.batch(local.clients)
-    leaves = {k: v.clone().requires_grad_() for k, v in local.own(["mu", *net.base.names]).rows.items()}
+    leaves = {k: v.clone().requires_grad_() for k, v in local.own(["mu", *net.base.names]).values.items()}
     for _ in range(3):
         with torch.enable_grad():
             total = elbo(FedPer(net), batch, {**local.shared, **leaves}, None).sum()
             found = torch.autograd.grad(total, list(leaves.values()))
         leaves = {k: (v + 0.1 * g).detach().requires_grad_() for (k, v), g in zip(leaves.items(), found, strict=True)}
-    assert torch.allclose(joint.rows["base.1.weight"], leaves["base.1.weight"], rtol=1e-9, atol=1e-12)
+    assert torch.allclose(joint.values["base.1.weight"], leaves["base.1.weight"], rtol=1e-9, atol=1e-12)
 
 
 def test_a_finished_client_is_not_moved_by_its_momentum() -> None:
@@ -148,7 +148,7 @@ def test_a_finished_client_is_not_moved_by_its_momentum() -> None:
     local = rows_of(FedPer(net), fed)
     together = SVI(["mu"], 1, sgd(0.1, 0.9), 4, per="example").run(local, 0)
     alone = SVI(["mu"], 1, sgd(0.1, 0.9), 4, per="example").run(local.take([1]), 0)
-    assert torch.allclose(together.rows["mu"][1], alone.rows["mu"][0], rtol=1e-12)
+    assert torch.allclose(together.values["mu"][1], alone.values["mu"][0], rtol=1e-12)
 
 
 def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, net: Architecture) -> None:
@@ -157,13 +157,13 @@ def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, ne
 
     method = FedPer(net)
     local = rows_of(method, small, [0])
-    full = elbo(method, small.batch([0]), local.values, None)
+    full = elbo(method, small.batch([0]), local.view, None)
     total = torch.zeros(1, dtype=torch.float64)
     n = len(small.train[0])
     for part in permutation(n, "any").split(5):
         x, y = small.examples(small.train[0][part][None])
         scale = torch.tensor([[n / len(part)]], dtype=torch.float64)
-        total += elbo(method, Batch(x, y, None, torch.tensor([float(n)]), scale), local.values, None) * len(part) / n
+        total += elbo(method, Batch(x, y, None, torch.tensor([float(n)]), scale), local.view, None) * len(part) / n
     assert torch.allclose(full, total, rtol=1e-12)
 
 
@@ -267,7 +267,7 @@ def test_mistakes_in_a_method_file_are_named(small: Federation, net: Architectur
         def exchange(self) -> dict:
             return {"base": SampleWeighted(), "base.1": SampleWeighted()}
 
-    with pytest.raises(UserError, match="two exchange rules claim"):
+    with pytest.raises(UserError, match="two aggregation rules claim"):
         fit(Twice(net), small, rounds=1, progress=False)
 
 
@@ -301,7 +301,7 @@ def test_generic_messages_sum_to_the_joint_gradient(small: Federation, net: Arch
     batch = small.batch(local.clients)
     noise = local.noise("g", 2)
     with torch.enable_grad():
-        joint = elbo(method, batch, {**local.values, **leaves}, noise).sum()
+        joint = elbo(method, batch, {**local.view, **leaves}, noise).sum()
         found = torch.autograd.grad(joint, list(leaves.values()))
     for name, gradient in zip(names, found, strict=True):
         assert torch.allclose(rows[name].sum(0), gradient, rtol=1e-9, atol=1e-10), name
@@ -311,7 +311,7 @@ def test_generic_rule_takes_the_step_it_claims(small: Federation, net: Architect
     """w + lr (J/|A| sum of gradients + gradient of log p(w)), for the three that report."""
     method = Learned(net)
     local = rows_of(method, small).take([0, 3, 5])
-    server = Server(method, small, local.shared, {k: v[0, 0] for k, v in local.rows.items()})
+    server = Server(method, small, local.shared, {k: v[0, 0] for k, v in local.values.items()})
     server.open()
     messages = server.messages(local)
     assert server.receive(messages, local.clients).all()
@@ -326,7 +326,7 @@ def test_generic_rule_takes_the_step_it_claims(small: Federation, net: Architect
 def test_what_the_servers_optimiser_remembers_is_part_of_its_state(small: Federation, net: Architecture) -> None:
     method = Learned(net)
     local = rows_of(method, small)
-    personal = {k: v[0, 0] for k, v in local.rows.items()}
+    personal = {k: v[0, 0] for k, v in local.values.items()}
     one = Server(method, small, local.shared, personal)
 
     def round_of(server: Server) -> None:
@@ -378,15 +378,15 @@ def test_the_generic_rule_finds_the_population_mean_of_a_conjugate_model() -> No
 
     method = Conjugate(net)
     local = rows_of(method, fed)
-    server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.rows.items()})
+    server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.values.items()})
     for _ in range(200):
         server.open()
         server.receive(
-            server.messages(Rows(method, fed, local.clients, 1, 0, server.shared, local.rows)), local.clients
+            server.messages(Rows(method, fed, local.clients, 1, 0, server.shared, local.values)), local.clients
         )
         server.close()
     precision = 4 / 0.49 + 1 / 4
-    mode = (local.rows["mu"].sum((0, 1)) / 0.49 + 0.5 / 4) / precision
+    mode = (local.values["mu"].sum((0, 1)) / 0.49 + 0.5 / 4) / precision
     assert torch.allclose(server.shared["w"], mode, rtol=1e-6)
 
 
@@ -403,7 +403,7 @@ def test_log_p_globals_counts_once(small: Federation, net: Architecture) -> None
 def server_and_messages(fed: Federation, net: Architecture, quorum: int = 1) -> tuple[Server, Rows, dict]:
     method = PFedVEM(net)
     local = rows_of(method, fed).own(net.base.names)
-    server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.rows.items()}, quorum)
+    server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.values.items()}, quorum)
     server.open()
     return server, local, server.messages(local)
 
@@ -471,8 +471,8 @@ def test_a_client_that_diverges_keeps_its_state_and_is_reported(
     with caplog.at_level(logging.WARNING, "hierfl"):
         run = fit(PFedVEM(net), sick, rounds=2, dtype=torch.float64, progress=False)
     assert "round 1: 1 client diverged and kept the previous state: place-03" in caplog.text
-    assert run.last()["failed"] == 2
-    assert run.last()["dropped"] == 2
+    assert run.last()["diverged"] == 2
+    assert run.last()["rejected"] == 2
     start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
     assert torch.equal(run.personal["mu"][3], start)
     assert all(v.isfinite().all() for v in {**run.shared, **run.personal, **run.fitted.copies}.values())

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
-from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
+from hierfl.inference import SVI, PrecisionWeightedMean, Method, fit
 from hierfl.inference.clients.chunk import ClientChunk as Rows
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.rho import closed_form_rho
@@ -192,7 +192,7 @@ def test_a_client_computes_the_same_alone_as_among_others(small: Federation, net
     for place, j in enumerate(order):
         alone = step.run(Rows(method, small, [j], 1, 0, shared, {k: v[[j]] for k, v in rows.items()}), 0)
         for name in ("mu", "pi", *net.base.names):
-            assert torch.allclose(together.rows[name][place], alone.rows[name][0], rtol=1e-9, atol=1e-9)
+            assert torch.allclose(together.values[name][place], alone.values[name][0], rtol=1e-9, atol=1e-9)
 
 
 def test_noise_of_a_client_is_its_own_and_standard_normal() -> None:
@@ -239,7 +239,7 @@ def block_gradient(method: Method, fed: Federation, values: dict, block: str, wh
 
 @pytest.mark.parametrize("who", [[0, 2, 5], [0, 1, 2, 3, 4, 5, 6]])
 def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Federation, net: Architecture) -> None:
-    method, rule = PFedVEM(net), ConfidenceWeighted("mu", "rho")
+    method, rule = PFedVEM(net), PrecisionWeightedMean("mu", "rho")
     shared, rows = states(method, small)
     local = Rows(method, small, who, 1, 0, shared, {k: v[who] for k, v in rows.items()})
     sums = {k: v.sum(0) for k, v in rule.message(["w"], local).items()}
@@ -256,7 +256,7 @@ def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation,
         method = PFedVEM(net, server_lr=server_lr)
         shared, rows = states(method, small)
         local = Rows(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
-        local = local.put({k: v + 0.1 for k, v in local.rows.items() if k.startswith("base.")})
+        local = local.put({k: v + 0.1 for k, v in local.values.items() if k.startswith("base.")})
         exchange = AggregationContext(small.clients, torch.tensor(7.0), 1, lambda n: {})
         for group, rule in method.exchange().items():
             names = method.expand(group, shared)
@@ -294,7 +294,7 @@ def test_every_definition_of_tau_trains(terms: str, small: Federation, net: Arch
     """The deviation alone is zero in the first round, where mu_j = w: rho stays at sigma_0 until it says something."""
     run = fit(PFedVEM(net, tau=terms), small, rounds=3, dtype=torch.float64, progress=False)
     last = run.last()
-    assert (last["failed"], last["dropped"], last["void"]) == (0, 0, 0)
+    assert (last["diverged"], last["rejected"], last["skipped"]) == (0, 0, 0)
     start = 0.1 * InitialWeights.of(net, 0).head.double()
     assert all(not torch.equal(mu, start) for mu in run.personal["mu"])
     rho = run.personal["rho"]
@@ -329,9 +329,9 @@ def test_local_svi_converges_to_the_conjugate_posterior() -> None:
         y, rho2 = fed.y[fed.train[j]], rows["rho"][j].square()
         precision = x.T @ x / noise**2 + torch.eye(3) / rho2
         mean = torch.linalg.solve(precision, x.T @ y / noise**2 + (shared["w"] / rho2).flatten())
-        sigma = softplus(local.rows["pi"][place]).flatten()
+        sigma = softplus(local.values["pi"][place]).flatten()
         # 1 % of a posterior standard deviation; Monte-Carlo error of the last phase is about a third of it
-        assert ((local.rows["mu"][place].flatten() - mean).abs() < 0.01 * precision.diagonal().rsqrt()).all()
+        assert ((local.values["mu"][place].flatten() - mean).abs() < 0.01 * precision.diagonal().rsqrt()).all()
         assert torch.allclose(sigma.square(), 1 / precision.diagonal(), rtol=0.02)
 
 
@@ -339,7 +339,7 @@ def test_local_svi_converges_to_the_conjugate_posterior() -> None:
 
 
 def test_equal_confidence_gives_the_plain_mean(small: Federation, net: Architecture) -> None:
-    method, rule = PFedVEM(net), ConfidenceWeighted("mu", "rho")
+    method, rule = PFedVEM(net), PrecisionWeightedMean("mu", "rho")
     shared, rows = states(method, small)
     rows["rho"] = torch.full_like(rows["rho"], 0.3)
     sums = {

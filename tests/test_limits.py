@@ -109,7 +109,7 @@ def test_fedproxs_steps_are_a_plain_loops(small: Federation, net: Architecture) 
     """v <- v - eta m, m <- 0.9 m + grad f(v) + mu (v - w): the proximal term enters the momentum once a step."""
     method = FedProx(net, mu=0.7, epochs=2, lr=0.05, batch=4)
     local = rows_of(method, small)
-    trained = method.local()[0].run(local, 0).rows["w"]
+    trained = method.local()[0].run(local, 0).values["w"]
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
         v = w = local.shared["w"]
@@ -155,7 +155,7 @@ def test_pfedme_and_l2gd_reach_the_same_stationary_point(lines: Federation) -> N
     for step, terms, share in zip(l2.local(), ("prior", "data"), (0.3, 0.7), strict=True):
         assert step.terms == terms
         once = SVI(["mu"], 1, step.optimizer, per="example", terms=terms).run(local.put(rows), 0)
-        moved = share * (once.rows["mu"] - rows["mu"]).squeeze(1)
+        moved = share * (once.values["mu"] - rows["mu"]).squeeze(1)
         assert moved.abs().max() > 1e-3
         expected = expected + moved
         mean[terms] = moved.mean(0).abs().max()
@@ -188,8 +188,8 @@ def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> N
                 slope = slope_at(net, theta, x, y, batch)
                 theta = theta - 0.07 * (slope + 5.0 * (theta - w))
             w = w - 0.03 * 5.0 * (w - theta)
-        assert torch.allclose(done.rows["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
-        assert torch.allclose(done.rows["w"][place, 0], w, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["w"][place, 0], w, rtol=1e-9, atol=1e-11)
         copies.append(w)
     run = fitted(method, small, 1)
     assert torch.allclose(run.shared["w"], 0.5 * local.shared["w"] + 0.5 * torch.stack(copies).mean(0), rtol=1e-9)
@@ -244,7 +244,7 @@ def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> 
     first = two.local()[0].run(rows_of(two, small), 0)
     once = fitted(two, small, 1)
     for name in ("w", "base.3.weight"):
-        mean = (first.n.view(-1, *[1] * (first.rows[name].dim() - 2)) * first.rows[name].squeeze(1)).sum(
+        mean = (first.n.view(-1, *[1] * (first.values[name].dim() - 2)) * first.values[name].squeeze(1)).sum(
             0
         ) / first.n.sum()
         assert torch.allclose(once.shared[name], mean, rtol=1e-9), name
@@ -317,7 +317,7 @@ def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, 
 def test_an_evaluation_on_the_way_is_what_the_last_one_would_have_been(
     method: Callable[[Architecture], Method], small: Federation, net: Architecture
 ) -> None:
-    on, last = (fit(method(net), small, rounds=r, dtype=torch.float64, progress=False).rows for r in (3, 1))
+    on, last = (fit(method(net), small, rounds=r, dtype=torch.float64, progress=False).values for r in (3, 1))
     assert on[0]["round"] == last[0]["round"] == 1
     assert on[0]["pm_nll"] == last[0]["pm_nll"] != on[1]["pm_nll"]
 
@@ -344,7 +344,7 @@ def test_who_is_smaller_than_a_batch_trains_all_the_same(small: Federation, net:
         for number, step in enumerate(method.local()):
             local = step.run(local, number)
         assert len(small.train[local.clients[-1]]) == 2
-        moved = (local.rows["w"] - begun).abs().amax((1, 2))
+        moved = (local.values["w"] - begun).abs().amax((1, 2))
         assert (moved > 1e-4).all(), type(method).__name__
 
 

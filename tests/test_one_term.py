@@ -199,7 +199,7 @@ def meta_gradient(w: Tensor, slopes_of: list, a: float, d: float) -> Tensor:
 def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(small: Federation, net: Architecture) -> None:
     method = PerFedAvg(net, steps=2, alpha=0.2, lr=0.1, batch=4, difference=1e-3)
     local = rows_of(method, small)
-    trained = method.local()[0].run(local, 0).rows["w"]
+    trained = method.local()[0].run(local, 0).values["w"]
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
         w, epochs = local.shared["w"], range(6)
@@ -262,12 +262,12 @@ def test_behind_a_cut_w_is_fedavgs(method: object, small: Federation, net: Archi
 def test_dittos_own_steps_are_around_what_was_received(small: Federation, net: Architecture) -> None:
     method = Ditto(net, lam=0.8, epochs=2, lr=0.05, batch=4, momentum=0.0)
     local = rows_of(method, small)
-    there = 0.1 * torch.randn(local.rows["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    local = local.put({"v": local.rows["v"] + there})
-    trained = method.local()[0].run(local, 0).rows["v"]
+    there = 0.1 * torch.randn(local.values["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    local = local.put({"v": local.values["v"] + there})
+    trained = method.local()[0].run(local, 0).values["v"]
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
-        v, w = local.rows["v"][place, 0], local.shared["w"]
+        v, w = local.values["v"][place, 0], local.shared["w"]
         for epoch in range(2):
             for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
                 slope = slope_at(net, v, x, y, batch)
@@ -279,25 +279,25 @@ def test_apfls_steps_are_the_papers(small: Federation, net: Architecture) -> Non
     """v <- v - eta alpha grad f(alpha v + (1 - alpha) w_j), with the client's own w_j as it moves."""
     method = APFL(net, alpha=0.3, alpha_lr=0.2, epochs=2, lr=0.05, batch=4, momentum=0.0)
     local = rows_of(method, small)
-    there = 0.1 * torch.randn(local.rows["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    local = local.put({"v": local.rows["v"] + there})
+    there = 0.1 * torch.randn(local.values["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    local = local.put({"v": local.values["v"] + there})
     done = local
     for number, step in enumerate(method.local()):
         done = step.run(done, number)
     for place, j in enumerate(local.clients):
         x, y = small.examples(small.train[j])
 
-        v, w, alpha = local.rows["v"][place, 0], local.shared["w"], 0.3
+        v, w, alpha = local.values["v"][place, 0], local.shared["w"], 0.3
         everything = torch.arange(len(y))
         along = ((v - w) * slope_at(net, alpha * v + (1 - alpha) * w, x, y, everything)).sum()
         alpha = float((alpha - 0.2 * along).clamp(0, 1))
-        assert math.isclose(float(done.rows["alpha"][place]), alpha, rel_tol=1e-9)
+        assert math.isclose(float(done.values["alpha"][place]), alpha, rel_tol=1e-9)
         for epoch in range(2):
             for batch in permutation(len(y), *local.key(2, place), "epoch", epoch).split(4):
                 slope = slope_at(net, w, x, y, batch)
                 own = slope_at(net, alpha * v + (1 - alpha) * w, x, y, batch)
                 v, w = v - 0.05 * alpha * own, w - 0.05 * slope
-        assert torch.allclose(done.rows["v"][place, 0], v, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["v"][place, 0], v, rtol=1e-9, atol=1e-11)
 
 
 def test_apfls_weight_stays_between_none_and_all_of_it(small: Federation, net: Architecture) -> None:
