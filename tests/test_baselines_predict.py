@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import pictures
-from limits_toolkit import fitted, slope_at
+from support.baselines import fitted, slope_at
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
