@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from limits_toolkit import fitted, slope_at
+from support.baselines import fitted, slope_at
 from support.federations import pictures
 from torch import Tensor
 from torch.nn.functional import cross_entropy

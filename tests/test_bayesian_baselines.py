@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from limits_toolkit import Quadratics, linear, rows_of
+from support.baselines import Quadratics, linear, rows_of
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
@@ -44,21 +44,21 @@ def test_one_step_of_pfedbayes_weighs_the_divergence(zeta: float, small: Federat
     """q by E log p - zeta KL(q, prior), told with the same draws; then the copy of the prior by the divergence."""
     method = PFedBayes(net, epochs=1, lr=1e-4, prior_lr=1e-3, particles=3, sigma_0=0.5, zeta=zeta)
     start, q = rows_of(method, small), gaussians(small, net)
-    local = start.put({k: v[start.clients] for k, v in q.items()})
-    done = method.local()[0].run(local, 0)
-    for place, j in enumerate(local.clients):
+    chunk = start.put({k: v[start.clients] for k, v in q.items()})
+    done = method.local()[0].run(chunk, 0)
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        mu, pi = (local.rows[k][place, 0].clone().requires_grad_() for k in q)
-        prior = Normal(local.shared["w"], softplus(local.shared["spread"]))
-        eps = local.take([place]).noise(0, 3).at(0).normal("w_j", None, mu.shape).view(3, -1)
+        mu, pi = (chunk.values[k][place, 0].clone().requires_grad_() for k in q)
+        prior = Normal(chunk.shared["w"], softplus(chunk.shared["spread"]))
+        eps = chunk.take([place]).noise(0, 3).at(0).normal("w_j", None, mu.shape).view(3, -1)
         fits = [-cross_entropy(net(mu + softplus(pi) * e, x[None])[0], y, reduction="sum") for e in eps]
         height = sum(fits) / 3 - zeta * kl_divergence(Normal(mu, softplus(pi)), prior).sum()
         for name, value, slope in zip(q, (mu, pi), torch.autograd.grad(height, (mu, pi)), strict=True):
-            assert torch.allclose(done.rows[name][place, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
-        w = local.shared["w"].clone().requires_grad_()
-        after = Normal(done.rows["mu"][place, 0], softplus(done.rows["pi"][place, 0]))
+            assert torch.allclose(done.values[name][place, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
+        w = chunk.shared["w"].clone().requires_grad_()
+        after = Normal(done.values["mu"][place, 0], softplus(done.values["pi"][place, 0]))
         (slope,) = torch.autograd.grad(-zeta * kl_divergence(after, Normal(w, prior.stddev)).sum(), w)
-        assert torch.allclose(done.rows["w"][place, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
+        assert torch.allclose(done.values["w"][place, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
 
 
 def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Federation, net: Architecture) -> None:
@@ -71,14 +71,14 @@ def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Fe
 
     method = Tempered(net, particles=3, sigma_0=0.5, zeta=3.0)
     start, q = rows_of(method, small), gaussians(small, net)
-    local = start.put({k: v[start.clients] for k, v in q.items()})
-    found = elbo(method, local.batch(), local.values, local.noise(0, 3).at(0))
-    eps = local.noise(0, 3).at(0).normal("w_j", None, torch.Size([net.d]))[:, :, 0]
-    for place, j in enumerate(local.clients):
+    chunk = start.put({k: v[start.clients] for k, v in q.items()})
+    found = elbo(method, chunk.batch(), chunk.view, chunk.noise(0, 3).at(0))
+    eps = chunk.noise(0, 3).at(0).normal("w_j", None, torch.Size([net.d]))[:, :, 0]
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        own = Normal(local.rows["mu"][place, 0], softplus(local.rows["pi"][place, 0]))
+        own = Normal(chunk.values["mu"][place, 0], softplus(chunk.values["pi"][place, 0]))
         prior, draws = (
-            Normal(local.shared["w"], softplus(local.shared["spread"])),
+            Normal(chunk.shared["w"], softplus(chunk.shared["spread"])),
             own.mean + own.stddev * eps[:, place],
         )
         fits = torch.stack([-cross_entropy(net(w, x[None])[0], y, reduction="sum") for w in draws])
@@ -93,19 +93,19 @@ def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation,
     start = rows_of(method, small)
     order = start.clients
     q = gaussians(small, net)
-    local = start.put({k: v[order] for k, v in q.items()})
+    chunk = start.put({k: v[order] for k, v in q.items()})
     (step,) = method.local()
-    done = step.run(local, 0)
+    done = step.run(chunk, 0)
     for first, last in [(k, k + 1) for k in range(7)]:  # q: one step up the row's own ELBO
-        part = local.part(first, last)
-        leaves = {k: part.rows[k].clone().requires_grad_() for k in q}
+        part = chunk.part(first, last)
+        leaves = {k: part.values[k].clone().requires_grad_() for k in q}
         noise = part.noise(0, 3).at(0)
-        value = elbo(method, part.batch(), {**part.values, **leaves}, noise)
+        value = elbo(method, part.batch(), {**part.view, **leaves}, noise)
         for k, slope in zip(q, torch.autograd.grad(value.sum(), list(leaves.values())), strict=True):
-            assert torch.allclose(done.rows[k][first:last], part.rows[k] + 1e-4 * slope, rtol=1e-7, atol=1e-10)
-    prior = {k: local.shared[k].clone().requires_grad_() for k in ("w", "spread")}
+            assert torch.allclose(done.values[k][first:last], part.values[k] + 1e-4 * slope, rtol=1e-7, atol=1e-10)
+    prior = {k: chunk.shared[k].clone().requires_grad_() for k in ("w", "spread")}
     p = Normal(prior["w"], softplus(prior["spread"]))
-    own = Normal(done.rows["mu"], softplus(done.rows["pi"]))
+    own = Normal(done.values["mu"], softplus(done.values["pi"]))
     slopes_of = torch.autograd.grad(-kl_divergence(own, p).sum(), list(prior.values()))
     for (name, value), slope in zip(prior.items(), slopes_of, strict=True):
         rule = method.exchange()[name]
@@ -126,11 +126,11 @@ def test_many_local_steps_on_copies_of_a_prior_lose_what_lies_between_the_client
     for name, epochs, rounds in (("single", 1, 300), ("many", 300, 1)):
         method = PFedBayes(net, epochs=epochs, lr=1e-300, prior_lr=0.05, sigma_0=0.5)
         ready = Fit(method, small, Options(rounds=rounds, dtype=torch.float64, evaluate_every=10_000))
-        ready.personal = {k: v.squeeze(1).clone() for k, v in q.items()}
+        ready.engine.store.personal = {k: v.squeeze(1).clone() for k, v in q.items()}
         for _ in range(rounds):
             ready.step()
-        found[name] = softplus(ready.server.shared["spread"]).square()
-        assert torch.allclose(ready.server.shared["w"], q["mu"].mean((0, 1)), atol=0.01)
+        found[name] = softplus(ready.state.shared["spread"]).square()
+        assert torch.allclose(ready.state.shared["w"], q["mu"].mean((0, 1)), atol=0.01)
     assert torch.allclose(found["single"], within + between, rtol=0.02)
     assert torch.allclose(found["many"], softplus(q["pi"].mean((0, 1))).square(), rtol=0.02)
     assert ((found["single"] - found["many"]) > 0.8 * between).all()
@@ -156,11 +156,11 @@ def test_dg_lmcs_exact_moments_tend_to_the_pooled_posteriors(lines: Federation) 
     for rho in (0.02, 0.01, 0.005):
         # the log joint that the chains move on is the quadratic whose moments are taken
         method, w = DGLMC(linear(lines), rho=rho), torch.randn(3, generator=torch.Generator().manual_seed(1)).double()
-        local = rows_of(method, lines, w=w)
+        chunk = rows_of(method, lines, w=w)
         z = torch.randn((1, 4, 1, 3), generator=torch.Generator().manual_seed(2)).double().requires_grad_()
-        height = log_joint(method, local.batch(), local.values, {"w_j": z})
+        height = log_joint(method, chunk.batch(), chunk.view, {"w_j": z})
         (slope,) = torch.autograd.grad(height.sum(), z)
-        for place, j in enumerate(local.clients):
+        for place, j in enumerate(chunk.clients):
             at = z[0, place, 0].detach()
             expected = quadratics.b[j] - quadratics.A[j] @ at + (w - at) / rho**2
             assert torch.allclose(slope[0, place, 0], expected, rtol=1e-8)
@@ -179,17 +179,17 @@ def test_dg_lmcs_server_draws_what_makes_the_gibbs_sampler_exact(lines: Federati
     eye = torch.eye(3, dtype=torch.float64)
     roots = [torch.linalg.inv(torch.linalg.cholesky(A + eye / rho**2)).T for A in quadratics.A]
     method = DGLMC(linear(lines), rho=rho, keep=3)
-    local = rows_of(method, lines)
+    chunk = rows_of(method, lines)
     w, chain = quadratics.pooled(torch.ones(4, dtype=torch.float64)), []
     for number in range(1, rounds + 1):
         means = quadratics.around(w, torch.full((4,), rho**-2, dtype=torch.float64))
         z = [m + r @ torch.randn(3, generator=rng, dtype=torch.float64) for m, r in zip(means, roots, strict=True)]
-        last = torch.stack(z)[local.clients][:, None, None, None]
+        last = torch.stack(z)[chunk.clients][:, None, None, None]
         rows = torch.cat([7 + last, 9 + last, last], 3)  # (what was kept before is not what w is drawn given)
-        sent = rule.message(["w"], local.put({"w_j_draws": rows}))
+        sent = rule.message(["w"], chunk.put({"w_j_draws": rows}))
         total = {k: v.sum(0) for k, v in sent.items()}
-        exchange = AggregationContext(4, torch.tensor(4.0), number, lambda names: {}, seed=1)
-        w = rule.update({"w": w}, total, exchange)["w"]
+        context = AggregationContext(4, torch.tensor(4.0), number, lambda names: {}, seed=1)
+        w = rule.update({"w": w}, total, context)["w"]
         chain.append(w)
     draws = torch.stack(chain)
     mean, covariance = gibbs_moments(quadratics, rho)
@@ -203,14 +203,14 @@ def test_dg_lmcs_local_steps_are_the_papers(lines: Federation) -> None:
     """z <- (1 - g / rho^2) z + (g / rho^2) w - g grad(n f)(z) + sqrt(2 g) xi."""
     rho, gamma, quadratics = 0.4, 1e-3, Quadratics(lines)
     method = DGLMC(linear(lines), rho=rho, steps=1, keep=1, step_size=gamma)
-    local = rows_of(method, lines)
+    chunk = rows_of(method, lines)
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    local = local.put({"w_j_draws": z[:, None, None, None]})
-    done = method.local()[0].run(local, 0).rows["w_j_draws"]
-    for place, j in enumerate(local.clients):
-        xi = local.take([place]).noise(0, 1).at(0).normal("w_j", None, torch.Size([3])).flatten()
+    chunk = chunk.put({"w_j_draws": z[:, None, None, None]})
+    done = method.local()[0].run(chunk, 0).values["w_j_draws"]
+    for place, j in enumerate(chunk.clients):
+        xi = chunk.take([place]).noise(0, 1).at(0).normal("w_j", None, torch.Size([3])).flatten()
         slope = quadratics.A[j] @ z[place] - quadratics.b[j]
-        w = local.shared["w"]
+        w = chunk.shared["w"]
         expected = (1 - gamma / rho**2) * z[place] + gamma / rho**2 * w - gamma * slope + math.sqrt(2 * gamma) * xi
         assert torch.allclose(done[place].flatten(), expected, rtol=1e-9)
 
@@ -220,19 +220,19 @@ def test_dg_lmc_predicts_with_the_mean_of_its_draws(lines: Federation) -> None:
     ready = Fit(method, lines, Options(rounds=8, dtype=torch.float64, evaluate_every=100))
     seen = []
     for _ in range(8):
-        seen.append(ready.server.shared["w"].clone())  # as each round begins
+        seen.append(ready.state.shared["w"].clone())  # as each round begins
         ready.step()
-    assert torch.allclose(ready.server.shared["mean"], torch.stack(seen[3:]).mean(0), rtol=1e-10)
-    assert torch.equal(ready.fitted().shared["w"], ready.server.shared["mean"])
+    assert torch.allclose(ready.state.shared["mean"], torch.stack(seen[3:]).mean(0), rtol=1e-10)
+    assert torch.equal(ready.fitted().shared["w"], ready.state.shared["mean"])
 
 
-def test_rounds_that_were_void_do_not_enter_the_mean_of_draws() -> None:
+def test_rounds_that_were_skipped_do_not_enter_the_mean_of_draws() -> None:
     rule = RunningMean("w", burn=1)
-    memory: dict[str, Tensor] = {}
+    rule_state: dict[str, Tensor] = {}
     mean = torch.zeros(2)
     for number, value in ((1, 5.0), (2, 1.0), (7, 3.0)):
-        exchange = AggregationContext(
-            4, torch.tensor(4.0), number, lambda names: {}, memory, {"w": torch.full((2,), value)}
+        context = AggregationContext(
+            4, torch.tensor(4.0), number, lambda names: {}, rule_state, {"w": torch.full((2,), value)}
         )
-        mean = rule.update({"mean": mean}, {}, exchange)["mean"]
+        mean = rule.update({"mean": mean}, {}, context)["mean"]
     assert torch.allclose(mean, torch.full((2,), 2.0))

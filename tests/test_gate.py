@@ -1,4 +1,4 @@
-"""What the server lets in: messages of the declared form, one per client and round, of a sane size; and void rounds."""
+"""What the server lets in: messages of the declared form, one per client and round, of a sane size; skipped rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,21 @@ import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.stats import binom
-from support.commands import Call
-from support.federations import blobs
-from test_invariants import TUTORIAL, network_for
+from support.methods import TUTORIAL, network_for
+from support.rounds import Messages, Rounds, intercepted, rejections, with_rule
 from torch import Tensor
 
 from hierfl import Federation, UserError, models
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, SampleWeighted, fit
 from hierfl.inference.clients.scores import _solve
+from hierfl.inference.engines.base import Broadcast
+from hierfl.inference.method.schedule import Plan
 from hierfl.inference.options import Options
+from hierfl.inference.run.checkpoint import _checksum as checksum
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.participation import check_participation
 from hierfl.inference.server.rules.newton_step import newton_step
-from hierfl.inference.server.server import Server
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, MixedEffects, PFedVMP, Scaffold
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.gaussian_factors import Gaussian
@@ -48,7 +49,6 @@ VARIANTS: list[tuple[Any, dict[str, Any]]] = [
 ]
 #: Local sends nothing
 SENDING = [case for case in REGISTRY if case[0].name != "local"] + VARIANTS
-Messages = dict[str, dict[str, Any]]
 
 
 def names(case: tuple[Any, dict[str, Any]]) -> str:
@@ -73,50 +73,40 @@ def ready(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64, 
 
 
 @functools.cache
-def _case(index: int, dtype: torch.dtype) -> tuple[Server, Messages, list[int]]:
+def _case(index: int, dtype: torch.dtype) -> tuple[Rounds, Messages, list[int]]:
     found = ready(SENDING[index], dtype)
     kept: list[tuple[Messages, list[int]]] = []
-    receive = found.server.receive
 
-    def caught(messages: Messages, clients: list[int], healthy: Tensor | None = None) -> Tensor:
-        kept.append(({g: {k: v.clone() for k, v in m.items()} for g, m in messages.items()}, list(clients)))
-        return receive(messages, clients, healthy)
+    def caught(messages: Messages, clients: Sequence[int]) -> Messages:
+        kept.append((copy.deepcopy(messages), list(clients)))
+        return messages
 
-    found.server.receive = caught  # type: ignore[method-assign]
-    found.server.open()
-    with torch.no_grad():
-        found.engine.round(1, found.server, found.personal, found.copies, range(CLIENTS))
-    del found.server.receive
+    shared = {k: v.clone() for k, v in found.state.shared.items()}
+    with torch.no_grad(), intercepted(caught):
+        found.engine.round(Broadcast(1, found.state.shared), Plan(range(CLIENTS), range(CLIENTS)))
     ((messages, clients),) = kept
-    return found.server, messages, clients
+    return Rounds(found.method, found.federation, shared, found.initial, seed=3), messages, clients
 
 
-def honest(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64) -> tuple[Server, Messages, list[int]]:
+def honest(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64) -> tuple[Rounds, Messages, list[int]]:
     """A server before its first round, and what its ten clients have to say: real messages of real local steps."""
-    server, messages, clients = _case(SENDING.index(case), dtype)
-    server = copy.deepcopy(server)
-    server.dropped.zero_()
-    server.void.zero_()
-    server.rounds = 0
-    server.open()
-    return server, copy.deepcopy(messages), clients
+    return copy.deepcopy(_case(SENDING.index(case), dtype))
 
 
 def rows(messages: Messages, first: int, last: int) -> Messages:
     return {g: {k: v[first:last].clone() for k, v in m.items()} for g, m in messages.items()}
 
 
-def finite(server: Server) -> bool:
-    kept = [v for memory in server.memory.values() for v in memory.values()]
-    return all(bool(v.isfinite().all()) for v in [*server.shared.values(), *kept])
+def finite(server: Rounds) -> bool:
+    return all(bool(v.isfinite().all()) for v in server.kept().values())
 
 
-def after(server: Server, messages: Messages, clients: list[int]) -> dict[str, Tensor]:
-    """The shared values after a round of these messages, with nothing dropped and nothing void."""
+def after(server: Rounds, messages: Messages, clients: list[int]) -> dict[str, Tensor]:
+    """The shared values after a round of these messages, with nothing rejected and nothing skipped."""
     assert server.receive(messages, clients).all()
-    server.close()
-    assert server.void == 0
-    return {k: v.clone() for k, v in server.shared.items()}
+    server.end()
+    assert server.skipped == 0
+    return server.shared
 
 
 def check_the_others_are_used(
@@ -129,14 +119,14 @@ def check_the_others_are_used(
     for _ in range(times):
         assert not server.receive(bad, clients[:1]).any()
     assert server.receive(rows(messages, 1, CLIENTS), clients[1:]).all()
-    server.close()
-    assert server.void == 0
-    assert server.dropped.tolist() == [times * (j == clients[0]) for j in range(CLIENTS)]
+    server.end()
+    assert server.skipped == 0
+    assert server.rejected.tolist() == [times * (j == clients[0]) for j in range(CLIENTS)]
     assert all(torch.equal(v, expected[k]) and v.dtype == dtype for k, v in server.shared.items())
-    server.open()
+    server.begin()
     assert server.receive(messages, clients).all()
-    server.close()
-    assert server.void == 0
+    server.end()
+    assert server.skipped == 0
     assert finite(server)
 
 
@@ -165,18 +155,19 @@ def test_every_method_that_sends_is_tried() -> None:
 def test_real_messages_have_the_declared_form(case: tuple, dtype: torch.dtype) -> None:
     server, messages, clients = honest(case, dtype)
     for group, message in messages.items():
-        assert message.keys() == server.forms[group].keys()
-        for key, field in server.forms[group].items():
+        form = server.exchange.groups[group].pipeline.sent
+        assert message.keys() == form.keys()
+        for key, field in form.items():
             assert (message[key].dtype, tuple(message[key].shape[1:])) == (field.dtype, field.shape)
     after(server, messages, clients)
-    assert not server.dropped.any()
+    assert not server.rejected.any()
 
 
 def test_who_sends_nothing_is_sent_nothing() -> None:
-    server = ready((models.Local, {})).server
-    server.open()
+    found = ready((models.Local, {}))
+    server = Rounds(found.method, found.federation, found.state.shared, found.initial)
     assert not server.receive({"w": {"w": torch.zeros(1, 3)}}, [0]).any()
-    assert server.dropped.tolist() == [1] + [0] * 9
+    assert server.rejected.tolist() == [1] + [0] * 9
 
 
 def with_key(messages: Messages, key: str, value: Any, group: str | None = None) -> Messages:
@@ -205,12 +196,12 @@ FORMS: dict[str, Callable[[Messages], Any]] = {
 
 @every
 @pytest.mark.parametrize("what", FORMS)
-def test_a_message_of_another_form_is_dropped_and_the_honest_ones_are_used(case: tuple, what: str) -> None:
+def test_a_message_of_another_form_is_rejected_and_the_honest_ones_are_used(case: tuple, what: str) -> None:
     check_the_others_are_used(case, torch.float64, FORMS[what])
 
 
 @every
-def test_a_message_that_lacks_a_key_is_dropped(case: tuple) -> None:
+def test_a_message_that_lacks_a_key_is_rejected(case: tuple) -> None:
     """Each key in turn, weights, confidences, precisions and outer products among them."""
     _, messages, _ = honest(case)
     for group, message in messages.items():
@@ -223,10 +214,19 @@ def test_a_message_that_lacks_a_key_is_dropped(case: tuple) -> None:
 
 
 @every_precision
-def test_a_message_in_another_precision_is_dropped(case: tuple, dtype: torch.dtype) -> None:
+def test_a_message_in_another_precision_is_rejected(case: tuple, dtype: torch.dtype) -> None:
+    server, _, _ = honest(case, dtype)
     other = {torch.float32: torch.float64, torch.float64: torch.float32}
+
+    def cast(group: str, key: str, value: Tensor) -> Tensor:
+        if value.dtype is not torch.uint8:
+            return value.to(other[value.dtype])
+        field, codec = server.forms[group][key], server.codec(group)  # (bytes that hold a norm in the other precision)
+        numbers = codec.decode(value, field.numel, field.dtype).to(other[field.dtype])
+        return codec.encode(numbers, torch.zeros_like(numbers))
+
     check_the_others_are_used(
-        case, dtype, lambda m: {g: {k: v.to(other[v.dtype]) for k, v in x.items()} for g, x in m.items()}
+        case, dtype, lambda m: {g: {k: cast(g, k, v) for k, v in x.items()} for g, x in m.items()}
     )
 
 
@@ -235,9 +235,9 @@ def test_a_message_in_another_precision_is_dropped(case: tuple, dtype: torch.dty
 
 @every
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
-def test_a_message_that_is_not_finite_is_dropped(case: tuple, poison: float) -> None:
+def test_a_message_that_is_not_finite_is_rejected(case: tuple, poison: float) -> None:
     """Under each key in turn: outer products and precisions among them."""
-    _, messages, _ = honest(case)
+    server, messages, _ = honest(case)
     for group, message in messages.items():
         for key, value in message.items():
             if not value.numel():
@@ -245,7 +245,10 @@ def test_a_message_that_is_not_finite_is_dropped(case: tuple, poison: float) -> 
 
             def spoil(m: Messages, group: str = group, key: str = key) -> Messages:
                 value = m[group][key].clone()
-                value.view(-1)[-1] = poison
+                if value.dtype is torch.uint8:
+                    value = server.filled(group, key, value, poison)
+                else:
+                    value.view(-1)[-1] = poison
                 return with_key(m, key, value, group)
 
             check_the_others_are_used(case, torch.float64, spoil)
@@ -254,10 +257,10 @@ def test_a_message_that_is_not_finite_is_dropped(case: tuple, poison: float) -> 
 #: what is sent beside the values, or instead, and cannot be below zero
 SIGNED = ("weight", "tau", "precision", "outer", "counts")
 #: what must be above
-ABOVE = {"SampleWeighted": "weight", "Slots": "weight", "ConfidenceWeighted": "tau", "GibbsDraw": "precision"}
+ABOVE = {"SampleWeighted": "weight", "ClusterMeans": "weight", "PrecisionWeightedMean": "tau", "GibbsDraw": "precision"}
 
 
-def test_a_negative_weight_is_dropped() -> None:
+def test_a_negative_weight_is_rejected() -> None:
     """Minus what all others weigh would make the sum zero, and the mean infinite for ever."""
     tried = set()
     for case in SENDING:
@@ -273,11 +276,11 @@ def test_a_negative_weight_is_dropped() -> None:
     assert tried == set(SIGNED)
 
 
-def test_a_weight_of_zero_is_dropped() -> None:
+def test_a_weight_of_zero_is_rejected() -> None:
     tried = set()
     for case in SENDING:
         server, _, _ = honest(case)
-        for group, (rule, _) in server.rules.items():
+        for group, rule in server.rules.items():
             name = type(rule).__name__
             if name in ABOVE:
 
@@ -294,17 +297,18 @@ def test_a_weight_of_zero_is_dropped() -> None:
 
 
 @every_precision
-def test_finite_numbers_whose_sum_overflows_are_dropped(case: tuple, dtype: torch.dtype) -> None:
+def test_finite_numbers_whose_sum_overflows_are_rejected(case: tuple, dtype: torch.dtype) -> None:
     """Two of them, each finite: 3e38 in single precision."""
     server, messages, clients = honest(case, dtype)
     expected = after(copy.deepcopy(server), rows(messages, 2, CLIENTS), clients[2:])
-    for message in messages.values():
-        for value in message.values():
-            value[:2] = 0.9 * torch.finfo(value.dtype).max
+    for group, message in messages.items():
+        for key, value in message.items():
+            size = torch.finfo(server.forms[group][key].dtype).max
+            value[:2] = server.filled(group, key, value[:2], 0.9 * size)
     assert server.receive(messages, clients).tolist() == [False] * 2 + [True] * 8
-    server.close()
-    assert server.void == 0
-    assert server.dropped.sum() == 2
+    server.end()
+    assert server.skipped == 0
+    assert server.rejected.sum() == 2
     # (a sum over ten rows, two of them zero, may round otherwise than one over eight)
     near = {torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
     assert all(torch.allclose(v, expected[k], rtol=near, atol=near) for k, v in server.shared.items())
@@ -315,20 +319,21 @@ def test_the_largest_numbers_let_in_leave_state_and_memory_finite(case: tuple, d
     """All clients just below the ceiling, without the bound: neither sums nor an optimiser's squares are infinite."""
     server, messages, clients = honest(case, dtype)
     server.max_message_ratio = 0.0
-    for message in messages.values():
+    for group, message in messages.items():
         for key, value in message.items():
-            largest = 0.999 * server.ceiling(value.dtype)
+            largest = 0.999 * server.receiver.ceiling(server.forms[group][key].dtype)
             # (a gradient's outer product is sent, too, and is its square)
-            value[:] = largest**0.5 if "outer" in message and key.startswith("effects.") else largest
+            squared = "outer" in message and key.startswith("effects.")
+            value[:] = server.filled(group, key, value, largest**0.5 if squared else largest)
     for _ in range(3):
-        server.open()
+        server.begin()
         assert server.receive(messages, clients).all()
-        server.close()
+        server.end()
         assert finite(server)
-    assert server.void == 0
+    assert server.skipped == 0
 
 
-def scaled(server: Server) -> list[tuple[str, str]]:
+def scaled(server: Rounds) -> list[tuple[str, str]]:
     return [(g, k) for g, form in server.forms.items() for k, field in form.items() if field.scaled]
 
 
@@ -347,15 +352,15 @@ def test_a_value_is_bounded_relative_to_the_broadcast_one(case: tuple) -> None:
             if field.value is not None:  # h = Lambda mu, all of mu the same
                 weight = Gaussian.unpacked(value, message[group]["precision"], "full").precision.sum(-1)
             message[group][key] = (share * 50 * broadcast * weight).expand_as(value).clone()
-            server.open()
+            server.begin()
             assert server.receive(message, clients[:1]).tolist() == [used], (group, key, share)
 
 
 def test_only_gradients_and_counts_have_no_scale() -> None:
     servers = [honest(case)[0] for case in SENDING]
-    bounded = {type(server.rules[group][0]).__name__ for server in servers for group, _ in scaled(server)}
-    rules = {type(rule).__name__ for server in servers for rule, _ in server.rules.values()}
-    assert rules - bounded == {"Gradient", "Scoring", "Total", "Compressed", "RunningMean"}
+    bounded = {type(server.rules[group]).__name__ for server in servers for group, _ in scaled(server)}
+    rules = {type(rule).__name__ for server in servers for rule in server.rules.values()}
+    assert rules - bounded == {"Gradient", "NewtonScoring", "CountSum", "RunningMean"}
 
 
 @pytest.mark.parametrize("size", [1e30, 1e9])
@@ -364,25 +369,24 @@ def test_one_of_ten_clients_does_not_move_the_mean(size: float) -> None:
 
     def fitted(hit: float | None, ratio: float) -> Fit:
         found = ready((FedAvg, {}), rounds=15, max_message_ratio=ratio)
-        made = found.server.messages
 
-        def messages(local: Any) -> Messages:
-            sent = made(local)
-            for key in () if hit is None else sorted(sent["base"].keys() - {"weight"}):
-                sent["base"][key][local.clients.index(3)] = hit
-            return sent
+        def spoilt(messages: Messages, clients: Sequence[int]) -> Messages:
+            for key in () if hit is None else sorted(messages["base"].keys() - {"weight"}):
+                messages["base"][key][clients.index(3)] = hit
+            return messages
 
-        found.server.messages = messages  # type: ignore[method-assign]
-        found.run(progress=False)
+        with intercepted(spoilt):
+            found.run(progress=False)
         return found
 
     well, hit, without = fitted(None, 1e6), fitted(size, 1e6), fitted(float("nan"), 1e6)
-    assert well.rows[-1]["dropped"] == 0
-    assert hit.rows[-1]["dropped"] == hit.server.dropped[3] == 15
-    assert all(torch.equal(v, without.server.shared[k]) for k, v in hit.server.shared.items())
-    assert hit.rows[-1]["pm_accuracy"] > well.rows[-1]["pm_accuracy"] - 0.05
+    ends = [found.journal.evaluations[-1] for found in (well, hit)]
+    assert ends[0]["rejected"] == 0
+    assert ends[1]["rejected"] == rejections(hit)[3] == 15
+    assert all(torch.equal(v, without.state.shared[k]) for k, v in hit.state.shared.items())
+    assert ends[1]["pm_accuracy"] > ends[0]["pm_accuracy"] - 0.05
     loose = fitted(size, 0.0)  # (no bound lets it in)
-    assert max(float(v.abs().max()) for v in loose.server.shared.values()) > size / 100
+    assert max(float(v.abs().max()) for v in loose.state.shared.values()) > size / 100
 
 
 # -- who sends --------------------------------------------------------------------------------------------------------
@@ -401,27 +405,27 @@ def test_a_client_counts_once_in_a_round(case: tuple, caplog: pytest.LogCaptureF
     assert "had sent one in this round" in caplog.text
     assert [bool(apart.receive(one, clients[:1])) for _ in range(50)] == [True] + [False] * 49
     for found in (together, apart):
-        assert found._reported == 1
-        found.close()
-        assert found.void == 0
-        assert found.dropped.tolist() == [49 * (j == clients[0]) for j in range(CLIENTS)]
+        assert found.receiver.sums.reported == 1
+        found.end()
+        assert found.skipped == 0
+        assert found.rejected.tolist() == [49 * (j == clients[0]) for j in range(CLIENTS)]
         # (a sum with 49 rows of zeros may round otherwise)
         assert all(torch.allclose(v, expected[k], rtol=1e-12) for k, v in found.shared.items())
-        found.open()
+        found.begin()
         assert found.receive(one, clients[:1]).all()  # a new round
 
 
 @every
 @pytest.mark.parametrize("index", [-1, CLIENTS, 10**30, True, 1.0, "0", None], ids=repr)
-def test_a_client_that_does_not_exist_is_dropped(case: tuple, index: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_does_not_exist_is_rejected(case: tuple, index: Any, caplog: pytest.LogCaptureFixture) -> None:
     server, messages, clients = honest(case)
     expected = after(copy.deepcopy(server), rows(messages, 1, CLIENTS), clients[1:])
     with caplog.at_level(logging.WARNING, "hierfl"):
         assert server.receive(messages, [index, *clients[1:]]).tolist() == [False] + [True] * 9
     assert "do not exist" in caplog.text
-    assert server.unknown == 1
-    server.close()
-    assert not server.dropped.any()
+    assert server.receiver.unknown == 1
+    server.end()
+    assert not server.rejected.any()
     assert all(torch.allclose(v, expected[k], rtol=1e-12, atol=1e-12) for k, v in server.shared.items())
 
 
@@ -429,10 +433,10 @@ def test_a_message_that_cannot_be_read_is_no_clients_first() -> None:
     server, messages, clients = honest((FedAvg, {}))
     assert not server.receive({}, clients[:1]).any()
     assert server.receive(rows(messages, 0, 1), clients[:1]).all()
-    assert server.dropped[clients[0]] == 1
+    assert server.rejected[clients[0]] == 1
 
 
-# -- void rounds ------------------------------------------------------------------------------------------------------
+# -- skipped rounds ---------------------------------------------------------------------------------------------------
 
 
 class Failing:
@@ -440,14 +444,14 @@ class Failing:
 
     def __init__(self, rule: Any, how: str) -> None:
         self.rule, self.how = rule, how
-        self.differentiates = rule.differentiates
+        self.sends_gradients = rule.sends_gradients
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rule, name)
 
-    def update(self, old: Any, total: Any, exchange: Any) -> Any:
-        new = self.rule.update(old, total, exchange)
-        for value in exchange.memory.values():
+    def update(self, old: Any, total: Any, context: Any) -> Any:
+        new = self.rule.update(old, total, context)
+        for value in context.rule_state.values():
             value += 1
         if self.how == "raises":
             torch.linalg.cholesky(torch.zeros(2, 2))
@@ -459,65 +463,65 @@ class Failing:
 @every
 @pytest.mark.parametrize("how", ["raises", "divides", "is not finite"])
 @pytest.mark.parametrize("begun", [False, True], ids=["first", "second"])
-def test_an_update_that_fails_is_a_void_round(case: tuple, how: str, begun: bool) -> None:
+def test_a_round_whose_update_fails_is_skipped(case: tuple, how: str, begun: bool) -> None:
     """Nothing changes, what optimisers remember neither; and the next round is as if it had not been."""
     server, messages, clients = honest(case)
     if begun:
         after(server, messages, clients)
-        server.open()
-    before = copy.deepcopy({**server.shared, **{f"{g}/{k}": v for g, m in server.memory.items() for k, v in m.items()}})
+        server.begin()
+    before = copy.deepcopy(server.kept())
     spared = copy.deepcopy(server)
-    last = list(server.rules)[-1]
-    whole = server.rules[last]
-    server.rules[last] = Failing(whole[0], how), whole[1]
+    last, whole = list(server.rules.items())[-1]
+    with_rule(server.exchange, last, Failing(whole, how))
     assert server.receive(messages, clients).all()
-    server.close()
-    assert server.void == 1
-    assert all(value == 0 for value in server.moved.values())
-    now = {**server.shared, **{f"{g}/{k}": v for g, m in server.memory.items() for k, v in m.items()}}
+    server.end()
+    assert server.skipped == 1
+    assert all(value == 0 for value in server.state.update_norm.values())
+    now = server.kept()
     assert all(torch.equal(now[k], v) for k, v in before.items())
     assert not any(now[k].any() for k in now.keys() - before.keys())  # (what has not begun is zero)
-    server.rules[last] = whole
+    with_rule(server.exchange, last, whole)
     for one in (server, spared):
-        one.rounds = 5  # (schedules go on in void rounds)
-        one.open()
+        one.state = dataclasses.replace(one.state, round=5)  # (schedules go on in skipped rounds)
+        one.begin()
         assert one.receive(messages, clients).all()
-        one.close()
-    assert server.void == 1
+        one.end()
+    assert server.skipped == 1
     assert all(torch.equal(v, spared.shared[k]) for k, v in server.shared.items())
 
 
 @pytest.mark.parametrize("how", ["raises", "is not finite"])
 def test_who_was_not_heard_has_not_moved_in_a_failed_round(how: str) -> None:
     found = ready((Scaffold, {}))
-    rule, whose = found.server.rules["w"]
+    exchange = found.server.exchange
+    rule = exchange.groups["w"].rule
     found.step()
-    before = {k: v.clone() for k, v in found.personal.items()}
-    found.server.rules["w"] = Failing(rule, how), whose
+    before = {k: v.clone() for k, v in found.fitted().personal.items()}
+    with_rule(exchange, "w", Failing(rule, how))
     found.step()
-    assert found.server.void == 1
-    assert all(torch.equal(found.personal[k], v) for k, v in before.items())
-    found.server.rules["w"] = rule, whose
+    assert found.state.skipped == 1
+    assert all(torch.equal(found.fitted().personal[k], v) for k, v in before.items())
+    with_rule(exchange, "w", rule)
     found.step()
-    assert not torch.equal(found.personal["c_j"], before["c_j"])
-    assert torch.allclose(found.server.shared["c"], found.personal["c_j"].mean(0), rtol=1e-9, atol=1e-12)
+    personal = found.fitted().personal
+    assert not torch.equal(personal["c_j"], before["c_j"])
+    assert torch.allclose(found.state.shared["c"], personal["c_j"].mean(0), rtol=1e-9, atol=1e-12)
 
 
 def test_who_repeats_itself_has_not_moved_when_the_first_message_was_refused() -> None:
     """A client whose value is too large keeps its state, where only those move who are heard."""
     found = ready((Scaffold, {}), max_message_ratio=1.0)
-    made = found.server.messages
 
-    def messages(local: Any) -> Messages:
-        sent = made(local)
-        sent["w"]["w"][local.clients.index(3)] = 1e3
-        return sent
+    def too_large(messages: Messages, clients: Sequence[int]) -> Messages:
+        messages["w"]["w"][clients.index(3)] = 1e3
+        return messages
 
-    found.server.messages = messages  # type: ignore[method-assign]
-    found.step()
-    assert not found.personal["c_j"][3].any()
-    assert found.personal["c_j"][4].any()
-    assert found.server.dropped.tolist() == [int(j == 3) for j in range(CLIENTS)]
+    with intercepted(too_large):
+        found.step()
+    own = found.fitted().personal["c_j"]
+    assert not own[3].any()
+    assert own[4].any()
+    assert rejections(found) == [int(j == 3) for j in range(CLIENTS)]
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])
@@ -548,9 +552,10 @@ def test_a_singular_system_is_one_clients_failure(settings: dict[str, str]) -> N
     x[fit_of.federation.train[4]] = 1e300  # (squared, it is infinite)
     sick = Fit(fit_of.method, dataclasses.replace(fit_of.federation, x=x), fit_of.options)
     sick.step()
-    assert sick.server.dropped.tolist() == [int(j == 4) for j in range(CLIENTS)]
-    assert sick.failures == 1
-    assert finite(sick.server)
+    assert rejections(sick) == [int(j == 4) for j in range(CLIENTS)]
+    assert sick.journal.diverged == 1
+    kept = [v for held in sick.state.rule_state.values() for v in held.values()]
+    assert all(bool(v.isfinite().all()) for v in [*sick.state.shared.values(), *kept])
 
 
 # -- rules of one's own -----------------------------------------------------------------------------------------------
@@ -559,23 +564,23 @@ def test_a_singular_system_is_one_clients_failure(settings: dict[str, str]) -> N
 class Plain:
     """A rule of one's own that says nothing of its messages' form: the values, and nothing else."""
 
-    differentiates = False
+    sends_gradients = False
 
-    def message(self, names: Any, local: Any) -> dict[str, Tensor]:
-        return {name: local.rows[name].squeeze(1) for name in names}
+    def message(self, names: Any, chunk: Any) -> dict[str, Tensor]:
+        return {name: chunk.values[name].squeeze(1) for name in names}
 
-    def update(self, old: Any, total: Any, exchange: Any) -> Any:
-        return {name: total[name] / exchange.reported for name in old}
+    def update(self, old: Any, total: Any, context: Any) -> Any:
+        return {name: total[name] / context.reported for name in old}
 
 
 class Wordy(Plain):
-    def message(self, names: Any, local: Any) -> dict[str, Tensor]:
-        return {**super().message(names, local), "weight": local.n}
+    def message(self, names: Any, chunk: Any) -> dict[str, Tensor]:
+        return {**super().message(names, chunk), "weight": chunk.n}
 
 
 class Widening(Plain):
-    def update(self, old: Any, total: Any, exchange: Any) -> Any:
-        return {name: value.double() for name, value in super().update(old, total, exchange).items()}
+    def update(self, old: Any, total: Any, context: Any) -> Any:
+        return {name: value.double() for name, value in super().update(old, total, context).items()}
 
 
 def own(rule: Any, net: Architecture) -> Method:
@@ -588,7 +593,7 @@ def own(rule: Any, net: Architecture) -> Method:
 
 def test_a_rule_without_a_form_sends_the_values(small: Federation, net: Architecture) -> None:
     run = fit(own(Plain(), net), small, rounds=2, progress=False)
-    assert run.last()["dropped"] == run.last()["void"] == 0
+    assert run.last()["rejected"] == run.last()["skipped"] == 0
 
 
 def test_a_rule_that_sends_more_than_it_declares_is_refused(small: Federation, net: Architecture) -> None:
@@ -601,9 +606,9 @@ def test_a_rule_that_changes_a_values_type_is_refused(small: Federation, net: Ar
         fit(own(Widening(), net), small, rounds=2, dtype=torch.float32, progress=False)
 
 
-def test_a_fault_in_a_rules_code_is_no_void_round(small: Federation, net: Architecture) -> None:
+def test_a_fault_in_a_rules_code_skips_no_round(small: Federation, net: Architecture) -> None:
     class Faulty(SampleWeighted):
-        def update(self, old: Any, total: Any, exchange: Any) -> Any:
+        def update(self, old: Any, total: Any, context: Any) -> Any:
             raise KeyError("nothing")
 
     with pytest.raises(KeyError):
@@ -712,10 +717,10 @@ class Mine(FedAvg):
         class Step:
             trains = steps[0].trains
 
-            def run(self, local, phase):
-                if local.round == 3 and Path("stop").exists():
+            def run(self, chunk, phase):
+                if chunk.round == 3 and Path("stop").exists():
                     raise RuntimeError("out of\\nluck")
-                return steps[0].run(local, phase)
+                return steps[0].run(chunk, phase)
 
         return [Step()]
 '''
@@ -737,26 +742,27 @@ def test_a_method_of_ones_own_that_fails_later_is_one_line_and_can_go_on(hierfl:
     assert a == b
 
 
-def test_the_bound_reaches_the_fit_and_older_runs_have_the_default(hierfl: Call, tmp_path: Path) -> None:
+def test_the_bound_reaches_the_fit_and_is_kept_by_a_resumed_one(hierfl: Call, tmp_path: Path) -> None:
     command = ("run", "fedavg", "--clients", 4, "--split", "iid", "--rounds", 2, "--quiet")
     assert hierfl(*command, "--max-message-ratio", 1, "--out", "tight")[0] == 0
     assert "max_message_ratio = 1.0" in (tmp_path / "tight/config.toml").read_text()
     record = json.loads((tmp_path / "tight/checkpoint/checkpoint.json").read_text())
     assert record["fit"]["max_message_ratio"] == 1.0
-    assert hierfl(*command, "--out", "old")[0] == 0
-    config, state = tmp_path / "old/config.toml", tmp_path / "old/checkpoint/checkpoint.json"
-    summary = (tmp_path / "old/summary.json").read_text()
+    assert hierfl(*command, "--out", "other")[0] == 0
+    config, state = tmp_path / "other/config.toml", tmp_path / "other/checkpoint/checkpoint.json"
+    summary = (tmp_path / "other/summary.json").read_text()
     config.write_text("".join(x for x in config.read_text().splitlines(True) if "max_message_ratio" not in x))
+    assert hierfl("run", "--resume", "other", "--quiet")[0] == 0  # (it is the default)
+    assert (tmp_path / "other/summary.json").read_text() == summary
     record = json.loads(state.read_text())
-    assert record["fit"].pop("max_message_ratio") == 1e6
-    del record["checksum"]  # (older ones have none, either)
-    state.write_text(json.dumps(record))
-    assert hierfl("run", "--resume", "old", "--quiet")[0] == 0
-    assert (tmp_path / "old/summary.json").read_text() == summary
-    record["fit"]["max_message_ratio"] = 10.0
-    state.write_text(json.dumps(record))
-    code, _, err = hierfl("run", "--resume", "old", "--quiet")
-    assert (code, "begun with a different max_message_ratio" in err) == (2, True)
+    assert record["fit"]["max_message_ratio"] == 1e6
+    for changed in ({"max_message_ratio": 10.0}, {}):  # (another one; none)
+        del record["fit"]["max_message_ratio"]
+        record["fit"] |= changed
+        record["checksum"] = checksum(record)
+        state.write_text(json.dumps(record))
+        code, _, err = hierfl("run", "--resume", "other", "--quiet")
+        assert (code, "begun with a different max_message_ratio" in err) == (2, True)
 
 
 # -- messages whose parts do not fit together -------------------------------------------------------------------------
@@ -788,7 +794,7 @@ def test_a_full_precision_is_one_and_bounds_its_mean(hostile: str) -> None:
     assert used.tolist() == [False] + [True] * 9
     alone.receive(rows(messages, 1, 10), clients[1:])
     for one in (server, alone):
-        one.close()
+        one.end()
     for name, value in server.shared.items():  # (a sum of ten, one of them zero, is rounded otherwise than one of nine)
         assert torch.allclose(value, alone.shared[name], rtol=1e-10)
 
@@ -815,21 +821,21 @@ def test_an_outer_product_is_the_gradients() -> None:
 
 @pytest.mark.parametrize("key", ["observed", "profile"])
 def test_curvature_out_of_all_proportion_does_not_outlive_its_round(key: str) -> None:
-    """A round that would drown what is remembered is void; it froze the fit for thousands of rounds."""
+    """A round that would drown what is remembered is skipped; it froze the fit for thousands of rounds."""
     found = ready((MixedEffects, {"family": "poisson"}))
-    receive, k = found.server.receive, found.server.forms["effects"][key].shape[0]
+    k = found.server.exchange.groups["effects"].form[key].shape[0]
 
-    def tampered(messages: Messages, clients: list[int], healthy: Tensor | None = None) -> Tensor:
-        if found.round == 3:
+    def tampered(messages: Messages, clients: Sequence[int]) -> Messages:
+        if len(found.journal.status) == 2:  # (of the rounds that have ended)
             messages["effects"][key][0] = 1e140 * torch.eye(k, dtype=torch.float64)
-        return receive(messages, clients, healthy)
+        return messages
 
-    found.server.receive = tampered  # type: ignore[method-assign]
     before = None
     for number in range(1, 5):
-        found.step()
-        now = {name: v.clone() for name, v in found.server.shared.items()}
-        assert int(found.server.void) == (number >= 3)
+        with intercepted(tampered):
+            found.step()
+        now = found.state.shared
+        assert int(found.state.skipped) == (number >= 3)
         if number in (3, 4):
             same = all(torch.equal(v, before[name]) for name, v in now.items())
             assert same == (number == 3)

@@ -1,4 +1,4 @@
-"""Local steps, exchange rules, server: each against an identity or a plain loop."""
+"""Local steps, aggregation rules, server: each against an identity or a plain loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.distributions import Delta, Gamma, Laplace, LogNormal, MultivariateNormal, Normal, StudentT
-from support.federations import blobs
-from test_invariants import noise_for, states
+from support.methods import chunk_of, noise_for, states
+from support.rounds import Rounds
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Batch, Federation, UserError
 from hierfl.data.lazy_tensor import LazyTensor
 from hierfl.inference import SVI, ClosedForm, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.clients.minibatches import active_spans
 from hierfl.inference.local.optimizers import adam, sgd
@@ -28,20 +28,12 @@ from hierfl.inference.objective.log_joint import global_log_prob
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.participation import draw_participants
-from hierfl.inference.server.server import Server
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 from hierfl.ppl.plates import clients, data, sample
 from hierfl.ppl.reparametrise import reparametrise
 from hierfl.rng import generator, permutation
-
-
-def rows_of(method: Method, fed: Federation, order: list[int] | None = None) -> Rows:
-    shared, rows = states(method, fed)
-    order = order or sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
-    return Rows(method, fed, order, 1, 0, shared, {k: v[order] for k, v in rows.items()})
-
 
 # -- SVI ------------------------------------------------------------------------------------------------------------
 
@@ -52,37 +44,37 @@ def test_minibatch_training_equals_a_plain_loop_over_clients(
 ) -> None:
     """Torch's optimiser on torch's cross-entropy, one client after another, with the same shuffles."""
     method = FedPer(net)
-    local = rows_of(method, small)
-    trained = SVI(["mu", "base"], 3, make, 4, per="example").run(local, 0)
-    for place, j in enumerate(local.clients):
-        mu = local.rows["mu"][place, 0].clone().requires_grad_()
-        weights = {k: v.clone().requires_grad_() for k, v in net.base.parameters_from(local.shared).items()}
+    chunk = chunk_of(method, small)
+    trained = SVI(["mu", "base"], 3, make, 4, per="example").run(chunk, 0)
+    for place, j in enumerate(chunk.clients):
+        mu = chunk.values["mu"][place, 0].clone().requires_grad_()
+        weights = {k: v.clone().requires_grad_() for k, v in net.base.parameters_from(chunk.shared).items()}
         optimizer = make([mu, *weights.values()])
         x, y = small.examples(small.train[j])
         for epoch in range(3):
-            order = permutation(len(y), *local.key(0, place), "epoch", epoch)
+            order = permutation(len(y), *chunk.key(0, place), "epoch", epoch)
             for batch in order.split(4):
                 optimizer.zero_grad()
                 cross_entropy(net.head(mu, net.base.apply(weights, x[batch][None]))[0], y[batch]).backward()
                 optimizer.step()
-        assert torch.allclose(trained.rows["mu"][place, 0], mu, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(trained.values["mu"][place, 0], mu, rtol=1e-9, atol=1e-12)
         for k, w in weights.items():
-            assert torch.allclose(trained.rows[f"base.{k}"][place, 0], w, rtol=1e-9, atol=1e-12)
+            assert torch.allclose(trained.values[f"base.{k}"][place, 0], w, rtol=1e-9, atol=1e-12)
 
 
 def test_a_steps_input_is_left_as_it_was(small: Federation, net: Architecture) -> None:
-    local = rows_of(PFedVEM(net), small)
-    before = {k: v.clone() for k, v in {**local.rows, **local.shared}.items()}
-    SVI(["mu", "pi", "base"], 2, sgd(0.001, 0.9), 3).run(local, 0)
-    SVI(["mu", "pi"], 2, sgd(0.001, 0.9)).run(local, 0)
-    assert all(torch.equal(v, {**local.rows, **local.shared}[k]) for k, v in before.items())
+    chunk = chunk_of(PFedVEM(net), small)
+    before = {k: v.clone() for k, v in {**chunk.values, **chunk.shared}.items()}
+    SVI(["mu", "pi", "base"], 2, sgd(0.001, 0.9), 3).run(chunk, 0)
+    SVI(["mu", "pi"], 2, sgd(0.001, 0.9)).run(chunk, 0)
+    assert all(torch.equal(v, {**chunk.values, **chunk.shared}[k]) for k, v in before.items())
 
 
 def test_kept_features_change_nothing(small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
     """While only the head moves, the base's output is computed once; without the cache the result is the same."""
     from hierfl.ppl.frozen_features import FrozenFeatures
 
-    local = rows_of(PFedVEM(net), small)
+    chunk = chunk_of(PFedVEM(net), small)
     calls = []
     apply = type(net.base).apply
     monkeypatch.setattr(type(net.base), "apply", lambda *a: calls.append(1) or apply(*a))
@@ -90,14 +82,14 @@ def test_kept_features_change_nothing(small: Federation, net: Architecture, monk
         SVI(["mu", "pi"], 5, sgd(0.001), particles=2),
         SVI(["mu", "pi"], 5, sgd(0.001), 4, particles=2),
     )
-    kept = [step.run(local, 0) for step in (whole, mini)]
+    kept = [step.run(chunk, 0) for step in (whole, mini)]
     once = len(calls)
     monkeypatch.setattr(FrozenFeatures, "serves", lambda *a: False)
-    again = [step.run(local, 0) for step in (whole, mini)]
+    again = [step.run(chunk, 0) for step in (whole, mini)]
     assert len(calls) - once > 4 * once
     for a, b in zip(kept, again, strict=True):
         for name in ("mu", "pi"):
-            assert torch.allclose(a.rows[name], b.rows[name], rtol=1e-12)
+            assert torch.allclose(a.values[name], b.values[name], rtol=1e-12)
 
 
 def test_inputs_that_only_kept_features_would_see_are_not_gathered(
@@ -107,9 +99,9 @@ def test_inputs_that_only_kept_features_would_see_are_not_gathered(
     made = []
     original = LazyTensor.whole.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(LazyTensor, "whole", property(lambda self: made.append(1) or original(self)))
-    local = rows_of(FedRep(net), small)
+    chunk = chunk_of(FedRep(net), small)
     head = SVI(["mu"], 2, sgd(0.1), 4, per="example")
-    first = head.run(local, 0).rows["mu"]
+    first = head.run(chunk, 0).values["mu"]
     assert not made
 
     class Curious(FedRep):
@@ -120,35 +112,35 @@ def test_inputs_that_only_kept_features_would_see_are_not_gathered(
             super().model(batch)
 
     method = Curious(net)
-    again = head.run(dataclasses.replace(local, method=method), 0).rows["mu"]
+    again = head.run(dataclasses.replace(chunk, method=method), 0).values["mu"]
     assert made
     assert torch.equal(first, again)
-    places = local.examples.first(local.clients)
-    late, soon = local.examples.at(places, defer=True)[0], local.examples.at(places)[0]
+    places = chunk.examples.first(chunk.clients)
+    late, soon = chunk.examples.at(places, defer=True)[0], chunk.examples.at(places)[0]
     assert torch.equal(late + 0, soon)
     assert torch.equal((method.seen != 0), torch.ones_like(method.seen, dtype=torch.bool))
 
 
 def test_a_moving_base_is_never_served_from_the_cache(small: Federation, net: Architecture) -> None:
-    local = rows_of(FedPer(net), small)
-    joint = SVI(["mu", "base"], 3, sgd(0.1)).run(local, 0)
-    batch = small.batch(local.clients)
-    leaves = {k: v.clone().requires_grad_() for k, v in local.own(["mu", *net.base.names]).rows.items()}
+    chunk = chunk_of(FedPer(net), small)
+    joint = SVI(["mu", "base"], 3, sgd(0.1)).run(chunk, 0)
+    batch = small.batch(chunk.clients)
+    leaves = {k: v.clone().requires_grad_() for k, v in chunk.own(["mu", *net.base.names]).values.items()}
     for _ in range(3):
         with torch.enable_grad():
-            total = elbo(FedPer(net), batch, {**local.shared, **leaves}, None).sum()
+            total = elbo(FedPer(net), batch, {**chunk.shared, **leaves}, None).sum()
             found = torch.autograd.grad(total, list(leaves.values()))
         leaves = {k: (v + 0.1 * g).detach().requires_grad_() for (k, v), g in zip(leaves.items(), found, strict=True)}
-    assert torch.allclose(joint.rows["base.1.weight"], leaves["base.1.weight"], rtol=1e-9, atol=1e-12)
+    assert torch.allclose(joint.values["base.1.weight"], leaves["base.1.weight"], rtol=1e-9, atol=1e-12)
 
 
 def test_a_finished_client_is_not_moved_by_its_momentum() -> None:
     fed = blobs([40, 4])
     net = architecture("linear", fed)
-    local = rows_of(FedPer(net), fed)
-    together = SVI(["mu"], 1, sgd(0.1, 0.9), 4, per="example").run(local, 0)
-    alone = SVI(["mu"], 1, sgd(0.1, 0.9), 4, per="example").run(local.take([1]), 0)
-    assert torch.allclose(together.rows["mu"][1], alone.rows["mu"][0], rtol=1e-12)
+    chunk = chunk_of(FedPer(net), fed)
+    together = SVI(["mu"], 1, sgd(0.1, 0.9), 4, per="example").run(chunk, 0)
+    alone = SVI(["mu"], 1, sgd(0.1, 0.9), 4, per="example").run(chunk.take([1]), 0)
+    assert torch.allclose(together.values["mu"][1], alone.values["mu"][0], rtol=1e-12)
 
 
 def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, net: Architecture) -> None:
@@ -156,14 +148,14 @@ def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, ne
     from hierfl.data.batch import Batch
 
     method = FedPer(net)
-    local = rows_of(method, small, [0])
-    full = elbo(method, small.batch([0]), local.values, None)
+    chunk = chunk_of(method, small, [0])
+    full = elbo(method, small.batch([0]), chunk.view, None)
     total = torch.zeros(1, dtype=torch.float64)
     n = len(small.train[0])
     for part in permutation(n, "any").split(5):
         x, y = small.examples(small.train[0][part][None])
         scale = torch.tensor([[n / len(part)]], dtype=torch.float64)
-        total += elbo(method, Batch(x, y, None, torch.tensor([float(n)]), scale), local.values, None) * len(part) / n
+        total += elbo(method, Batch(x, y, None, torch.tensor([float(n)]), scale), chunk.view, None) * len(part) / n
     assert torch.allclose(full, total, rtol=1e-12)
 
 
@@ -190,15 +182,15 @@ def test_spans_let_each_row_take_exactly_its_steps(steps: list[int]) -> None:
 
 
 def test_training_something_the_model_does_not_use_is_an_error(small: Federation, net: Architecture) -> None:
-    idle = rows_of(FedPer(net), small).put({"idle": torch.zeros(7, 1, 2)})
+    idle = chunk_of(FedPer(net), small).put({"idle": torch.zeros(7, 1, 2)})
     with pytest.raises(UserError, match="the ELBO does not depend on it"):
         SVI(["idle"], 1, sgd(0.1)).run(idle, 0)
     with pytest.raises(UserError, match="unknown value 'nu'"):
-        SVI(["nu"], 1, sgd(0.1)).run(rows_of(PFedVEM(net), small), 0)
+        SVI(["nu"], 1, sgd(0.1)).run(chunk_of(PFedVEM(net), small), 0)
     with pytest.raises(UserError, match="sets 'nu', which personal"):
-        ClosedForm("nu", lambda v: v["mu"]).run(rows_of(PFedVEM(net), small), 0)
+        ClosedForm("nu", lambda v: v["mu"]).run(chunk_of(PFedVEM(net), small), 0)
     with pytest.raises(ValueError, match="formula for rho"):
-        ClosedForm("rho", lambda v: v["mu"]).run(rows_of(PFedVEM(net), small), 0)
+        ClosedForm("rho", lambda v: v["mu"]).run(chunk_of(PFedVEM(net), small), 0)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +259,7 @@ def test_mistakes_in_a_method_file_are_named(small: Federation, net: Architectur
         def exchange(self) -> dict:
             return {"base": SampleWeighted(), "base.1": SampleWeighted()}
 
-    with pytest.raises(UserError, match="two exchange rules claim"):
+    with pytest.raises(UserError, match="two aggregation rules claim"):
         fit(Twice(net), small, rounds=1, progress=False)
 
 
@@ -294,14 +286,14 @@ class Learned(PFedVEM):
 
 def test_generic_messages_sum_to_the_joint_gradient(small: Federation, net: Architecture) -> None:
     method = Learned(net)
-    local = rows_of(method, small)
+    chunk = chunk_of(method, small)
     names = ["w", *net.base.names]
-    rows = elbo_gradient(local, names, 2, "g")
-    leaves = {k: local.shared[k].clone().requires_grad_() for k in names}
-    batch = small.batch(local.clients)
-    noise = local.noise("g", 2)
+    rows = elbo_gradient(chunk, names, 2, "g")
+    leaves = {k: chunk.shared[k].clone().requires_grad_() for k in names}
+    batch = small.batch(chunk.clients)
+    noise = chunk.noise("g", 2)
     with torch.enable_grad():
-        joint = elbo(method, batch, {**local.values, **leaves}, noise).sum()
+        joint = elbo(method, batch, {**chunk.view, **leaves}, noise).sum()
         found = torch.autograd.grad(joint, list(leaves.values()))
     for name, gradient in zip(names, found, strict=True):
         assert torch.allclose(rows[name].sum(0), gradient, rtol=1e-9, atol=1e-10), name
@@ -310,13 +302,13 @@ def test_generic_messages_sum_to_the_joint_gradient(small: Federation, net: Arch
 def test_generic_rule_takes_the_step_it_claims(small: Federation, net: Architecture) -> None:
     """w + lr (J/|A| sum of gradients + gradient of log p(w)), for the three that report."""
     method = Learned(net)
-    local = rows_of(method, small).take([0, 3, 5])
-    server = Server(method, small, local.shared, {k: v[0, 0] for k, v in local.rows.items()})
-    server.open()
-    messages = server.messages(local)
-    assert server.receive(messages, local.clients).all()
-    server.close()
-    w = local.shared["w"].clone().requires_grad_()
+    chunk = chunk_of(method, small).take([0, 3, 5])
+    server = Rounds(method, small, chunk.shared, {k: v[0, 0] for k, v in chunk.values.items()})
+    server.begin()
+    messages = server.messages(chunk)
+    assert server.receive(messages, chunk.clients).all()
+    server.end()
+    w = chunk.shared["w"].clone().requires_grad_()
     with torch.enable_grad():
         prior = torch.autograd.grad(Normal(0.5, 2.0).log_prob(w).sum(), w)[0]
     expected = w + 0.1 * (7 / 3 * messages["w"]["w"].sum(0) + prior)
@@ -325,35 +317,35 @@ def test_generic_rule_takes_the_step_it_claims(small: Federation, net: Architect
 
 def test_what_the_servers_optimiser_remembers_is_part_of_its_state(small: Federation, net: Architecture) -> None:
     method = Learned(net)
-    local = rows_of(method, small)
-    personal = {k: v[0, 0] for k, v in local.rows.items()}
-    one = Server(method, small, local.shared, personal)
+    chunk = chunk_of(method, small)
+    personal = {k: v[0, 0] for k, v in chunk.values.items()}
+    one = Rounds(method, small, chunk.shared, personal)
 
-    def round_of(server: Server) -> None:
-        server.open()
-        server.receive(server.messages(local), local.clients)
-        server.close()
+    def round_of(server: Rounds) -> None:
+        server.begin()
+        server.receive(server.messages(chunk), chunk.clients)
+        server.end()
 
     round_of(one)
-    other = Server(method, small, local.shared, personal)
-    other.load({k: v.clone() for k, v in one.state().items()})
+    other = Rounds(method, small, chunk.shared, personal)
+    other.state = other.state.restored({k: v.clone() for k, v in one.state.tensors().items()})
     round_of(one)
     round_of(other)
     assert all(torch.equal(v, other.shared[k]) for k, v in one.shared.items())
-    leaf = local.shared["base.1.weight"].clone().requires_grad_()
+    leaf = chunk.shared["base.1.weight"].clone().requires_grad_()
     plain = adam(0.01)([leaf])
     for _ in range(2):  # the gradient moves with the base: only the first step can be foretold
-        leaf.grad = -server_gradient(method, small, local)["base.1.weight"]
+        leaf.grad = -server_gradient(method, small, chunk)["base.1.weight"]
         plain.step()
         break
-    fresh = Server(method, small, local.shared, personal)
+    fresh = Rounds(method, small, chunk.shared, personal)
     round_of(fresh)
     assert torch.allclose(fresh.shared["base.1.weight"], leaf, rtol=1e-9)
 
 
-def server_gradient(method: Method, fed: Federation, local: Rows) -> dict:
+def server_gradient(method: Method, fed: Federation, chunk: ClientChunk) -> dict:
     names = list(method.network.base.names)
-    return {k: v.sum(0) for k, v in elbo_gradient(local, names, 1, ("gradient", *names)).items()}
+    return {k: v.sum(0) for k, v in elbo_gradient(chunk, names, 1, ("gradient", *names)).items()}
 
 
 def test_the_generic_rule_finds_the_population_mean_of_a_conjugate_model() -> None:
@@ -377,16 +369,16 @@ def test_the_generic_rule_finds_the_population_mean_of_a_conjugate_model() -> No
             return {"w": Gradient(sgd(0.05))}
 
     method = Conjugate(net)
-    local = rows_of(method, fed)
-    server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.rows.items()})
+    chunk = chunk_of(method, fed)
+    server = Rounds(method, fed, chunk.shared, {k: v[0, 0] for k, v in chunk.values.items()})
     for _ in range(200):
-        server.open()
+        server.begin()
         server.receive(
-            server.messages(Rows(method, fed, local.clients, 1, 0, server.shared, local.rows)), local.clients
+            server.messages(ClientChunk(method, fed, chunk.clients, 1, 0, server.shared, chunk.values)), chunk.clients
         )
-        server.close()
+        server.end()
     precision = 4 / 0.49 + 1 / 4
-    mode = (local.rows["mu"].sum((0, 1)) / 0.49 + 0.5 / 4) / precision
+    mode = (chunk.values["mu"].sum((0, 1)) / 0.49 + 0.5 / 4) / precision
     assert torch.allclose(server.shared["w"], mode, rtol=1e-6)
 
 
@@ -400,33 +392,33 @@ def test_log_p_globals_counts_once(small: Federation, net: Architecture) -> None
 # -- the server -----------------------------------------------------------------------------------------------------
 
 
-def server_and_messages(fed: Federation, net: Architecture, quorum: int = 1) -> tuple[Server, Rows, dict]:
+def server_and_messages(fed: Federation, net: Architecture, quorum: int = 1) -> tuple[Rounds, ClientChunk, dict]:
     method = PFedVEM(net)
-    local = rows_of(method, fed).own(net.base.names)
-    server = Server(method, fed, local.shared, {k: v[0, 0] for k, v in local.rows.items()}, quorum)
-    server.open()
-    return server, local, server.messages(local)
+    chunk = chunk_of(method, fed).own(net.base.names)
+    server = Rounds(method, fed, chunk.shared, {k: v[0, 0] for k, v in chunk.values.items()}, quorum)
+    server.begin()
+    return server, chunk, server.messages(chunk)
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 def test_an_invalid_message_counts_as_none(poison: float, small: Federation, net: Architecture) -> None:
-    server, local, messages = server_and_messages(small, net)
+    server, chunk, messages = server_and_messages(small, net)
     messages["base"]["base.1.weight"][2, 0, 0] = poison
-    valid = server.receive(messages, local.clients)
+    valid = server.receive(messages, chunk.clients)
     assert valid.tolist() == [True, True, False, True, True, True, True]
-    server.close()
+    server.end()
     other, _, _ = server_and_messages(small, net)
-    well = local.take([0, 1, 3, 4, 5, 6])
+    well = chunk.take([0, 1, 3, 4, 5, 6])
     other.receive(other.messages(well), well.clients)
-    other.close()
+    other.end()
     assert all(torch.allclose(v, other.shared[k], rtol=1e-12) for k, v in server.shared.items())
-    assert server.dropped.tolist() == [int(j == local.clients[2]) for j in range(7)]
+    assert server.rejected.tolist() == [int(j == chunk.clients[2]) for j in range(7)]
 
 
-def test_malformed_messages_are_dropped_and_named(
+def test_malformed_messages_are_rejected_and_named(
     small: Federation, net: Architecture, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, local, messages = server_and_messages(small, net)
+    server, chunk, messages = server_and_messages(small, net)
     one = {group: {k: v[:1] for k, v in message.items()} for group, message in messages.items()}
     spoilt = [
         ({"w": one["w"]}, "expected ['base', 'w']"),
@@ -439,24 +431,24 @@ def test_malformed_messages_are_dropped_and_named(
         for message, words in spoilt:
             assert not server.receive(message, [4]).any()
             assert words in caplog.text
-    assert server.dropped[4] == len(spoilt)
-    server.close()
-    assert server.void == 1
-    assert all(torch.equal(v, local.shared[k]) for k, v in server.shared.items())
+    assert server.rejected[4] == len(spoilt)
+    server.end()
+    assert server.skipped == 1
+    assert all(torch.equal(v, chunk.shared[k]) for k, v in server.shared.items())
 
 
 def test_a_round_below_the_quorum_changes_nothing(small: Federation, net: Architecture) -> None:
-    server, local, messages = server_and_messages(small, net, quorum=3)
-    two = local.take([0, 1])
+    server, chunk, messages = server_and_messages(small, net, quorum=3)
+    two = chunk.take([0, 1])
     server.receive(server.messages(two), two.clients)
-    server.close()
-    assert server.void == 1
-    assert all(torch.equal(v, local.shared[k]) for k, v in server.shared.items())
-    server.open()
-    server.receive(messages, local.clients)
-    server.close()
-    assert server.void == 1
-    assert not torch.equal(server.shared["w"], local.shared["w"])
+    server.end()
+    assert server.skipped == 1
+    assert all(torch.equal(v, chunk.shared[k]) for k, v in server.shared.items())
+    server.begin()
+    server.receive(messages, chunk.clients)
+    server.end()
+    assert server.skipped == 1
+    assert not torch.equal(server.shared["w"], chunk.shared["w"])
 
 
 def test_a_client_that_diverges_keeps_its_state_and_is_reported(
@@ -471,8 +463,8 @@ def test_a_client_that_diverges_keeps_its_state_and_is_reported(
     with caplog.at_level(logging.WARNING, "hierfl"):
         run = fit(PFedVEM(net), sick, rounds=2, dtype=torch.float64, progress=False)
     assert "round 1: 1 client diverged and kept the previous state: place-03" in caplog.text
-    assert run.last()["failed"] == 2
-    assert run.last()["dropped"] == 2
+    assert run.last()["diverged"] == 2
+    assert run.last()["rejected"] == 2
     start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
     assert torch.equal(run.personal["mu"][3], start)
     assert all(v.isfinite().all() for v in {**run.shared, **run.personal, **run.fitted.copies}.values())
@@ -481,21 +473,21 @@ def test_a_client_that_diverges_keeps_its_state_and_is_reported(
 
 def test_participation_is_bernoulli_keyed_by_client() -> None:
     fed = blobs([3] * 50)
-    rounds = [draw_participants(fed, t, 0, 0.2, 1) for t in range(400)]
+    rounds = [draw_participants(fed.ids, t, 0, 0.2, 1) for t in range(400)]
     share = sum(map(len, rounds)) / (400 * 50)
     assert abs(share - 0.2) < 4 * (0.2 * 0.8 / 20000) ** 0.5
     sizes = torch.tensor([float(len(r)) for r in rounds])
     assert 5 < sizes.var() < 11.5  # independent: variance 8, not a fixed number
     shuffled = fed.select(list(reversed(range(50))))
-    assert {fed.ids[j] for j in rounds[7]} == {shuffled.ids[j] for j in draw_participants(shuffled, 7, 0, 0.2, 1)}
-    assert min(len(draw_participants(fed, t, 0, 0.01, 2)) for t in range(20)) >= 2
+    assert {fed.ids[j] for j in rounds[7]} == {shuffled.ids[j] for j in draw_participants(shuffled.ids, 7, 0, 0.2, 1)}
+    assert min(len(draw_participants(fed.ids, t, 0, 0.01, 2)) for t in range(20)) >= 2
     with pytest.raises(UserError, match="practically never"):
-        draw_participants(fed, 1, 0, 1e-9, 2)
+        draw_participants(fed.ids, 1, 0, 1e-9, 2)
 
 
-def test_who_does_not_report_still_trains_and_is_not_heard(small: Federation, net: Architecture) -> None:
+def test_who_does_not_report_still_trains_and_moves_nothing_shared(small: Federation, net: Architecture) -> None:
     run = fit(PFedVEM(net), small, rounds=1, participation=0.3, dtype=torch.float64, progress=False)
-    silent = sorted(set(range(7)) - set(draw_participants(small, 1, 0, 0.3, 1)))
+    silent = sorted(set(range(7)) - set(draw_participants(small.ids, 1, 0, 0.3, 1)))
     assert silent
     start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
     assert all(not torch.equal(run.personal["mu"][j], start) for j in silent)
@@ -508,43 +500,49 @@ def test_who_does_not_report_still_trains_and_is_not_heard(small: Federation, ne
     assert all(torch.equal(v, other.shared[k]) for k, v in run.shared.items())
 
 
-def test_who_may_rest_trains_when_it_reports_or_is_looked_at(small: Federation, net: Architecture) -> None:
-    how = {"participation": 0.3, "dtype": torch.float64, "progress": False, "idle": "rest", "evaluate_every": 3}
+def test_who_catches_up_trains_when_it_reports_or_is_evaluated(small: Federation, net: Architecture) -> None:
+    how = {
+        "participation": 0.3,
+        "dtype": torch.float64,
+        "progress": False,
+        "absent_clients": "catch-up",
+        "evaluate_every": 3,
+    }
     before = fit(PFedVEM(net), small, rounds=1, **how)
     two = Fit(PFedVEM(net), small, Options(rounds=3, **{k: v for k, v in how.items() if k != "progress"}))
     two.step()
     two.step()
-    speaking = set(draw_participants(small, 2, 0, 0.3, 1))
+    speaking = set(draw_participants(small.ids, 2, 0, 0.3, 1))
     assert 0 < len(speaking) < 7
     for j in range(7):
-        assert torch.equal(two.personal["mu"][j], before.personal["mu"][j]) == (j not in speaking), j
-    kept = two.personal["mu"].clone()
+        assert torch.equal(two.engine.store.personal["mu"][j], before.personal["mu"][j]) == (j not in speaking), j
+    kept = two.engine.store.personal["mu"].clone()
     two.step()  # an evaluation follows
-    assert all(not torch.equal(two.personal["mu"][j], kept[j]) for j in range(7))
+    assert all(not torch.equal(two.engine.store.personal["mu"][j], kept[j]) for j in range(7))
     whole = fit(PFedVEM(net), small, rounds=3, **how)
-    assert torch.equal(whole.personal["mu"], two.personal["mu"])
-    with pytest.raises(UserError, match="unknown way to be idle"):
-        fit(PFedVEM(net), small, rounds=1, idle="sleep", progress=False)
+    assert torch.equal(whole.personal["mu"], two.engine.store.personal["mu"])
+    with pytest.raises(UserError, match="unknown value of absent_clients"):
+        fit(PFedVEM(net), small, rounds=1, absent_clients="sleep", progress=False)
 
 
 @pytest.mark.parametrize("method", [PFedVEM, FedPer])
-def test_who_never_trains_when_idle_is_as_it_last_reported(
+def test_who_is_frozen_when_absent_is_as_it_last_reported(
     method: type[PFedVEM] | type[FedPer], small: Federation, net: Architecture
 ) -> None:
-    how = {"participation": 0.3, "dtype": torch.float64, "idle": "never"}
+    how = {"participation": 0.3, "dtype": torch.float64, "absent_clients": "freeze"}
     ready = Fit(method(net), small, Options(rounds=4, **how))
     for number in range(1, 5):  # (every one is evaluated)
-        before = {**ready.personal, **{f"its {k}": v for k, v in ready.copies.items()}}
+        before = {**ready.engine.store.personal, **{f"its {k}": v for k, v in ready.engine.store.copies.items()}}
         ready.step()
         ready.evaluate()
-        after = {**ready.personal, **{f"its {k}": v for k, v in ready.copies.items()}}
-        speaking = draw_participants(small, number, 0, 0.3, 1)
+        after = {**ready.engine.store.personal, **{f"its {k}": v for k, v in ready.engine.store.copies.items()}}
+        speaking = draw_participants(small.ids, number, 0, 0.3, 1)
         assert 0 < len(speaking) < 7
         for j in range(7):
             assert all(torch.equal(after[k][j], v[j]) for k, v in before.items()) == (j not in speaking), (number, j)
     all_report = [
-        fit(method(net), small, rounds=2, dtype=torch.float64, progress=False, idle=idle).shared
-        for idle in ("never", "train")
+        fit(method(net), small, rounds=2, dtype=torch.float64, progress=False, absent_clients=absent).shared
+        for absent in ("freeze", "train")
     ]
     assert all(torch.equal(v, all_report[1][k]) for k, v in all_report[0].items())
 

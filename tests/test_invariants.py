@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import torch
 from pyro import poutine
-from support.federations import blobs, slopes
-from torch import nn
+from support.methods import TUTORIAL, case_name, largest_first, network_for, noise_for, states
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from hierfl import Federation, UserError
-from hierfl.experiments.methods import load
-from hierfl.inference import SVI, ConfidenceWeighted, Method, fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference import SVI, Method, PrecisionWeightedMean, fit
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.rho import closed_form_rho
 from hierfl.inference.method.initial import InitialWeights
@@ -51,15 +49,12 @@ from hierfl.models import (
     Scaffold,
 )
 from hierfl.nn.architecture import Architecture
-from hierfl.nn.functional import Network
-from hierfl.nn.head import LinearHead
 from hierfl.nn.networks.build import architecture
 from hierfl.ppl.guide_draws import draw_with
 from hierfl.ppl.restrict import Restrict
-from hierfl.rng import ClientNoise, generator
+from hierfl.rng import ClientNoise
 
 PRIORS = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
-TUTORIAL = load(str(Path(__file__).parent.parent / "docs" / "student_t.py")).cls
 POPULATIONS = [(FedPop, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
 POPULATIONS.append((FedPop, {"population": "energy"}))
 ENCODERS = [(PFedV, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
@@ -71,42 +66,10 @@ METHODS += [(cls, {}) for cls in (IFCA, Ditto, APFL)]
 METHODS += [(FedAvgFT, {"scope": "all"}), (IFCA, {"scope": "all"})]
 
 
-def names(case: tuple[type[Method], dict]) -> str:
-    return "-".join([case[0].name or case[0].__name__, *case[1].values()])
-
-
-def network_for(cls: type[Method], fed: Federation) -> Architecture:
-    """One hidden layer of five: with batch norm for FedBN; with an encoder that has it for latent features."""
-    if cls is FedBN:
-        d, layers = fed.event_shape.numel(), (nn.BatchNorm1d(5), nn.ReLU())
-        with torch.random.fork_rng(devices=[]):
-            return Architecture(
-                Network(nn.Sequential(nn.Flatten(), nn.Linear(d, 5), *layers)), LinearHead(5, fed.classes)
-            )
-    return architecture("mlp:5,z-norm" if cls.latent else "mlp:5", fed, latent=cls.latent)
-
-
-def states(method: Method, fed: Federation) -> tuple[dict, dict]:
-    """A shared state, and rows for all clients that differ from each other."""
-    rng, start = generator("test state"), InitialWeights.of(method.network, 5)
-    shared = {k: v.double() for k, v in method.shared(start).items()}
-    initial = {k: v.double() for k, v in method.personal(start).items()}
-    rows = {}
-    for k, v in initial.items():
-        wobble = 0.3 * torch.randn((fed.clients, 1, *v.shape), generator=rng, dtype=torch.float64)
-        rows[k] = v * wobble.exp() if k == "rho" else v + wobble
-    return shared, rows
-
-
-def noise_for(fed: Federation, clients: list[int], particles: int = 1, counts: bool = False) -> ClientNoise:
-    sizes = [len(fed.train[j]) for j in clients] if counts else None
-    return ClientNoise([(0, fed.ids[j]) for j in clients], particles, counts=sizes, dtype=torch.float64)
-
-
 # -- 1. restriction -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", METHODS, ids=names)
+@pytest.mark.parametrize("case", METHODS, ids=case_name)
 def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation) -> None:
     """One row at a time and summed, plus log p(globals) once, against Pyro's own log densities of the whole plate."""
     method = case[0](network_for(case[0], small), **case[1])
@@ -162,7 +125,7 @@ def test_analytic_kl_is_torchs_and_agrees_with_its_monte_carlo_estimate(small: F
 # -- 2. plate independence ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", METHODS, ids=names)
+@pytest.mark.parametrize("case", METHODS, ids=case_name)
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
     """Chunks of 1, 7 and J = 9, and the clients in another order, after three rounds with minibatches: same to 1e-5."""
     fed = blobs([23, 7, 2, 14, 14, 5, 9, 31, 3])
@@ -187,12 +150,12 @@ def test_a_client_computes_the_same_alone_as_among_others(small: Federation, net
     step = SVI(["mu", "pi", "base"], 4, sgd(0.002, 0.9), 3, particles=3)
     method = PFedVEM(net)
     shared, rows = states(method, small)
-    order = sorted(range(small.clients), key=lambda j: -len(small.train[j]))
-    together = step.run(Rows(method, small, order, 1, 0, shared, {k: v[order] for k, v in rows.items()}), 0)
+    order = largest_first(small)
+    together = step.run(ClientChunk(method, small, order, 1, 0, shared, {k: v[order] for k, v in rows.items()}), 0)
     for place, j in enumerate(order):
-        alone = step.run(Rows(method, small, [j], 1, 0, shared, {k: v[[j]] for k, v in rows.items()}), 0)
+        alone = step.run(ClientChunk(method, small, [j], 1, 0, shared, {k: v[[j]] for k, v in rows.items()}), 0)
         for name in ("mu", "pi", *net.base.names):
-            assert torch.allclose(together.rows[name][place], alone.rows[name][0], rtol=1e-9, atol=1e-9)
+            assert torch.allclose(together.values[name][place], alone.values[name][0], rtol=1e-9, atol=1e-9)
 
 
 def test_noise_of_a_client_is_its_own_and_standard_normal() -> None:
@@ -239,31 +202,31 @@ def block_gradient(method: Method, fed: Federation, values: dict, block: str, wh
 
 @pytest.mark.parametrize("who", [[0, 2, 5], [0, 1, 2, 3, 4, 5, 6]])
 def test_confidence_weighted_mean_is_stationary_in_w(who: list[int], small: Federation, net: Architecture) -> None:
-    method, rule = PFedVEM(net), ConfidenceWeighted("mu", "rho")
+    method, rule = PFedVEM(net), PrecisionWeightedMean("mu", "rho")
     shared, rows = states(method, small)
-    local = Rows(method, small, who, 1, 0, shared, {k: v[who] for k, v in rows.items()})
-    sums = {k: v.sum(0) for k, v in rule.message(["w"], local).items()}
-    exchange = AggregationContext(small.clients, torch.tensor(float(len(who))), 1, lambda n: {})
-    w = rule.update({"w": shared["w"]}, sums, exchange)["w"]
+    chunk = ClientChunk(method, small, who, 1, 0, shared, {k: v[who] for k, v in rows.items()})
+    sums = {k: v.sum(0) for k, v in rule.message(["w"], chunk).items()}
+    context = AggregationContext(small.clients, torch.tensor(float(len(who))), 1, lambda n: {})
+    w = rule.update({"w": shared["w"]}, sums, context)["w"]
     before = block_gradient(method, small, {**shared, **rows}, "w", who)
     after = block_gradient(method, small, {**shared, **rows, "w": w}, "w", who)
     assert after.abs().max() < 1e-6 < before.abs().max()
 
 
-def test_a_server_that_keeps_beta_steps_towards_the_maximiser(small: Federation, net: Architecture) -> None:
+def test_a_server_learning_rate_is_a_step_towards_the_maximiser(small: Federation, net: Architecture) -> None:
     everyone = list(range(small.clients))
     for server_lr in (1.0, 0.7):
         method = PFedVEM(net, server_lr=server_lr)
         shared, rows = states(method, small)
-        local = Rows(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
-        local = local.put({k: v + 0.1 for k, v in local.rows.items() if k.startswith("base.")})
-        exchange = AggregationContext(small.clients, torch.tensor(7.0), 1, lambda n: {})
+        chunk = ClientChunk(method, small, everyone, 1, 0, shared, rows).own(method.expand("base", shared))
+        chunk = chunk.put({k: v + 0.1 for k, v in chunk.values.items() if k.startswith("base.")})
+        context = AggregationContext(small.clients, torch.tensor(7.0), 1, lambda n: {})
         for group, rule in method.exchange().items():
             names = method.expand(group, shared)
             old = {k: shared[k] for k in names}
-            sums = {k: v.sum(0) for k, v in rule.message(names, local).items()}
-            new = rule.update(old, sums, exchange)
-            full = dataclasses.replace(rule, keep=0.0).update(old, sums, exchange)
+            sums = {k: v.sum(0) for k, v in rule.message(names, chunk).items()}
+            new = rule.update(old, sums, context)
+            full = dataclasses.replace(rule, server_lr=1.0).update(old, sums, context)
             for k in names:
                 assert not torch.allclose(full[k], old[k])
                 assert torch.allclose(new[k], old[k] + server_lr * (full[k] - old[k]))
@@ -294,7 +257,7 @@ def test_every_definition_of_tau_trains(terms: str, small: Federation, net: Arch
     """The deviation alone is zero in the first round, where mu_j = w: rho stays at sigma_0 until it says something."""
     run = fit(PFedVEM(net, tau=terms), small, rounds=3, dtype=torch.float64, progress=False)
     last = run.last()
-    assert (last["failed"], last["dropped"], last["void"]) == (0, 0, 0)
+    assert (last["diverged"], last["rejected"], last["skipped"]) == (0, 0, 0)
     start = 0.1 * InitialWeights.of(net, 0).head.double()
     assert all(not torch.equal(mu, start) for mu in run.personal["mu"])
     rho = run.personal["rho"]
@@ -320,18 +283,18 @@ def test_local_svi_converges_to_the_conjugate_posterior() -> None:
     method = PFedVEM(net)
     shared, rows = states(method, fed)
     # the gradient noise of K draws is averaged away by the small steps at the end
-    order = sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
-    local = Rows(method, fed, order, 1, 0, shared, {k: v[order] for k, v in rows.items()})
+    order = largest_first(fed)
+    chunk = ClientChunk(method, fed, order, 1, 0, shared, {k: v[order] for k, v in rows.items()})
     for phase, (lr, epochs) in enumerate([(3e-3, 600), (1e-3, 1500), (1e-4, 6000)]):
-        local = SVI(["mu", "pi"], epochs, sgd(lr), particles=64).run(local, phase)
+        chunk = SVI(["mu", "pi"], epochs, sgd(lr), particles=64).run(chunk, phase)
     for place, j in enumerate(order):
         x = torch.cat([fed.x[fed.train[j]], torch.ones(len(fed.train[j]), 1, dtype=torch.float64)], 1)
         y, rho2 = fed.y[fed.train[j]], rows["rho"][j].square()
         precision = x.T @ x / noise**2 + torch.eye(3) / rho2
         mean = torch.linalg.solve(precision, x.T @ y / noise**2 + (shared["w"] / rho2).flatten())
-        sigma = softplus(local.rows["pi"][place]).flatten()
+        sigma = softplus(chunk.values["pi"][place]).flatten()
         # 1 % of a posterior standard deviation; Monte-Carlo error of the last phase is about a third of it
-        assert ((local.rows["mu"][place].flatten() - mean).abs() < 0.01 * precision.diagonal().rsqrt()).all()
+        assert ((chunk.values["mu"][place].flatten() - mean).abs() < 0.01 * precision.diagonal().rsqrt()).all()
         assert torch.allclose(sigma.square(), 1 / precision.diagonal(), rtol=0.02)
 
 
@@ -339,11 +302,12 @@ def test_local_svi_converges_to_the_conjugate_posterior() -> None:
 
 
 def test_equal_confidence_gives_the_plain_mean(small: Federation, net: Architecture) -> None:
-    method, rule = PFedVEM(net), ConfidenceWeighted("mu", "rho")
+    method, rule = PFedVEM(net), PrecisionWeightedMean("mu", "rho")
     shared, rows = states(method, small)
     rows["rho"] = torch.full_like(rows["rho"], 0.3)
     sums = {
-        k: v.sum(0) for k, v in rule.message(["w"], Rows(method, small, list(range(7)), 1, 0, shared, rows)).items()
+        k: v.sum(0)
+        for k, v in rule.message(["w"], ClientChunk(method, small, list(range(7)), 1, 0, shared, rows)).items()
     }
     w = rule.update({"w": shared["w"]}, sums, AggregationContext(7, torch.tensor(7.0), 1, lambda n: {}))["w"]
     assert torch.allclose(w, rows["mu"].mean((0, 1)), rtol=1e-12)
@@ -378,10 +342,10 @@ def test_fedpop_without_a_spread_has_the_pooled_objective(small: Federation, net
     method = FedPop(net, sigma_0=1e-7, start="stateless", steps=3, burn=1, step_size=1e-16)
     shared = {k: v.double() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
     rows = {k: v.double().expand(7, 1, *v.shape) for k, v in method.personal(InitialWeights.of(net, 0)).items()}
-    order = sorted(range(7), key=lambda j: -len(small.train[j]))
-    local = method.local()[0].run(Rows(method, small, order, 1, 0, shared, rows), 0)
+    order = largest_first(small)
+    chunk = method.local()[0].run(ClientChunk(method, small, order, 1, 0, shared, rows), 0)
     names = [k for k in shared if k.startswith("base")]
-    messages = method.exchange()["base"].message(names, local)
+    messages = method.exchange()["base"].message(names, chunk)
     x, y = small.examples(torch.cat(list(small.train)))
     leaves = {k: shared[k].clone().requires_grad_() for k in names}
     features = net.base.apply(net.base.parameters_from(leaves), x[None])

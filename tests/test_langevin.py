@@ -66,7 +66,7 @@ def chains_of(method: Method, fed: Federation, chain: Langevin, seed: int = 0, w
     start = InitialWeights.of(method.network, 0)
     rows = {k: v.expand(len(who), 1, *v.shape) for k, v in method.personal(start).items()}
     local = Rows(method, fed, who, 1, seed, method.shared(start), rows)
-    done = chain.run(local, 0).rows
+    done = chain.run(local, 0).values
     back = [who.index(j) for j in sorted(who)]
     return {k: v[back] for k, v in done.items()}
 
@@ -325,7 +325,7 @@ def test_chains_go_on_where_they_were_or_begin_anew(fed: Federation) -> None:
     order = [0, 3, 1, 2, 4]
     for how, near in (("last", True), ("prior", False)):
         local = Rows(method, fed, order, 1, 0, method.shared(start), rows)
-        done = Langevin(["w"], 3, 1e-12, start=how).run(local, 0).rows["w_draws"]
+        done = Langevin(["w"], 3, 1e-12, start=how).run(local, 0).values["w_draws"]
         assert bool(torch.allclose(done[:, :, :, 0], rows["w_draws"][:, :, :, -1], atol=1e-3)) is near
     assert torch.equal(rows["w_draws"][0, 0, 0, :, 0], torch.arange(3.0).double())  # what was given is not touched
 

@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from limits_toolkit import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
+from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
 from support.federations import blobs, pictures
 from torch import Tensor
 
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import load
 from hierfl.inference import SVI, Method, fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
@@ -99,23 +99,23 @@ def test_fedprox_is_coordinate_ascent_on_the_hierarchical_model(lines: Federatio
     run = fitted(method, lines, 3)
     assert torch.allclose(run.shared["w"], w, rtol=1e-9, atol=1e-10)
     # ... and the maximum in w given the w_j is where the joint's gradient in w vanishes
-    local = rows_of(method, lines)
-    precision = mu * local.n[:, None]
-    own = own[local.clients]
+    chunk = rows_of(method, lines)
+    precision = mu * chunk.n[:, None]
+    own = own[chunk.clients]
     assert torch.allclose((precision * (own - w)).sum(0), torch.zeros_like(w), atol=1e-10)
 
 
 def test_fedproxs_steps_are_a_plain_loops(small: Federation, net: Architecture) -> None:
     """v <- v - eta m, m <- 0.9 m + grad f(v) + mu (v - w): the proximal term enters the momentum once a step."""
     method = FedProx(net, mu=0.7, epochs=2, lr=0.05, batch=4)
-    local = rows_of(method, small)
-    trained = method.local()[0].run(local, 0).rows["w"]
-    for place, j in enumerate(local.clients):
+    chunk = rows_of(method, small)
+    trained = method.local()[0].run(chunk, 0).values["w"]
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        v = w = local.shared["w"]
+        v = w = chunk.shared["w"]
         moment = torch.zeros_like(v)
         for epoch in range(2):
-            for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
+            for batch in permutation(len(y), *chunk.key(0, place), "epoch", epoch).split(4):
                 slope = slope_at(net, v, x, y, batch)
                 moment = 0.9 * moment + slope + 0.7 * (v - w)
                 v = v - 0.05 * moment
@@ -149,13 +149,13 @@ def test_pfedme_and_l2gd_reach_the_same_stationary_point(lines: Federation) -> N
     assert torch.allclose(run.personal["theta"], own, rtol=1e-6, atol=1e-7)
     # L2GD's expected operator does not move it: each turn's length times its probability is lr (1 - p)
     l2 = L2GD(net, lam=lam, p=0.3, lr=0.05, batch=WHOLE)
-    local = rows_of(l2, lines, w=w)
-    rows = {"mu": own[local.clients].unsqueeze(1)}
+    chunk = rows_of(l2, lines, w=w)
+    rows = {"mu": own[chunk.clients].unsqueeze(1)}
     expected, mean = torch.zeros_like(own), dict.fromkeys(("prior", "data"), 0.0)
     for step, terms, share in zip(l2.local(), ("prior", "data"), (0.3, 0.7), strict=True):
         assert step.terms == terms
-        once = SVI(["mu"], 1, step.optimizer, per="example", terms=terms).run(local.put(rows), 0)
-        moved = share * (once.rows["mu"] - rows["mu"]).squeeze(1)
+        once = SVI(["mu"], 1, step.optimizer, per="example", terms=terms).run(chunk.put(rows), 0)
+        moved = share * (once.values["mu"] - rows["mu"]).squeeze(1)
         assert moved.abs().max() > 1e-3
         expected = expected + moved
         mean[terms] = moved.mean(0).abs().max()
@@ -174,25 +174,25 @@ def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> N
     """K steps on theta with a minibatch, then w_j <- w_j - eta lambda (w_j - theta); plain mean, server_lr."""
     s = {"rounds": 3, "steps": 4, "lr": 0.07, "w_lr": 0.03, "lam": 5.0, "batch": 5}
     method, phase = PFedMe(net, server_lr=0.5, **s), 1
-    local = rows_of(method, small)
-    done = local
+    chunk = rows_of(method, small)
+    done = chunk
     for number, step in enumerate(method.local()):
         done = step.run(done, number)
     copies = []
-    for place, j in enumerate(local.clients):
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        theta = w = local.shared["w"]
-        epochs = [permutation(len(y), *local.key(phase, place), "epoch", e).split(5) for e in range(3)]
+        theta = w = chunk.shared["w"]
+        epochs = [permutation(len(y), *chunk.key(phase, place), "epoch", e).split(5) for e in range(3)]
         for batch in [b for epoch in epochs for b in epoch][:3]:
             for _ in range(4):
                 slope = slope_at(net, theta, x, y, batch)
                 theta = theta - 0.07 * (slope + 5.0 * (theta - w))
             w = w - 0.03 * 5.0 * (w - theta)
-        assert torch.allclose(done.rows["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
-        assert torch.allclose(done.rows["w"][place, 0], w, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["w"][place, 0], w, rtol=1e-9, atol=1e-11)
         copies.append(w)
     run = fitted(method, small, 1)
-    assert torch.allclose(run.shared["w"], 0.5 * local.shared["w"] + 0.5 * torch.stack(copies).mean(0), rtol=1e-9)
+    assert torch.allclose(run.shared["w"], 0.5 * chunk.shared["w"] + 0.5 * torch.stack(copies).mean(0), rtol=1e-9)
 
 
 def test_l2gds_turns_come_in_runs_that_all_clients_share(small: Federation, net: Architecture) -> None:
@@ -200,9 +200,9 @@ def test_l2gds_turns_come_in_runs_that_all_clients_share(small: Federation, net:
     towards, along = method.local()
     lengths = {step: [] for step in ("towards", "along")}
     for number in range(1, 4001):
-        local = Rows(method, small, [0], number, 0, {}, {}, examples=object())  # type: ignore[arg-type]
-        lengths["towards"].append(towards.steps(local))
-        lengths["along"].append(along.steps(local))
+        chunk = ClientChunk(method, small, [0], number, 0, {}, {}, examples=object())  # type: ignore[arg-type]
+        lengths["towards"].append(towards.steps(chunk))
+        lengths["along"].append(along.steps(chunk))
     for name, stop in (("towards", 0.7), ("along", 0.3)):
         values = torch.tensor(lengths[name], dtype=torch.float64)
         assert values.min() == 1
@@ -244,7 +244,7 @@ def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> 
     first = two.local()[0].run(rows_of(two, small), 0)
     once = fitted(two, small, 1)
     for name in ("w", "base.3.weight"):
-        mean = (first.n.view(-1, *[1] * (first.rows[name].dim() - 2)) * first.rows[name].squeeze(1)).sum(
+        mean = (first.n.view(-1, *[1] * (first.values[name].dim() - 2)) * first.values[name].squeeze(1)).sum(
             0
         ) / first.n.sum()
         assert torch.allclose(once.shared[name], mean, rtol=1e-9), name
@@ -317,7 +317,7 @@ def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, 
 def test_an_evaluation_on_the_way_is_what_the_last_one_would_have_been(
     method: Callable[[Architecture], Method], small: Federation, net: Architecture
 ) -> None:
-    on, last = (fit(method(net), small, rounds=r, dtype=torch.float64, progress=False).rows for r in (3, 1))
+    on, last = (fit(method(net), small, rounds=r, dtype=torch.float64, progress=False).evaluations for r in (3, 1))
     assert on[0]["round"] == last[0]["round"] == 1
     assert on[0]["pm_nll"] == last[0]["pm_nll"] != on[1]["pm_nll"]
 
@@ -326,25 +326,25 @@ def test_an_evaluation_on_the_way_is_what_the_last_one_would_have_been(
 
 
 def test_a_plain_mean_counts_clients_not_examples(small: Federation, net: Architecture) -> None:
-    local = rows_of(PFedMe(net), small)
+    chunk = rows_of(PFedMe(net), small)
     copies = torch.randn(7, 1, net.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rule = UniformMean(keep=0.25)
-    total = {k: v.sum(0) for k, v in rule.message(["w"], local.put({"w": copies})).items()}
-    new = rule.update({"w": local.shared["w"]}, total, AggregationContext(9, torch.tensor(7.0), 1, lambda names: {}))[
+    rule = UniformMean(server_lr=0.75)
+    total = {k: v.sum(0) for k, v in rule.message(["w"], chunk.put({"w": copies})).items()}
+    new = rule.update({"w": chunk.shared["w"]}, total, AggregationContext(9, torch.tensor(7.0), 1, lambda names: {}))[
         "w"
     ]
-    assert torch.allclose(new, 0.25 * local.shared["w"] + 0.75 * copies.mean((0, 1)), rtol=1e-12)
+    assert torch.allclose(new, 0.25 * chunk.shared["w"] + 0.75 * copies.mean((0, 1)), rtol=1e-12)
 
 
 def test_who_is_smaller_than_a_batch_trains_all_the_same(small: Federation, net: Architecture) -> None:
     """Loaders that drop the last batch would leave a client of two examples as it was, with its full weight."""
     for method in (FedProx(net, batch=10), Ditto(net, batch=10), PFedMe(net, batch=10), Scaffold(net, batch=10)):
-        local = rows_of(method, small)
-        begun = local.shared["w"].clone()
+        chunk = rows_of(method, small)
+        begun = chunk.shared["w"].clone()
         for number, step in enumerate(method.local()):
-            local = step.run(local, number)
-        assert len(small.train[local.clients[-1]]) == 2
-        moved = (local.rows["w"] - begun).abs().amax((1, 2))
+            chunk = step.run(chunk, number)
+        assert len(small.train[chunk.clients[-1]]) == 2
+        moved = (chunk.values["w"] - begun).abs().amax((1, 2))
         assert (moved > 1e-4).all(), type(method).__name__
 
 
@@ -361,10 +361,10 @@ def test_whoever_cannot_change_anything_does_not_train(
     trained: list[int] = []
     run_step = SVI.run
 
-    def seen(self: SVI, local: Rows, phase: object) -> Rows:
+    def seen(self: SVI, chunk: ClientChunk, phase: object) -> ClientChunk:
         if not isinstance(phase, tuple):
-            trained.extend(local.clients)
-        return run_step(self, local, phase)
+            trained.extend(chunk.clients)
+        return run_step(self, chunk, phase)
 
     monkeypatch.setattr(SVI, "run", seen)
     made = method(net, **({"rounds": 2} if method is PFedMe else {}))
@@ -372,17 +372,19 @@ def test_whoever_cannot_change_anything_does_not_train(
     for number in range(1, 5):
         trained.clear()
         ready.step()
-        heard = set(ready.reports[-1].nonzero().flatten().tolist())
+        reported = set(ready.journal.status[-1].nonzero().flatten().tolist())
         everyone = method is PFedMe and number in (1, 4)
-        assert set(trained) == (set(range(7)) if everyone else heard), number
-    shared = ready.server.shared
-    monkeypatch.setattr(method, "state", "kept" if method is PFedMe else method.state)
+        assert set(trained) == (set(range(7)) if everyone else reported), number
+    shared = ready.state.shared
+    if method is PFedMe:
+        always = dataclasses.replace(made.schedule(), absent="train")
+        monkeypatch.setattr(made, "schedule", lambda: always)
     other = fitted(made, small, 4, participation=0.4)
     assert all(torch.allclose(shared[k], v, rtol=1e-10) for k, v in other.shared.items())
 
 
 def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architecture) -> None:
-    """Public suites' defaults make FedProx and MOON FedAvg, Ditto local, and freeze pFedMe's global model."""
+    """Public suites' defaults make FedProx and MOON FedAvg, Ditto chunk, and freeze pFedMe's global model."""
     avg, alone = fitted(FedAvg(net), small, 2), fitted(Local(net), small, 2)
     vector = net.vector(avg.shared, avg.shared["w"])
     locals_ = torch.stack(
@@ -410,7 +412,7 @@ def test_what_the_list_of_methods_says_of_messages(name: str) -> None:
         cls = load(one).cls
         ready = Fit(cls(architecture("mlp:100", fed, latent=cls.latent)), fed, Options(rounds=9))
         ready.step()
-        sent.append(ready.server.bytes)
+        sent.append(ready.state.bytes)
     entry = METHODS[name]
     assert round(sent[0] / sent[1], 2) == entry.message_size
     assert (entry.sent == "nothing") == (sent[0] == 0)

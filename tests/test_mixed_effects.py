@@ -364,7 +364,7 @@ def test_what_draws_know_of_the_curvature() -> None:
                     strict=True,
                 )
             )
-            height = marginals(method, part.batch(), {**part.values, **moved}).sum()
+            height = marginals(method, part.batch(), {**part.view, **moved}).sum()
             (slope,) = torch.autograd.grad(height, theta, create_graph=True)
             exact = -torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in slope])
         scores = torch.cat([known.scores[k][place].flatten() for k in names])

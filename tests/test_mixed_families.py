@@ -151,14 +151,14 @@ def test_a_mode_is_found_from_anywhere() -> None:
         local = ClientChunk(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
         once = PosteriorMode(method).run(local, 0)
         again = PosteriorMode(method).run(once, 0)
-        b = once.rows["b_mean"].transpose(0, 1).unsqueeze(2).clone().requires_grad_()  # (1, S, 1, q)
-        height = log_joint(method, local.batch(), local.values, {"b": b.reshape(1, 8, 1, 2)})
+        b = once.values["b_mean"].transpose(0, 1).unsqueeze(2).clone().requires_grad_()  # (1, S, 1, q)
+        height = log_joint(method, local.batch(), local.view, {"b": b.reshape(1, 8, 1, 2)})
         (slope,) = torch.autograd.grad(height.sum(), b)
-        root = once.rows["b_root"].squeeze(1)
+        root = once.values["b_root"].squeeze(1)
         assert (slope.reshape(8, 1, 2) @ root).abs().max() < 1e-6
         for name in ("b_mean", "b_root", "b_draws"):
-            assert torch.allclose(once.rows[name], again.rows[name], rtol=1e-9, atol=1e-9)
-        gap = (once.rows["b_draws"] - once.rows["b_mean"][:, :, None, None]).flatten(1, 3)
+            assert torch.allclose(once.values[name], again.values[name], rtol=1e-9, atol=1e-9)
+        gap = (once.values["b_draws"] - once.values["b_mean"][:, :, None, None]).flatten(1, 3)
         started = (rows["b_draws"] / method.first_sd()).flatten(1, 3)
         assert torch.allclose(torch.linalg.solve(root, gap.mT).mT, started, atol=1e-9)
 

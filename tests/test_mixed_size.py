@@ -235,7 +235,7 @@ def test_a_gaussian_places_information_is_that_of_its_marginal_likelihood(random
         def height(theta: torch.Tensor, one: ClientChunk = one) -> torch.Tensor:
             parts = theta.split([one.shared[k].numel() for k in names])
             moved = {k: v.view_as(one.shared[k]) for k, v in zip(names, parts, strict=True)}
-            return marginals(one.method, one.batch(), {**one.values, **moved}).sum()  # type: ignore[arg-type]
+            return marginals(one.method, one.batch(), {**one.view, **moved}).sum()  # type: ignore[arg-type]
 
         wanted = torch.autograd.functional.hessian(height, here)
         slope = torch.autograd.functional.jacobian(height, here)
@@ -246,8 +246,8 @@ def test_a_gaussian_places_information_is_that_of_its_marginal_likelihood(random
 def test_chains_on_a_quadratic_are_those_that_ask_the_model_at_every_step() -> None:
     local = local_rows(60, 6, "1 + x")
     how = {"metropolis": True, "metric": "b_root", "burn": 40, "target": 0.574, "start": "prior"}
-    once = Langevin(["b"], 100, 0.5, around="b_mean", **how).run(local, 0).rows
-    always = Langevin(["b"], 100, 0.5, **how).run(local, 0).rows
+    once = Langevin(["b"], 100, 0.5, around="b_mean", **how).run(local, 0).values
+    always = Langevin(["b"], 100, 0.5, **how).run(local, 0).values
     for name in ("b_draws", "b_draws/stats"):
         assert torch.allclose(once[name], always[name], rtol=1e-8, atol=1e-8), name
 

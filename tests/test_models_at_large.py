@@ -11,8 +11,7 @@ import torch
 from pyro.distributions import Normal, Poisson, StudentT
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO
-from support.federations import slopes
-from test_invariants import noise_for, states
+from support.methods import noise_for, states
 from torch import nn
 from torch.distributions import kl_divergence
 from torch.nn.functional import softplus
@@ -177,7 +176,7 @@ def test_generic_gradients_are_taken_at_what_was_broadcast(small: Federation, ne
     names = list(net.base.names)
     trained = SVI(["base"], 5, sgd(0.5)).run(local, 0)
     before, after = (elbo_gradient(one, names, 1, "g") for one in (local, trained))
-    assert not torch.allclose(trained.rows[names[0]].squeeze(1), shared[names[0]])
+    assert not torch.allclose(trained.values[names[0]].squeeze(1), shared[names[0]])
     assert all(torch.equal(before[k], after[k]) for k in names)
 
 

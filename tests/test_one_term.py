@@ -8,17 +8,18 @@ from functools import partial
 
 import pytest
 import torch
-from limits_toolkit import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
+from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
 from support.federations import blobs, slopes
 from torch import Tensor, nn
 from torch.func import grad
 
 from hierfl import Federation, UserError
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.gradient_transforms import MetaGradient
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.receiver import Receiver
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.clusters import ClusterMeans
 from hierfl.inference.server.rules.running import DeltaSum
@@ -51,7 +52,7 @@ def test_scaffold_with_one_client_is_plain_descent() -> None:
 
 
 def test_scaffold_has_no_drift_where_fedavg_has(lines: Federation) -> None:
-    """Twenty local steps, everybody there: SCAFFOLD finds the least mean of mean losses, FedAvg something else."""
+    """Twenty chunk steps, everybody there: SCAFFOLD finds the least mean of mean losses, FedAvg something else."""
     quadratics = Quadratics(lines)
     best = quadratics.pooled(1 / quadratics.n)
     common = {"epochs": 20, "lr": 0.05, "batch": WHOLE}
@@ -67,57 +68,59 @@ def test_scaffolds_variates_are_mean_gradients_of_those_who_reported(small: Fede
     method = Scaffold(net, epochs=2, lr=0.05, batch=4, server_lr=0.7)
     ready = Fit(method, small, Options(rounds=5, participation=0.4, dtype=torch.float64, evaluate_every=2))
     for _ in range(5):
-        before = {k: v.clone() for k, v in ready.personal.items()}
-        shared = {k: v.clone() for k, v in ready.server.shared.items()}
+        before = {k: v.clone() for k, v in ready.fitted().personal.items()}
+        shared = {k: v.clone() for k, v in ready.state.shared.items()}
         ready.step()
-        heard = ready.reports[-1].bool()
-        assert 0 < heard.sum() < 7
-        assert torch.equal(ready.personal["c_j"][~heard], before["c_j"][~heard])  # evaluated or not
-        assert torch.allclose(ready.server.shared["c"], ready.personal["c_j"].mean(0), rtol=1e-8, atol=1e-12)
+        own = ready.fitted().personal["c_j"]
+        reported = ready.journal.status[-1].bool()
+        assert 0 < reported.sum() < 7
+        assert torch.equal(own[~reported], before["c_j"][~reported])  # evaluated or not
+        assert torch.allclose(ready.state.shared["c"], own.mean(0), rtol=1e-8, atol=1e-12)
         ends = []
-        for j in heard.nonzero().flatten().tolist():
+        for j in reported.nonzero().flatten().tolist():
             x, y = small.examples(small.train[j])
-            local = Rows(method, small, [j], ready.round, 0, {}, {})
+            chunk = ClientChunk(method, small, [j], ready.journal.round, 0, {}, {})
             v, slopes_of = shared["w"], []
             for epoch in range(2):
-                for batch in permutation(len(y), *local.key(0, 0), "epoch", epoch).split(4):
+                for batch in permutation(len(y), *chunk.key(0, 0), "epoch", epoch).split(4):
                     slopes_of.append(slope_at(net, v, x, y, batch))
                     v = v - 0.05 * (slopes_of[-1] - before["c_j"][j] + shared["c"])
             ends.append(v)
-            assert torch.allclose(ready.personal["c_j"][j], torch.stack(slopes_of).mean(0), rtol=1e-7, atol=1e-10)
+            assert torch.allclose(own[j], torch.stack(slopes_of).mean(0), rtol=1e-7, atol=1e-10)
         plain = torch.stack(ends).mean(0)  # whatever their sizes
-        assert torch.allclose(ready.server.shared["w"], shared["w"] + 0.7 * (plain - shared["w"]), rtol=1e-9)
+        assert torch.allclose(ready.state.shared["w"], shared["w"] + 0.7 * (plain - shared["w"]), rtol=1e-9)
 
 
-@pytest.mark.parametrize("what", ["dropped", "void", "diverged"])
+@pytest.mark.parametrize("what", ["rejected", "skipped", "diverged"])
 def test_scaffolds_variates_stay_together_when_a_message_is_lost(
     what: str, small: Federation, net: Architecture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = Scaffold(net, epochs=1, lr=0.05, batch=4)
-    ready = Fit(method, small, Options(rounds=6, dtype=torch.float64, quorum=7 if what == "void" else 1))
+    ready = Fit(method, small, Options(rounds=6, dtype=torch.float64, quorum=7 if what == "skipped" else 1))
     ready.step()
-    received = ready.server.receive
+    add = Receiver.add
 
-    def damaged(messages: dict, clients: list, healthy: Tensor | None = None) -> Tensor:
+    def damaged(receiver: Receiver, messages: dict, clients: list, healthy: Tensor | None = None) -> Tensor:
         lost = torch.tensor([j == 2 for j in clients])
         if what == "diverged":
-            return received(messages, clients, ~lost if healthy is None else healthy & ~lost)
+            return add(receiver, messages, clients, ~lost if healthy is None else healthy & ~lost)
         messages = {g: {k: v.masked_fill(lost.view(-1, *[1] * (v.dim() - 1)), torch.nan) for k, v in m.items()}
                     for g, m in messages.items()}  # fmt: skip
-        return received(messages, clients, healthy)
+        return add(receiver, messages, clients, healthy)
 
-    monkeypatch.setattr(ready.server, "receive", damaged)
-    before = ready.personal["c_j"].clone()
+    monkeypatch.setattr(Receiver, "add", damaged)
+    before = ready.fitted().personal["c_j"].clone()
     ready.step()
-    moved = (ready.personal["c_j"] - before).abs().amax(1) > 1e-9
-    assert moved.tolist() == [what != "void" and j != 2 for j in range(7)]
-    assert torch.allclose(ready.server.shared["c"], ready.personal["c_j"].mean(0), rtol=1e-8, atol=1e-12)
+    own = ready.fitted().personal["c_j"]
+    moved = (own - before).abs().amax(1) > 1e-9
+    assert moved.tolist() == [what != "skipped" and j != 2 for j in range(7)]
+    assert torch.allclose(ready.state.shared["c"], own.mean(0), rtol=1e-8, atol=1e-12)
 
 
 def test_an_increment_is_divided_by_all_clients() -> None:
-    rule = DeltaSum(lambda local: torch.zeros(1))
-    exchange = AggregationContext(10, torch.tensor(2.0), 1, lambda names: {})
-    new = rule.update({"c": torch.ones(3)}, {"c": torch.full((3,), 5.0)}, exchange)
+    rule = DeltaSum(lambda chunk: torch.zeros(1))
+    context = AggregationContext(10, torch.tensor(2.0), 1, lambda names: {})
+    new = rule.update({"c": torch.ones(3)}, {"c": torch.full((3,), 5.0)}, context)
     assert torch.allclose(new["c"], torch.full((3,), 1.5))
 
 
@@ -154,15 +157,15 @@ def test_a_cluster_that_nobody_chooses_stays(small: Federation, net: Architectur
     method = IFCA(net, clusters=3)
     heads = method.shared(start)["w"]
     assert len({tuple(h.tolist()) for h in heads}) == 3  # equal ones would be chosen alike for ever
-    local = rows_of(method, small, label=torch.tensor([0.0, 2, 0, 0, 2, 2, 0]).view(7, 1, 1).double())
+    chunk = rows_of(method, small, label=torch.tensor([0.0, 2, 0, 0, 2, 2, 0]).view(7, 1, 1).double())
     copies = torch.randn(7, 1, 3, net.head.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rule = ClusterMeans("label")
-    sent = rule.message(["w"], local.put({"w": copies}))
+    sent = rule.message(["w"], chunk.put({"w": copies}))
     total = {k: v.sum(0) for k, v in sent.items()}
     new = rule.update({"w": heads.double()}, total, AggregationContext(7, torch.tensor(7.0), 1, lambda names: {}))["w"]
     assert torch.equal(new[1], heads[1].double())
     own = torch.tensor([0, 2, 3, 6])
-    weights = local.n[own] / local.n[own].sum()
+    weights = chunk.n[own] / chunk.n[own].sum()
     assert torch.allclose(new[0], (weights[:, None] * copies[own, 0, 0]).sum(0), rtol=1e-12)
 
 
@@ -198,12 +201,12 @@ def meta_gradient(w: Tensor, slopes_of: list, a: float, d: float) -> Tensor:
 
 def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(small: Federation, net: Architecture) -> None:
     method = PerFedAvg(net, steps=2, alpha=0.2, lr=0.1, batch=4, difference=1e-3)
-    local = rows_of(method, small)
-    trained = method.local()[0].run(local, 0).rows["w"]
-    for place, j in enumerate(local.clients):
+    chunk = rows_of(method, small)
+    trained = method.local()[0].run(chunk, 0).values["w"]
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        w, epochs = local.shared["w"], range(6)
-        batches = [b for e in epochs for b in permutation(len(y), *local.key(0, place), "epoch", e).split(4)]
+        w, epochs = chunk.shared["w"], range(6)
+        batches = [b for e in epochs for b in permutation(len(y), *chunk.key(0, place), "epoch", e).split(4)]
         for number in range(2):
             three = batches[3 * number : 3 * number + 3]
             slopes_of = [partial(slope_at, net, x=x, y=y, batch=b) for b in three]
@@ -261,15 +264,15 @@ def test_behind_a_cut_w_is_fedavgs(method: object, small: Federation, net: Archi
 
 def test_dittos_own_steps_are_around_what_was_received(small: Federation, net: Architecture) -> None:
     method = Ditto(net, lam=0.8, epochs=2, lr=0.05, batch=4, momentum=0.0)
-    local = rows_of(method, small)
-    there = 0.1 * torch.randn(local.rows["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    local = local.put({"v": local.rows["v"] + there})
-    trained = method.local()[0].run(local, 0).rows["v"]
-    for place, j in enumerate(local.clients):
+    chunk = rows_of(method, small)
+    there = 0.1 * torch.randn(chunk.values["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    chunk = chunk.put({"v": chunk.values["v"] + there})
+    trained = method.local()[0].run(chunk, 0).values["v"]
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        v, w = local.rows["v"][place, 0], local.shared["w"]
+        v, w = chunk.values["v"][place, 0], chunk.shared["w"]
         for epoch in range(2):
-            for batch in permutation(len(y), *local.key(0, place), "epoch", epoch).split(4):
+            for batch in permutation(len(y), *chunk.key(0, place), "epoch", epoch).split(4):
                 slope = slope_at(net, v, x, y, batch)
                 v = v - 0.05 * (slope + 0.8 * (v - w))
         assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-11)
@@ -278,26 +281,26 @@ def test_dittos_own_steps_are_around_what_was_received(small: Federation, net: A
 def test_apfls_steps_are_the_papers(small: Federation, net: Architecture) -> None:
     """v <- v - eta alpha grad f(alpha v + (1 - alpha) w_j), with the client's own w_j as it moves."""
     method = APFL(net, alpha=0.3, alpha_lr=0.2, epochs=2, lr=0.05, batch=4, momentum=0.0)
-    local = rows_of(method, small)
-    there = 0.1 * torch.randn(local.rows["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    local = local.put({"v": local.rows["v"] + there})
-    done = local
+    chunk = rows_of(method, small)
+    there = 0.1 * torch.randn(chunk.values["v"].shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    chunk = chunk.put({"v": chunk.values["v"] + there})
+    done = chunk
     for number, step in enumerate(method.local()):
         done = step.run(done, number)
-    for place, j in enumerate(local.clients):
+    for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
 
-        v, w, alpha = local.rows["v"][place, 0], local.shared["w"], 0.3
+        v, w, alpha = chunk.values["v"][place, 0], chunk.shared["w"], 0.3
         everything = torch.arange(len(y))
         along = ((v - w) * slope_at(net, alpha * v + (1 - alpha) * w, x, y, everything)).sum()
         alpha = float((alpha - 0.2 * along).clamp(0, 1))
-        assert math.isclose(float(done.rows["alpha"][place]), alpha, rel_tol=1e-9)
+        assert math.isclose(float(done.values["alpha"][place]), alpha, rel_tol=1e-9)
         for epoch in range(2):
-            for batch in permutation(len(y), *local.key(2, place), "epoch", epoch).split(4):
+            for batch in permutation(len(y), *chunk.key(2, place), "epoch", epoch).split(4):
                 slope = slope_at(net, w, x, y, batch)
                 own = slope_at(net, alpha * v + (1 - alpha) * w, x, y, batch)
                 v, w = v - 0.05 * alpha * own, w - 0.05 * slope
-        assert torch.allclose(done.rows["v"][place, 0], v, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["v"][place, 0], v, rtol=1e-9, atol=1e-11)
 
 
 def test_apfls_weight_stays_between_none_and_all_of_it(small: Federation, net: Architecture) -> None:

@@ -197,8 +197,8 @@ def divergence(prior_norm: str) -> float:
     shared, _ = states(method, fed)
     local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {}).own(shared)
     batch, norms = local.batch(), Norms(local.batch().mask, frozenset(shared))
-    q = guide_latents(method, batch, local.values, None, norms)["z"].fn.base_dist
-    with Restrict(local.values, norms=norms):
+    q = guide_latents(method, batch, local.view, None, norms)["z"].fn.base_dist
+    with Restrict(local.view, norms=norms):
         p = method.prior(batch.x).base_dist
     return float(torch.distributions.kl_divergence(q, p).sum())
 
@@ -299,9 +299,9 @@ def test_a_flat_prior_is_the_plain_network() -> None:
     fed = fed.to(dtype=torch.float64)
     one = ours.local()[0].run(ClientChunk(ours, fed, [0, 1], 1, 0, shared, {"w_j_point": mu}), 0)
     two = plain.local()[0].run(ClientChunk(plain, fed, [0, 1], 1, 0, theirs, {"mu": mu}), 0)
-    assert torch.allclose(one.rows["w_j_point"], two.rows["mu"], atol=1e-10)
-    assert torch.allclose(one.rows["encoder.3.weight"][:, :, :4], two.rows["base.3.weight"], atol=1e-10)
-    assert torch.equal(one.rows["encoder.3.weight"][:, :, 4:], shared["encoder.3.weight"][4:].expand(2, 1, 4, 9))
+    assert torch.allclose(one.values["w_j_point"], two.values["mu"], atol=1e-10)
+    assert torch.allclose(one.values["encoder.3.weight"][:, :, :4], two.values["base.3.weight"], atol=1e-10)
+    assert torch.equal(one.values["encoder.3.weight"][:, :, 4:], shared["encoder.3.weight"][4:].expand(2, 1, 4, 9))
 
 
 # -- predictions ----------------------------------------------------------------------------------------------------

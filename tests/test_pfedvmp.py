@@ -85,7 +85,7 @@ def test_the_objective_is_equation_9(distance: str) -> None:
     local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {})
     local = local.put({"w_j_point": torch.randn(3, 1, method.network.head.d, dtype=torch.float64, generator=rng)})
     local = local.own([k for k in shared if k.startswith("base")])
-    leaves = {k: v.requires_grad_() for k, v in local.rows.items()}
+    leaves = {k: v.requires_grad_() for k, v in local.values.items()}
     ours = elbo(method, local.batch(), client_view(shared, leaves), None)
     gradients = torch.autograd.grad(-ours.sum(), list(leaves.values()))
     known, xi = shared["counts"] > 0, 0.7 / (method.features if distance == "mean" else 1)
@@ -252,7 +252,7 @@ def test_a_client_that_diverges_is_left_out(precision: str) -> None:
     x = fed.x.clone()
     x[fed.train[1]] = 3e38
     run = fit(method_of(replace(fed, x=x), precision=precision, xi=0.5), replace(fed, x=x), rounds=3, progress=False)
-    assert run.evaluations[-1]["dropped"] == 3
+    assert run.evaluations[-1]["rejected"] == 3
     assert all(value.isfinite().all() for value in run.shared.values())
     there = torch.bincount(fed.y[torch.cat([fed.train[0], fed.train[2]])], minlength=CLASSES)
     assert torch.equal(run.shared["counts"], there.to(run.shared["counts"]))
@@ -369,11 +369,15 @@ def test_movement_is_told(tmp_path: Path) -> None:
     for group in ("base", "centroids", "counts"):
         names = [k for k in runs[0].shared if k == group or k.startswith(f"{group}.")]
         gaps = torch.cat([(runs[1].shared[k] - runs[0].shared[k]).flatten() for k in names])
-        assert runs[1].rows[-1][f"moved_{group}"] == pytest.approx(float(gaps.square().mean().sqrt()), rel=1e-5)
+        assert runs[1].evaluations[-1][f"update_norm_{group}"] == pytest.approx(
+            float(gaps.square().mean().sqrt()), rel=1e-5
+        )
     fit(method_of(fed), fed, rounds=2, progress=False, folder=tmp_path)
     again = fit(method_of(fed), fed, rounds=3, progress=False, folder=tmp_path, resume=True)
     whole = fit(method_of(fed), fed, rounds=3, progress=False)
-    assert [r["moved_centroids"] for r in again.rows] == [r["moved_centroids"] for r in whole.rows]
+    assert [r["update_norm_centroids"] for r in again.evaluations] == [
+        r["update_norm_centroids"] for r in whole.evaluations
+    ]
 
 
 def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def test_a_far_too_long_step_is_told() -> None:
     local = ClientChunk(
         method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k}
     )
-    stats = Langevin(["z"], 10, 50.0, metropolis=True).run(local, 0).rows["z_draws/stats"]
+    stats = Langevin(["z"], 10, 50.0, metropolis=True).run(local, 0).values["z_draws/stats"]
     assert stats.shape == (2, 1, 1, 10, 3)
     assert stats[..., 2].all()
     assert not stats[..., 0].any()

@@ -184,6 +184,7 @@ class Fit:
     def step(self) -> None:
         """One round: all clients' local steps, messages, the server's update."""
         options, start, number = self.options, time.perf_counter(), self.journal.round + 1
+        self.journal.round = number  # (which is what is said where it fails)
         ids = self.engine.ids
         reporting = draw_participants(ids, number, options.seed, options.participation, options.quorum)
         personal = bool(self.initial or self.method.local_copies)
@@ -191,7 +192,6 @@ class Fit:
         reports = self.engine.round(Broadcast(number, self.state.shared, self.used), plan)
         self.state = self.server(self.state, reports.sums)
         self.used = (reports.status == ClientStatus.REPORTED) & ~self.state.last_skipped
-        self.journal.round = number
         self.journal.status.append(reports.status)
         diverged = reports.diverged.nonzero().flatten().tolist()  # the round's one word to the host, after its end
         self.journal.seconds += time.perf_counter() - start

@@ -29,7 +29,7 @@ class Journal:
     """What a fit has been through.
 
     Attributes:
-        round: rounds that have ended.
+        round: the round that runs, or else the last one that has ended.
         seconds: spent in them (evaluation and writing left out).
         diverged: how often a client's own computation has failed.
         evaluations: one for each evaluated round and split.

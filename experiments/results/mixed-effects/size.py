@@ -35,7 +35,7 @@ def measured(arguments: list[str]) -> None:
     from hierfl.experiments.cli import main
     from hierfl.experiments.run_folder import layout, start
     from hierfl.inference.engines import plate
-    from hierfl.inference.run.fit import fit, inference_data
+    from hierfl.inference.run import fit, inference_data
     from hierfl.models.mixed_effects.method import MixedEffects
 
     spent: dict[str, list[float]] = {}

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from hierfl import Federation
 from hierfl.inference import Method, fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.run.result import Run
 from hierfl.nn.architecture import Architecture
@@ -23,15 +23,15 @@ def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> R
     return fit(method, fed, rounds=rounds, dtype=torch.float64, progress=False, evaluate_every=10_000, **options)
 
 
-def rows_of(method: Method, fed: Federation, **changed: Tensor) -> Rows:
+def rows_of(method: Method, fed: Federation, **changed: Tensor) -> ClientChunk:
     """All clients as they are when a fit begins, but for some values."""
     start = InitialWeights.of(method.network, 0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     order = sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
     personal = method.personal(start).items()
     rows = {k: v.double().expand(len(order), 1, *v.shape).clone() for k, v in personal}
-    local = Rows(method, fed, order, 1, 0, {k: changed.get(k, v) for k, v in shared.items()}, rows)
-    return local.put({k: v for k, v in changed.items() if k in rows})
+    chunk = ClientChunk(method, fed, order, 1, 0, {k: changed.get(k, v) for k, v in shared.items()}, rows)
+    return chunk.put({k: v for k, v in changed.items() if k in rows})
 
 
 class Quadratics:
