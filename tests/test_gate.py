@@ -18,6 +18,8 @@ import pytest
 import torch
 from scipy.optimize import brentq
 from scipy.stats import binom
+from support.commands import Call
+from support.federations import blobs
 from support.methods import TUTORIAL, network_for
 from support.rounds import Messages, Rounds, intercepted, rejections, with_rule
 from torch import Tensor

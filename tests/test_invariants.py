@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from pyro import poutine
+from support.federations import blobs, slopes
 from support.methods import TUTORIAL, case_name, largest_first, network_for, noise_for, states
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus

@@ -11,6 +11,7 @@ import torch
 from pyro.distributions import Normal, Poisson, StudentT
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO
+from support.federations import slopes
 from support.methods import noise_for, states
 from torch import nn
 from torch.distributions import kl_divergence
