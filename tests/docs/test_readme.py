@@ -66,6 +66,6 @@ def test_links_point_to_files() -> None:
                  if not (ROOT / "docs" / f"{name}.md").exists()]  # fmt: skip
         # code and results that are named by their path
         for path in re.findall(r"`((?:hierfl|inference|models|experiments|tests|docs)/[\w./-]+)`", text):
-            if not list(ROOT.glob(f"{path.rstrip('/')}*")):
+            if "METHOD" not in path and not list(ROOT.glob(f"{path.rstrip('/')}*")):
                 lost.append(f"{page.name}: {path}")
     assert not lost
