@@ -1,0 +1,71 @@
+"""What the README shows runs as it is there."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE) for kind in ("python", "sh")}
+
+
+def test_the_method_comes_before_the_commands() -> None:
+    assert len(BLOCKS["python"]) == 1
+    assert README.index("class Counties(Method)") < README.index("```sh")
+
+
+def test_there_are_two_commands() -> None:
+    assert [len(block.splitlines()) for block in BLOCKS["sh"]] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The names that the README's program leaves."""
+    path = tmp_path_factory.mktemp("readme") / "shown.py"
+    path.write_text(BLOCKS["python"][0], encoding="utf-8")
+    return runpy.run_path(str(path))
+
+
+def test_the_method_learns_the_population(shown: dict[str, Any]) -> None:
+    run = shown["run"]
+    floor, uranium, intercept = run.shared["w"].tolist()
+    # simulated with -0.7, 0.7 and 1.45; uranium differs between counties alone, and is hard to tell from their effects
+    assert floor == pytest.approx(-0.7, abs=0.2)
+    assert intercept == pytest.approx(1.45, abs=0.2)
+    assert 0 < uranium < 1
+    assert 0.1 < float(run.shared["log_rho"].exp()) < 0.5
+    assert run.last()["pm_rmse"] < 0.8
+
+
+def test_every_client_has_a_posterior(shown: dict[str, Any]) -> None:
+    run = shown["run"]
+    posterior = run.posterior().posterior["w_j"]
+    assert posterior.dims == ("chain", "draw", "client", "w_j_dim_0")
+    assert posterior.sizes["client"] == 85
+    houses = shown["houses"][:3]
+    mean, spread = run.predict(houses, client="county-07", draws=100)[0].tolist()
+    _, of_new = run.predict_new_client(houses)[0].tolist()
+    assert 0.5 < mean < 3
+    assert 0.75 < spread < of_new  # the residual's, the client's own uncertainty, the population's
+
+
+def test_links_point_to_files() -> None:
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    lost = []
+    for page in pages:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if "://" not in target and not (page.parent / target).exists():
+                lost.append(f"{page.name}: {target}")
+        lost += [f"{page.name}: {name}" for name in re.findall(r"\{doc\}`(\w[\w-]*)`", text)
+                 if not (ROOT / "docs" / f"{name}.md").exists()]  # fmt: skip
+        # code and results that are named by their path
+        for path in re.findall(r"`((?:hierfl|inference|models|experiments|tests|docs)/[\w./-]+)`", text):
+            if "METHOD" not in path and not list(ROOT.glob(f"{path.rstrip('/')}*")):
+                lost.append(f"{page.name}: {path}")
+    assert not lost
