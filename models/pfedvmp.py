@@ -17,7 +17,7 @@ are not comparable.
 A round: every client trains theta and w_j on that objective, the centroids held, and then tells what its features say
 of them: for each class that it has a Gaussian factor q_j(mu_k) with the mean of its features and the precision
 Lambda_jk = pinv(Sigma_jk) + alpha I (Eq. 11). The server multiplies the factors (Eq. 13), and those of theta, whose
-precision is n_j / n I (Eq. 10, 12). Before a class has been heard of, nothing pulls at its features.
+precision is n_j / n I (Eq. 10, 12). Before any client has reported a class, nothing pulls at its features.
 """
 
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
 
     Args:
         reports: a row for each round (its index), a column for each client, numbers as in ``run.participation``:
-            0 away, 1 reported, 2 message dropped, 3 diverged while away.
+            0 absent, 1 reported, 2 message rejected, 3 diverged while absent.
         ax: where to draw.
     """
     from matplotlib.colors import ListedColormap

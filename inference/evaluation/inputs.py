@@ -22,6 +22,8 @@ Inputs: TypeAlias = "Tensor | np.ndarray | pd.DataFrame"
 def raw_inputs(federation: Federation, x: Inputs) -> Tensor:
     """Inputs as the pool has them, (n, *event), checked."""
     columns, reader = federation.about.get("columns"), federation.about.get("reader")
+    if not isinstance(x, Tensor | np.ndarray) and not hasattr(x, "columns"):
+        x = np.asarray(x)  # (lists)
     if reader is not None and not isinstance(x, Tensor | np.ndarray):
         x = reader(x)  # the original table's columns, by the formula
     elif columns and not isinstance(x, Tensor | np.ndarray):

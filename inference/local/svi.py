@@ -184,7 +184,7 @@ def _plans(chunk: ClientChunk, phase: object, size: int, epochs: int, steps: int
 def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:
     """Runs model and guide over the data for the sake of batch norm alone: running statistics follow, nothing learns.
 
-    For weights that were averaged, whose statistics nobody has seen yet (Izmailov et al., UAI 2018, section 3.2).
+    For weights that were averaged, whose statistics no client has seen yet (Izmailov et al., UAI 2018, section 3.2).
 
     Args:
         names: values among which are running statistics; the others stay.

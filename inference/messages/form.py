@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Field:
-    """What each client's message holds under one key. A message of another form is dropped.
+    """What each client's message holds under one key. A message of another form is rejected.
 
     Attributes:
         shape: of one client's tensor.

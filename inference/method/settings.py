@@ -52,7 +52,7 @@ def setting(
         about: what it means.
         above, at_least, below, at_most: the range it must lie in.
         unless: values of other settings under which it changes nothing; a range for all from a number on.
-        scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen anew for each.
+        scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen again for each.
     """
     limits = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     return field(default=default, metadata={"about": about, **limits, "unless": unless or {}, "scale_of": scale_of})

@@ -28,7 +28,7 @@ POINT = "; the guide is a point, so this is training likelihood, and leave-one-o
 def inference_data(
     fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float, observed: bool = True
 ) -> Any:
-    """See :meth:`hierfl.inference.run.fit.Run.posterior`; ``rows`` are the clients' places."""
+    """See :meth:`hierfl.inference.run.result.Run.posterior`; ``rows`` are the clients' places."""
     federation = fitted.federation
     trace = fitted.trace
     dtype = torch.float32 if float32 else federation.dtype

@@ -33,7 +33,7 @@ class Receiver:
         clients: J.
         device: of the messages.
         max_message_ratio: how far a client's value may go beyond the broadcast one; see
-            :class:`~hierfl.inference.run.fit.options.Options`.
+            :class:`~hierfl.inference.options.Options`.
 
     Attributes:
         sums: of the valid messages so far.

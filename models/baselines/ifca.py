@@ -39,7 +39,7 @@ class IFCA(WholeNetwork):
     name = "ifca"
     about = "clusters (Ghosh et al., NeurIPS 2020)"
     family = "a mixture of points"
-    stays = "label, chosen anew"
+    stays = "label, chosen again each round"
     sent = "base, all slots of heads"
     message_size = 1.01
     order = 340

@@ -73,10 +73,10 @@ class Langevin:
         thin: every so many of the others are.
         target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
             Roberts and Rosenthal, JRSS B 1998); None to leave it.
-        start: "last" goes on from the last kept draw (stateful), "prior" draws anew (stateless).
+        start: "last" goes on from the last kept draw (stateful), "prior" draws again (stateless).
         sizes: a personal value (chains,) that remembers adapted step sizes from round to round; 0 for none yet.
 
-    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see :data:`STATS`: nobody declares it, and it is
+    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see :data:`STATS`: no method declares it, and it is
     gone when the round ends; after the method's posterior steps it becomes the sample_stats of ``run.posterior()``.
     """
 

@@ -20,7 +20,7 @@ from .weights import append_dims, server_step
 class ClusterMeans:
     """Several values in one, (C, *shape), each of which is the n_j-weighted mean of the copies that chose it.
 
-    One that nobody has chosen stays (IFCA; Ghosh et al., NeurIPS 2020, Alg. 1).
+    One that no client has chosen stays (IFCA; Ghosh et al., NeurIPS 2020, Alg. 1).
 
     Args:
         label: the personal value (1,) that says which slot is a row's, 0 ... C - 1.

@@ -28,7 +28,7 @@ class GaussianProduct:
 
     Args:
         factors: what each row says of the value (*shape, D): h (S, *shape, D) and Lambda as
-            :meth:`~hierfl.inference.objective.gaussians.Gaussian.packed` has it.
+            :meth:`~hierfl.ppl.gaussian_factors.Gaussian.packed` has it.
         kind: of Lambda.
         prior: precision of a factor N(0, I / prior) more; 0 for none.
         dtype: of the factors: double precision, since their numbers may differ by much.

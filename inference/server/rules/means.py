@@ -61,7 +61,7 @@ class UniformMean:
         return values_form(old, scaled=True)
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """What each row has; the server counts whom it has heard."""
+        """What each client has; the server counts how many have reported."""
         if self.of is not None:
             (name,) = names
             return {name: chunk.values[self.of].squeeze(1)}

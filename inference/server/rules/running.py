@@ -46,7 +46,7 @@ class DeltaSum:
 
 @dataclass(frozen=True)
 class RunningMean:
-    """The mean of another shared value over the rounds so far, from some round on; nobody sends anything.
+    """The mean of another shared value over the rounds so far, from some round on; no client sends anything.
 
     Args:
         of: the other value, as it was before the round's update.
@@ -76,7 +76,7 @@ class RunningMean:
 
 @dataclass(frozen=True)
 class CountSum:
-    """The sum of what the clients that report count of their data; a number that nobody speaks of stays.
+    """The sum of what the clients that report count of their data; a number that no message has stays.
 
     Args:
         counts: what each row tells, (S, *shape), nothing below zero.
