@@ -9,7 +9,7 @@ import warnings
 
 import numpy as np
 import torch
-from conftest import slopes
+from support.federations import slopes
 from test_posterior import exact_loo
 
 from hierfl.arviz_io import import_arviz, loo

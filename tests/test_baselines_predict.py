@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import pictures
+from support.federations import pictures
 from support.baselines import fitted, slope_at
 from torch import Tensor
 from torch.nn.functional import cross_entropy

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import blobs
+from support.federations import blobs
 from torch import nn
 
 from hierfl.experiments.bench.memory import peak_memory

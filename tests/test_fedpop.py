@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Call, slopes
+from support.commands import Call
+from support.federations import slopes
 from support.rounds import rejections
 from torch import nn
 

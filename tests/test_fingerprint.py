@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Call
+from support.commands import Call
 
 from hierfl.experiments.methods import fingerprint, foundation, load, own_part
 from hierfl.experiments.run_folder.config_file import read_config

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Call, blobs
+from support.commands import Call
+from support.federations import blobs
 from scipy.optimize import brentq
 from scipy.stats import binom
 from support.methods import TUTORIAL, network_for

@@ -8,7 +8,7 @@ import logging
 import pyro
 import pytest
 import torch
-from conftest import blobs
+from support.federations import blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.distributions import Delta, Gamma, Laplace, LogNormal, MultivariateNormal, Normal, StudentT

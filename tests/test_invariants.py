@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import blobs, slopes
+from support.federations import blobs, slopes
 from pyro import poutine
 from support.methods import TUTORIAL, case_name, largest_first, network_for, noise_for, states
 from torch.distributions import Independent, Normal, kl_divergence

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import slopes
 from pyro.distributions import Bernoulli, Gamma, LogNormal, Normal
+from support.federations import slopes
 
 from hierfl import Federation, UserError
 from hierfl.data.batch import Batch

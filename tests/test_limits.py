@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import blobs, pictures
+from support.federations import blobs, pictures
 from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
 from torch import Tensor
 

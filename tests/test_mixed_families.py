@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import Call
 from scipy.optimize import minimize
 from scipy.special import expit, gammaln
 from scipy.stats import chi2, norm
+from support.commands import Call
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.tables import TABLES

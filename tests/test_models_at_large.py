@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyro
 import pytest
 import torch
-from conftest import slopes
+from support.federations import slopes
 from pyro.distributions import Normal, Poisson, StudentT
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import blobs, slopes
+from support.federations import blobs, slopes
 from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
 from torch import Tensor, nn
 from torch.func import grad

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Call
+from support.commands import Call
 from support.rounds import rejections
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

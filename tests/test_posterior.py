@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import blobs, slopes
+from support.federations import blobs, slopes
 from torch.distributions import Normal
 from torch.nn.functional import softplus
 

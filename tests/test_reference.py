@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from conftest import blobs
+from support.federations import blobs
 from torch.nn.functional import cross_entropy, linear, relu, softplus
 
 from hierfl.inference import fit

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Call, blobs
+from support.commands import Call
+from support.federations import blobs
 
 from hierfl import UserError
 from hierfl.experiments.run_folder.files import write_metrics

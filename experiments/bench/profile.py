@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.chunk_data import ChunkData
-from hierfl.inference.local import svi
+from hierfl.inference.local import trainer
 from hierfl.inference.run.fit import Fit
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "likelihood": (Softmax, "log_prob"),
     "backward": (Tensor, "backward"),
     "optimiser": (torch.optim.SGD, "step"),
-    "Pyro, KL and bookkeeping of the ELBO": (svi, "elbo"),
+    "Pyro, KL and bookkeeping of the ELBO": (trainer, "elbo"),
 }
 
 

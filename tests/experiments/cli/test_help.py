@@ -1,0 +1,43 @@
+"""What the command line says of itself, at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+from support.commands import Call
+
+
+def test_bare_command_shows_its_help(hierfl: Call) -> None:
+    code, out, err = hierfl()
+    assert code == 2
+    assert "Commands:" in out + err
+    assert "error:" not in err
+
+
+def test_lists(hierfl: Call) -> None:
+    code, out, _ = hierfl("methods")
+    assert code == 0
+    assert all(name in out for name in ("pfedvem", "local", "fedavg", "fedper", "fedrep"))
+    code, out, _ = hierfl("methods", "pfedvem")
+    assert code == 0
+    assert all(name in out for name in ("sigma_0", "head_lr", "prior", "on digits: head_lr="))
+    code, out, _ = hierfl("datasets")
+    assert code == 0
+    assert all(name in out for name in ("digits", "FILE.npz", "label-skew:C", "dirichlet:BETA"))
+    assert hierfl("--version")[0] == 0
+
+
+def test_help_is_fast_and_heavy_imports_wait() -> None:
+    command = [sys.executable, "-m", "hierfl", "--help"]
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1
+    heavy = ("torch", "pyro", "arviz", "pandas", "matplotlib", "sklearn")
+    code = f"import sys, hierfl.experiments.cli; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "[]"

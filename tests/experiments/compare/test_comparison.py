@@ -1,0 +1,173 @@
+"""Comparing runs client by client, and what cannot be compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.commands import Call
+
+from hierfl import UserError
+from hierfl.arviz_io import import_arviz, loo
+from hierfl.experiments.compare.comparison import compare_runs
+from hierfl.experiments.compare.display import heading, markdown
+from hierfl.experiments.compare.variants import differing, short_names
+from hierfl.experiments.report.comparison import FILES
+from hierfl.plots.gains import gain_by_size, gain_intervals
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of two priors, one of the third, on a few digits."""
+    from hierfl.experiments.configure import configure
+    from hierfl.experiments.run_folder.start import start
+
+    root = tmp_path_factory.mktemp("runs")
+    for prior, seed in (("hierarchical", 0), ("hierarchical", 1), ("fixed", 0), ("fixed", 1), ("flat", 0)):
+        given = {"rounds": 3, "seed": seed, "clients": 6, "split": "dirichlet:0.5,redraw", "network": "mlp:8"}
+        config = configure("pfedvem", "digits", {**given, "draws": 4}, {"prior": prior, "head_lr": "0.01"})
+        start(config, root / f"{prior}-{seed}", False, progress=False)
+    config = configure("fedper", "digits", {**given, "seed": 0, "rounds": 2, "draws": 4}, {})
+    start(config, root / "fedper", False, progress=False)
+    return root
+
+
+def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
+    names = ["hierarchical-0", "hierarchical-1", "fixed-1", "flat-0", "fixed-0"]
+    code, out, err = hierfl("compare", *(runs / name for name in names), "--out", tmp_path / "c")
+    assert code == 0, err
+    assert {p.name for p in (tmp_path / "c").iterdir()} == {*FILES, "comparison.json", "figures"}
+    gains, table = (pd.read_csv(tmp_path / "c" / f"{name}.csv") for name in ("gains", "table"))
+    clients = {name: pd.read_csv(runs / name / "clients.csv") for name in names}
+    mine = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["seed"] == 1)]
+    for kind, prefix in (("mean", ""), ("draws", "draws_")):
+        one, two = (clients[f"{prior}-1"][f"{prefix}nll"] for prior in ("hierarchical", "fixed"))
+        assert np.allclose(mine[mine["kind"] == kind]["nll"], two - one)
+    flat = gains[(gains["over"] == "pfedvem (flat prior)") & (gains["kind"] == "draws")]
+    assert np.allclose(flat["accuracy"], clients["hierarchical-0"]["draws_accuracy"] - clients["flat-0"]["accuracy"])
+    one = table[(table["over"] == "pfedvem (fixed prior)") & (table["metric"] == "nll") & (table["kind"] == "draws")]
+    both = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["kind"] == "draws")]
+    assert one["gain"].item() == pytest.approx(both.groupby("seed")["nll"].mean().mean())
+    assert one["seeds"].item() == 2
+    assert one["low"].item() < one["gain"].item() < one["high"].item()
+    assert one["share_better"].item() == pytest.approx((both["nll"] > 0).mean())
+    assert set(table["metric"]) == {"accuracy", "nll", "brier", "ece"}
+    left_out = pd.read_csv(tmp_path / "c" / "loo.csv")
+    assert set(left_out["seed"]) == {0}  # all three have
+    assert set(left_out["variant"]) == {"pfedvem (hierarchical prior)", "pfedvem (fixed prior)"}
+    theirs = loo(import_arviz().from_netcdf(runs / "fixed-0" / "posterior.nc"))
+    row = left_out[left_out["variant"] == "pfedvem (fixed prior)"]
+    assert row["elpd_loo"].item() == pytest.approx(theirs["elpd_loo"])
+    assert row["k_large"].item() == pytest.approx(float((theirs["pareto_k"] > theirs["good_k"]).mean()))
+    assert "No leave-one-out of flat prior: its guide is a point" in " ".join(out.split())
+    assert "Settings: hierarchical prior sigma_0=" in " ".join(out.split())
+    assert "seeds (fixed prior: 2, flat prior: 1)" in " ".join(out.split())
+    text = (tmp_path / "c" / "comparison.md").read_text()
+    assert "pfedvem (hierarchical prior) against pfedvem (fixed prior), pfedvem (flat prior): digits, 6 clients" in text
+    record = json.loads((tmp_path / "c" / "comparison.json").read_text())
+    assert list(record["runs"]) == ["pfedvem (hierarchical prior)", "pfedvem (fixed prior)", "pfedvem (flat prior)"]
+    assert (tmp_path / "c" / "figures" / "overview.png").stat().st_size > 20_000
+    small = gains[gains["over"] == "pfedvem (flat prior)"]
+    assert gain_by_size(small, "accuracy", "gain").get_title() == "Who gains"
+    two_sizes = pd.DataFrame({"n": [5] * 9 + [10], "accuracy": [0.1] * 9 + [0.3]})  # (a mean of each, none between)
+    assert gain_by_size(two_sizes, "accuracy", "gain").lines[-1].get_xydata().tolist() == [
+        [5, pytest.approx(0.1)],
+        [10, 0.3],
+    ]
+    assert len(gain_intervals(table[table["metric"] == "nll"], "NLL").get_yticks()) == 2
+
+
+def test_other_methods_and_settings_have_names_of_their_own(runs: Path, tmp_path: Path) -> None:
+    found = compare_runs([runs / "hierarchical-0", runs / "fedper"])
+    assert [v.name for v in found.variants] == ["pfedvem (hierarchical prior)", "fedper"]
+    assert found.loo is None
+    assert differing(found.variants) == {"rounds": [3, 2]}
+    assert "They differ in more than method and settings: rounds 3, 2." in heading(found)
+    other = tmp_path / "other"
+    shutil.copytree(runs / "hierarchical-0", other)
+    text = (other / "config.toml").read_text()
+    (other / "config.toml").write_text(text.replace("head_lr = 0.01", "head_lr = 0.02"))
+    found = compare_runs([runs / "hierarchical-0", runs / "hierarchical-1", other], want_loo=False)
+    assert [v.name for v in found.variants] == [
+        "pfedvem (hierarchical prior), head_lr=0.01", "pfedvem (hierarchical prior), head_lr=0.02"
+    ]  # fmt: skip
+    assert list(short_names(found.variants).values()) == [
+        "hierarchical prior, head_lr=0.01", "hierarchical prior, head_lr=0.02"
+    ]  # fmt: skip
+    assert (found.gains["nll"] == 0).all()
+
+
+def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "fixed-0", tmp_path / "old")
+    path = tmp_path / "old" / "clients.csv"
+    frame = pd.read_csv(path)
+    frame[[c for c in frame if not c.startswith("draws_")]].to_csv(path, index=False)
+    found = compare_runs([runs / "hierarchical-0", tmp_path / "old"])
+    assert set(found.gains["kind"]) == {"mean"}
+    assert found.loo is not None  # (what the draws are is told)
+    az, path = import_arviz(), tmp_path / "old" / "posterior.nc"
+    data = az.from_netcdf(path)
+    data.load()
+    data.close()
+    del data.log_likelihood.attrs["draws_of"]
+    shutil.copytree(tmp_path / "old", tmp_path / "older", ignore=shutil.ignore_patterns("posterior.nc"))
+    data.to_netcdf(str(tmp_path / "older" / "posterior.nc"), engine="h5netcdf")
+    found = compare_runs([runs / "hierarchical-0", tmp_path / "older"])
+    assert found.loo is None
+    assert "from before posterior.nc told" in found.unfit["pfedvem (fixed prior)"]
+
+
+def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:
+    changed = {}
+    for name, old, new in (("split", '"dirichlet:0.5,redraw"', '"iid"'), ("digest", "", ""), ("draws", "", "")):
+        changed[name] = tmp_path / name
+        shutil.copytree(runs / "fixed-0", changed[name])
+        path = changed[name] / "config.toml"
+        path.write_text(path.read_text().replace(old, new))
+    summary = json.loads((changed["digest"] / "summary.json").read_text())
+    (changed["digest"] / "summary.json").write_text(json.dumps({**summary, "federation": "0" * 16}))
+    (changed["draws"] / "posterior.nc").unlink()
+    begun = tmp_path / "begun"
+    shutil.copytree(runs / "fixed-0", begun)
+    (begun / "summary.json").unlink()
+    first = runs / "hierarchical-0"
+    for said, words in (
+        ([changed["split"]], "its split is 'iid', not 'dirichlet:0.5,redraw'"),
+        ([changed["digest"]], "holds other data, or splits them otherwise"),
+        ([changed["draws"], "--loo"], "pfedvem (fixed prior): it has no draws (posterior.nc)"),
+        ([runs / "flat-0", "--loo"], "needs two variants with draws; pfedvem (flat prior): its guide is a point"),
+        ([begun], "has not finished"),
+        ([first], "are the same run"),
+        ([runs / "hierarchical-1"], "there is nothing to compare"),
+        ([runs / "absent"], "is not the folder of a run"),
+        ([runs / "fixed-1"], "they have no seed in common"),
+        ([runs / "fixed-0", "--out", str(tmp_path)], "exists; choose another --out"),
+        ([runs / "fixed-0", "--out", str(tmp_path), "--overwrite"], "is not the folder of a comparison"),
+    ):
+        code, _, err = hierfl("compare", first, *said)
+        assert code == 2
+        assert words in err, err
+    assert hierfl("compare", first, changed["draws"], "--out", "plain", "--quiet")[0] == 0  # (leaves it out)
+    assert not (tmp_path / "plain" / "loo.csv").exists()
+    assert hierfl("compare", first, runs / "fixed-0", "--out", "plain", "--overwrite", "--quiet")[0] == 0
+    assert (tmp_path / "plain" / "loo.csv").is_file()
+
+
+def test_few_test_examples_say_little_of_calibration(runs: Path, tmp_path: Path) -> None:
+    for name in ("hierarchical-0", "fixed-0"):
+        shutil.copytree(runs / name, tmp_path / name)
+        path = tmp_path / name / "clients.csv"
+        pd.read_csv(path).assign(n_test=15).to_csv(path, index=False)
+    found = compare_runs([tmp_path / "hierarchical-0", tmp_path / "fixed-0"], want_loo=False)
+    assert found.scarce == ["ece"]
+    assert "ece" not in set(found.table["metric"])
+    assert "ECE left out: half of the clients have less than 20" in markdown(found)
+    for name in ("hierarchical-0", "fixed-0"):
+        path = tmp_path / name / "clients.csv"
+        pd.read_csv(path).assign(n_test=0).to_csv(path, index=False)
+    with pytest.raises(UserError, match="no client has test data to be compared on"):
+        compare_runs([tmp_path / "hierarchical-0", tmp_path / "fixed-0"])

@@ -1,0 +1,169 @@
+"""A paper's table: cells are run once, resumed, collected beside published numbers."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.commands import Call
+
+from hierfl import UserError
+from hierfl.experiments.papers.published import published_numbers
+from hierfl.experiments.papers.table import make_table, table_cell
+from hierfl.experiments.papers.table_definitions import TABLES
+from hierfl.file_lock import locked
+
+SMALL = {"rounds": 2, "network": "mlp:4", "participation": 1.0, "data_root": "."}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a fashion-mnist of 200 tiny images."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 10
+    x = rng.integers(0, 256, (200, 4, 4), dtype=np.uint8)
+    np.savez("fashion-mnist.npz", x_train=x[50:], y_train=y[50:], x_test=x[:50], y_test=y[:50])
+    return tmp_path
+
+
+def table(**part: object) -> list[dict]:
+    said = {"data": ["fashion-mnist"], "clients": [4], "methods": ["local", "pfedvem"], "seeds": 2, "extra": SMALL}
+    return make_table("pfedvem-1", Path("t"), **{"progress": False, **said, **part})  # type: ignore[arg-type]
+
+
+def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
+    rows = table()
+    found = {(r["method"], r["model"]): r for r in rows}
+    assert set(found) == {("local", "PM"), ("pfedvem", "PM"), ("pfedvem", "GM")}
+    accuracies = [
+        json.loads((tiny / f"t/fashion-mnist-4-pfedvem-{s}/summary.json").read_text())["pm_accuracy"] for s in (0, 1)
+    ]
+    row = found["pfedvem", "PM"]
+    assert row["ours"] == pytest.approx(100 * np.mean(accuracies))
+    assert row["ours_sem"] == pytest.approx(100 * np.std(accuracies, ddof=1) / 2**0.5)
+    assert row["seeds"] == 2
+    assert row["setting"]["run"]["validation_fraction"] == 0
+    stamps = {p: p.stat().st_mtime_ns for p in tiny.glob("t/*/summary.json")}
+    assert table() == rows
+    assert stamps == {p: p.stat().st_mtime_ns for p in tiny.glob("t/*/summary.json")}
+    lines = csv.DictReader((tiny / "t/table.csv").read_text().splitlines())
+    assert [line["ours"] for line in lines if line["ours"]] == [str(row["ours"]) for row in rows]
+    written = json.loads((tiny / "t/table.json").read_text())["rows"]
+    assert [row for row in written if "ours" in row] == rows
+
+
+def test_an_interrupted_cell_goes_on_where_it_was(tiny: Path) -> None:
+    rows = table(seeds=1)
+    cell = tiny / "t/fashion-mnist-4-pfedvem-0"
+    (cell / "summary.json").unlink()
+    (cell / "posterior.nc").unlink()
+    assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
+    assert (cell / "posterior.nc").is_file()
+    # killed before its configuration was written
+    shutil.rmtree(cell)
+    cell.mkdir()
+    assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
+
+
+def test_a_run_that_is_older_than_a_setting_had_its_default(tiny: Path) -> None:
+    rows = table(seeds=1)
+    path = tiny / "t/fashion-mnist-4-pfedvem-0/config.toml"
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("momentum")))
+    assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
+    path.write_text(path.read_text().replace("particles = 5", "particles = 4"))
+    with pytest.raises(UserError, match="with particles = 4, but this table wants 5"):
+        table(seeds=1)
+
+
+def test_where_a_cell_was_run_makes_no_difference(tiny: Path) -> None:
+    rows = table(methods=["local"])
+    path = tiny / "t/fashion-mnist-4-local-1/config.toml"
+    path.write_text(path.read_text().replace("chunk = 0", "chunk = 3").replace("best of", "finest of"))
+    assert "finest of" in path.read_text()
+    assert [r["ours"] for r in table(methods=["local"])] == [r["ours"] for r in rows]
+
+
+def test_a_finished_run_that_is_no_cell_of_the_table_is_left_out(tiny: Path, capfd: pytest.CaptureFixture) -> None:
+    table(seeds=1, methods=["local"])
+    path = tiny / "t/fashion-mnist-4-local-0/config.toml"
+    path.write_text(path.read_text().replace("lr = 0.003", "lr = 0.5"))
+    assert not [r for r in table(seeds=1, methods=["local"], collect=True, progress=True) if "ours" in r]
+    assert "left out: fashion-mnist, 4 clients, local, seed 0" in capfd.readouterr().err
+    with pytest.raises(UserError, match="was run with lr = 0.5"):
+        table(seeds=1, methods=["local"])
+
+
+def test_files_hold_all_that_has_finished_whatever_part_was_asked_for(tiny: Path) -> None:
+    table(seeds=1)
+    table(seeds=1, methods=["local", "local"])
+    rows = json.loads((tiny / "t/table.json").read_text())["rows"]
+    assert {r["method"] for r in rows if "ours" in r} == {"local", "pfedvem"}
+    text = (tiny / "t/table.md").read_text()
+    assert "- pfedvem: best of" in text
+    assert "server_lr=0.5" in text
+
+
+def test_a_cell_goes_on_where_the_data_are_now(tiny: Path) -> None:
+    table(seeds=1, methods=["local"])
+    (tiny / "t/fashion-mnist-4-local-0/summary.json").unlink()
+    (tiny / "elsewhere").mkdir()
+    (tiny / "fashion-mnist.npz").rename(tiny / "elsewhere/fashion-mnist.npz")
+    table(seeds=1, methods=["local"], extra={**SMALL, "data_root": "elsewhere"})
+    assert str(tiny / "elsewhere") in (tiny / "t/fashion-mnist-4-local-0/config.toml").read_text()
+
+
+def test_another_run_in_a_cells_folder_is_refused_and_the_other_cells_go_on(tiny: Path) -> None:
+    table(seeds=1, methods=["local"])
+    with pytest.raises(
+        UserError, match="1 of 2 cells could not be run; .* was run with rounds = 2, but this table wants 3"
+    ):
+        table(seeds=1, extra={**SMALL, "rounds": 3})
+    assert (tiny / "t/fashion-mnist-4-pfedvem-0/summary.json").is_file()
+
+
+def test_a_cell_that_another_process_runs_is_left_to_it(tiny: Path) -> None:
+    (tiny / "t").mkdir()
+    with locked(tiny / "t/.fashion-mnist-4-local-0.lock", ""):
+        rows = table(seeds=1)
+    assert {r["method"] for r in rows if r.get("ours")} == {"pfedvem"}
+
+
+def test_published_numbers_stand_beside_ours(tiny: Path, hierfl: Call) -> None:
+    theirs = published_numbers("pfedvem", "1")
+    assert len(theirs) == 168
+    assert theirs["fashion-mnist", 100, "pfedvem", "PM"].accuracy == 91.4
+    assert theirs["cifar10", 100, "pfedvem", "GM"].accuracy == 60.1
+    assert all(0 < p.accuracy < 100 and 0 <= p.sem < 5 for p in theirs.values())
+    code, out, _ = hierfl("table", "pfedvem-1", "--collect", "--data", "cifar10")
+    assert code == 0
+    assert "J = 50, ours | published | J = 100, ours | published" in out
+    assert "| pfedvem | PM |  | 73.2 ± 0.2 |  | 71.9 ± 0.1 |" in out
+    assert (tiny / "runs/table-pfedvem-1/table.md").is_file()
+
+
+def test_local_trains_for_twenty_epochs() -> None:
+    config = table_cell(TABLES["pfedvem-1"], "fashion-mnist", 100, "local", 0).config({})
+    assert config.run.rounds * config.settings["epochs"] == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "which table? known: pfedvem-1"),
+        (["pfedvem-9"], "unknown table 'pfedvem-9'"),
+        (["pfedvem-1", "--data", "digits"], "unknown data set of pfedvem-1 'digits'"),
+        (["pfedvem-1", "--methods", "ditto"], "unknown method of pfedvem-1 'ditto'"),
+        (["pfedvem-1", "--clients", "0"], "numbers of clients and seeds must be at least 1"),
+        (["pfedvem-1", "--seeds", "0"], "numbers of clients and seeds must be at least 1"),
+        (["pfedvem-1", "--data", "sun397", "--seeds", "1"], "33 of 33 cells could not be run; the first: sun397, 50"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(arguments: list[str], words: str, hierfl: Call) -> None:
+    code, _, err = hierfl("table", *arguments)
+    assert code == 2
+    assert words in err

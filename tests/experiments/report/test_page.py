@@ -1,0 +1,240 @@
+"""Pages: one file, nothing from elsewhere, everything in it; looked at by a browser where there is one."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.commands import Call
+
+from hierfl.experiments.report.page import Section, render
+from hierfl.experiments.run_folder.summary import fit_warnings
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Checks that elements are closed in order, and collects texts, pictures and whatever points elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.pictures: list[str] = []
+        self.elsewhere: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("src", "href") and not str(value).startswith("data:"):
+                self.elsewhere.append(str(value))
+            if tag == "img" and name == "alt":
+                self.pictures.append(str(value))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data.strip())
+
+
+def read(path: Path) -> Reader:
+    reader, text = Reader(), path.read_text()
+    reader.feed(text)
+    assert reader.open == []
+    assert reader.elsewhere == []
+    assert not re.search(r"<script|@import|url\(|https?://", text)
+    return reader
+
+
+@pytest.fixture
+def pages(hierfl: Call, tmp_path: Path) -> list[Path]:
+    for prior in ("hierarchical", "flat"):
+        small = ["--rounds", 2, "-J", 5, "--network", "mlp:8", "--split", "iid", "--draws", 3, "--quiet"]
+        code, _, err = hierfl("run", "pfedvem", "--prior", prior, *small, "--out", prior)
+        assert code == 0, err
+    assert hierfl("compare", "hierarchical", "flat", "--out", "c", "--quiet")[0] == 0
+    assert hierfl("report", "hierarchical", "--quiet")[0] == 0
+    return [tmp_path / "hierarchical" / "report.html", tmp_path / "c" / "report.html"]
+
+
+def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path) -> None:
+    run, comparison = map(read, pages)
+    assert {"rounds", "reliability", "confidence", "features classes"} <= set(run.pictures)
+    assert {"forest", "predictive check", "predictive check clients", "confidence deviation", "cost"} <= set(
+        run.pictures
+    )
+    assert "All 5 clients in every round." in run.texts
+    assert not {"overview", "posterior", "trace"} & set(run.pictures)  # (no chains)
+    summary = json.loads((tmp_path / "hierarchical" / "summary.json").read_text())
+    assert f"{summary['pm_accuracy']:.1%}" in run.texts
+    assert {"head_lr", "sigma_0", summary["versions"]["torch"], "seconds_per_round"} <= set(run.texts)
+    assert {"gain accuracy", "gain nll", "size 1 accuracy"} <= set(comparison.pictures)
+    assert {"Gains", "Who gains", "flat prior", "accuracy, pp"} <= set(comparison.texts)
+    before = pages[1].read_bytes()
+    pages[1].unlink()
+    code, out, err = hierfl("report", "c")
+    assert code == 0, err
+    assert out.splitlines()[0] == "c/report.html"
+    assert pages[1].read_bytes() == before  # made anew from the runs
+    shutil.rmtree(tmp_path / "flat")
+    code, _, err = hierfl("report", "c")
+    assert code == 2
+    assert "flat is not the folder of a run" in err
+    assert pages[1].read_bytes() == before
+    (tmp_path / "hierarchical" / "summary.json").write_text("{")
+    code, _, err = hierfl("report", "hierarchical", "--no-features")
+    assert code == 2
+    assert "summary.json is damaged" in err
+
+
+def test_a_table_with_chains_and_a_client_that_is_away(hierfl: Call, tmp_path: Path) -> None:
+    chains = [
+        "--set",
+        "draws=40",
+        "--set",
+        "chains=3",
+        "--participation",
+        0.6,
+        "--rounds",
+        6,
+        "--test-fraction",
+        0.2,
+        "--quiet",
+    ]
+    code, _, err = hierfl("run", "mixed-effects", "--data", "radon-like", *chains, "--out", "m")
+    assert code == 0, err
+    code, out, err = hierfl("report", "m", "--rhat")
+    assert code == 0, err
+    page = read(tmp_path / "m" / "report.html")
+    assert {"trace", "rank", "ess", "mixing", "forest", "shrinkage Intercept", "effects Intercept", "participation",
+            "predictive check"} <= set(page.pictures)  # fmt: skip
+    assert any(re.match(r"Chains: R-hat at most \d\.\d{3}, bulk ESS at least \d+", text) for text in page.texts)
+    assert {"sd(Intercept)", "p_loo", "kB a message"} <= set(page.texts)
+    frame = pd.read_csv(tmp_path / "m" / "participation.csv", index_col="round")
+    assert frame.shape == (6, 85)
+    assert set(np.unique(frame)) == {0, 1}
+    told = next(text for text in page.texts if "clients a round on average" in text)
+    assert told.startswith(f"{frame.to_numpy().sum(1).mean():.1f} clients")
+    assert "m/figures/trace.png" in out.splitlines()
+    estimates = pd.read_csv(tmp_path / "m" / "estimates.csv")
+    assert len(estimates) == 85
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local", "fedper", "pfedv", "pfedvmp", "fedpop"])
+def test_every_method_has_a_page(method: str, hierfl: Call, tmp_path: Path) -> None:
+    small = ["--rounds", 1, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
+    code, _, err = hierfl("run", method, *small, "--out", "r")
+    assert code == 0, err
+    code, _, err = hierfl("report", "r", "--no-features", "--quiet")
+    assert code == 0, err
+    assert {"rounds", "reliability", "predictive check clients"} <= set(read(tmp_path / "r" / "report.html").pictures)
+
+
+def test_a_client_may_be_called_round(hierfl: Call, tmp_path: Path) -> None:
+    rows = ["y,x,site"] + [f"{k % 7},{k % 5},{'round' if k % 3 else 'population'}" for k in range(30)]
+    (tmp_path / "d.csv").write_text("\n".join(rows) + "\n")
+    few = ["--set", "draws=20", "--set", "chains=2", "--rounds", 3, "--quiet"]
+    code, _, err = hierfl(
+        "run", "mixed-effects", "--data", "d.csv", "--formula", "y ~ x + (1 | site)", *few, "--out", "r"
+    )
+    assert code == 0, err
+    code, _, err = hierfl("report", "r", "--quiet")
+    assert code == 0, err
+    assert "All 2 clients in every round." in read(tmp_path / "r" / "report.html").texts
+
+
+def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
+    said = fit_warnings({"off_maximum": None, "rhat": 1.02, "ess_bulk": 350.0})
+    assert said[0].startswith("the likelihood is flat")
+    assert said[1] == "chains: R-hat at most 1.020, bulk ESS at least 350: longer ones would be safer"
+    assert fit_warnings({"off_maximum": 0.2})[0].startswith("not at the maximum yet: 0.20")
+    assert fit_warnings({"off_maximum": 0.01, "rhat": 1.01, "ess_bulk": 400.0}) == [
+        "chains: R-hat at most 1.010, bulk ESS at least 400"
+    ]
+    for rhat, ess in ((1.06, 1000.0), (1.0, 90.0)):
+        assert fit_warnings({"rhat": rhat, "ess_bulk": ess})[0].endswith(
+            "they have not mixed; do not trust their draws"
+        )
+    assert fit_warnings({"rhat": None}) == []
+
+
+def test_rhat_of_one_chain_is_refused(hierfl: Call) -> None:
+    small = ["--rounds", 1, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
+    assert hierfl("run", "pfedvem", *small, "--out", "one")[0] == 0
+    code, _, err = hierfl("report", "one", "--rhat")
+    assert code == 2
+    assert err.startswith("error: R-hat compares chains, and here is one")
+    assert len(err.splitlines()) == 1
+
+
+def test_what_has_drawn_no_posterior_and_is_from_before(hierfl: Call, tmp_path: Path) -> None:
+    """A page of a run that diverged, or was made by an older version, has all the rest."""
+    small = ["--rounds", 2, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
+    assert hierfl("run", "pfedvem", *small, "--out", "old")[0] == 0
+    for name in ("posterior.nc", "participation.csv", "history.csv"):
+        (tmp_path / "old" / name).unlink()
+    code, _, err = hierfl("report", "old", "--no-features")
+    assert code == 0, err
+    texts = read(tmp_path / "old" / "report.html").texts
+    assert "None: it has no draws (posterior.nc)." in texts
+    assert "This run is from before it was kept." in texts
+    code, _, err = hierfl("report", "old", "--rhat")
+    assert code == 2
+    assert "no draws (posterior.nc)" in err
+
+
+def test_text_is_text() -> None:
+    text = render("a < b", "x & y", [Section("<h>", ["1 < 2"], [(["<c>"], [["<script>"]])])])
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert {"a < b", "x & y", "<h>", "1 < 2", "<c>", "<script>"} <= set(reader.texts)
+
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> None:
+    """No console errors, nothing wider than the window but in boxes that scroll, every picture there."""
+    look = """<script>addEventListener("load", () => {
+      const all = [...document.images], wide = document.documentElement.scrollWidth > innerWidth;
+      document.title = JSON.stringify({pictures: all.length, drawn: all.filter(i => i.naturalWidth > 0 &&
+        i.getBoundingClientRect().width > 200).length, wide, width: innerWidth});
+    })</script>"""
+    for number, path in enumerate(pages):
+        copy = tmp_path / f"{number}.html"
+        copy.write_text(path.read_text().replace("</body>", f"{look}</body>"))
+        flags = [
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+            "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={max(width, 500)},900", "--enable-logging=stderr", "--virtual-time-budget=5000",
+        ]  # fmt: skip
+        # (a window is at least 500 wide: the phone's width is that of a frame)
+        frame = tmp_path / f"{number}-frame.html"
+        frame.write_text(
+            f'<link rel="icon" href="data:,"><iframe src="{copy.name}" style="width:{width}px;height:800px;border:0">'
+            '</iframe><script>addEventListener("load", () => setTimeout(() => document.title = '
+            'document.querySelector("iframe").contentDocument.title, 500))</script>'
+        )
+        done = subprocess.run(
+            [str(BROWSER), *flags, "--allow-file-access-from-files", "--dump-dom", f"file://{frame}"],
+            capture_output=True, text=True, timeout=120, check=True,
+        )  # fmt: skip
+        title = re.search(r"<title>(.*?)</title>", done.stdout)
+        assert title, done.stdout[:500]
+        seen = json.loads(title[1].replace("&quot;", '"'))
+        assert seen["width"] == width
+        assert seen["pictures"] == seen["drawn"] > 3
+        assert not seen["wide"]
+        assert "CONSOLE" not in done.stderr, done.stderr

@@ -1,0 +1,89 @@
+"""Files of a run: whole or not at all, on a full disk too, and for their owner."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.commands import Call
+from support.run_folders import SMALL, lines
+
+from hierfl.arviz_io import import_arviz, read
+from hierfl.files import write_whole
+
+
+def test_a_file_is_brought_to_the_disk_before_its_name_and_then_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spied(name: str) -> Callable[..., object]:
+        original = getattr(os, name)
+
+        def call(*arguments: object) -> object:
+            what = arguments[0]
+            is_folder = isinstance(what, int) and stat.S_ISDIR(os.fstat(what).st_mode)
+            seen.append((name, "folder" if is_folder else "file"))
+            return original(*arguments)
+
+        return call
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, spied(name))
+    write_whole(tmp_path / "a.txt", b"new", mode=0o600)
+    assert seen == [("fsync", "file"), ("replace", "file"), ("fsync", "folder")]
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o600
+
+
+FULL = """
+import resource, sys
+from hierfl.experiments import cli
+from hierfl.experiments.run_folder import start
+write, size = start.write_results, int(sys.argv.pop())
+def small(*arguments, **options):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    return write(*arguments, **options)
+start.write_results = small
+cli.main()
+"""
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on(hierfl: Call, tmp_path: Path) -> None:
+    """Files that may not grow beyond some size fail as on a full disk, whoever writes them."""
+    for size in (2_000, 20_000):
+        command = [sys.executable, "-c", FULL, "run", "pfedvem", *map(str, SMALL), "--out", "o", "--overwrite"]
+        done = subprocess.run([*command, str(size)], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, len(lines(done.stderr))) == (2, 1), done.stderr
+        assert done.stderr.startswith("error: File too large: o/")
+        assert not (tmp_path / "o/summary.json").exists()
+    assert hierfl("run", "--resume", "o", "--quiet")[0] == 0
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_responses_are_for_their_owner(hierfl: Call, tmp_path: Path) -> None:
+    assert hierfl("run", "pfedvem", *SMALL, "--out", "with")[0] == 0
+    assert hierfl("run", "pfedvem", *SMALL, "--out", "without", "--no-observed-data")[0] == 0
+    for name in ("with", "without"):
+        assert stat.S_IMODE((tmp_path / name / "posterior.nc").stat().st_mode) == 0o600
+    ours, theirs = read(tmp_path / "with/posterior.nc"), read(tmp_path / "without/posterior.nc")
+    assert set(ours.groups()) - set(theirs.groups()) == {"observed_data"}
+    assert "y" in theirs.log_likelihood
+    import_arviz().summary(theirs, var_names=["w_j"], coords={"client": ["0"]})
+    assert hierfl("report", "without", "--quiet", "--no-features")[0] == 0
+    assert hierfl("compare", "with", "without")[2].startswith("error: with and without are the same run")
+
+
+def test_in_memory_is_what_arviz_writes(hierfl: Call, tmp_path: Path) -> None:
+    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
+    ours = read(tmp_path / "o/posterior.nc")
+    ours.to_netcdf(str(tmp_path / "theirs.nc"), engine="h5netcdf")
+    theirs = import_arviz().from_netcdf(str(tmp_path / "theirs.nc"))
+    assert ours.groups() == theirs.groups()
+    for group in ours.groups():
+        assert ours[group].identical(theirs[group])

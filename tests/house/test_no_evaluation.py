@@ -1,0 +1,63 @@
+"""Nothing but the formulas' gate and a method's own file evaluates text."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from support.paths import ROOT
+
+from hierfl.models import METHODS
+
+SHIPPED = [
+    path
+    for folder in ("hierfl", "inference", "models", "experiments", "docs")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+
+
+def evaluates_text(path: Path) -> list[str]:
+    """What in a file could run text as code: line and name."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name) and node.id in ("eval", "exec", "compile", "__import__"):
+            found.append(f"{node.lineno}: {node.id}")
+        if isinstance(node, ast.Attribute) and node.attr in ("query", "__globals__", "__builtins__", "__subclasses__"):
+            found.append(f"{node.lineno}: .{node.attr}")
+        called = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if called in ("exec_module", "spec_from_file_location", "source_to_code", "run_path", "read_pickle"):
+            found.append(f"{node.lineno}: {called}")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+            found.append(f"{node.lineno}: torch.load")
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
+            found.append(f"{node.value.lineno}: allow_pickle")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eval":
+            found += [f"{node.lineno}: .eval(...)"] * bool(node.args or node.keywords)  # (a module's own has none)
+        if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+            first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+            ours = isinstance(first, ast.Constant) and str(first.value).startswith("hierfl.")
+            found += [f"{node.lineno}: import_module of text"] * (not ours)
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            if name.split(".")[0] in ("formulae", "pickle", "marshal", "shelve", "runpy", "code", "builtins"):
+                found.append(f"{node.lineno}: import {name}")
+    return found
+
+
+def test_nothing_else_evaluates_text() -> None:
+    assert len(SHIPPED) > 60
+    found = {str(path.relative_to(ROOT)): names for path in SHIPPED if (names := evaluates_text(path))}
+    gate, methods, lent = map(
+        found.pop, ("hierfl/data/formula/gate.py", "experiments/methods.py", "models/__init__.py")
+    )
+    assert found == {}
+    said = [{name.partition(": ")[2] for name in names} for names in (gate, methods, lent)]
+    assert {name.split(".")[0] for name in said[0]} == {"import formulae"}
+    # a method's file is a program that its owner chose to run
+    loading = {"spec_from_file_location", "exec_module", "source_to_code"}
+    # a method of the list is a file of the package, and not text from elsewhere
+    listed = {"import_module of text"}
+    assert said[1:] == [loading | listed, listed]
+    for entry in METHODS.values():
+        assert (ROOT / "models" / f"{entry.module.removeprefix('hierfl.models.').replace('.', '/')}.py").is_file()

@@ -1,0 +1,191 @@
+"""The house: imports run downwards and in no circle, and files are read in one sitting."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+#: folder: the package that it is installed as, and its floor
+FLOORS = {
+    "hierfl": ("hierfl", 0),
+    "inference": ("hierfl.inference", 1),
+    "models": ("hierfl.models", 2),
+    "experiments": ("hierfl.experiments", 3),
+}
+#: the folders' own names: nothing is installed under them
+OUTSIDE = {"inference", "models", "experiments", "tests", "support"}
+#: modules that may name what stands above: the command, and names that are lent when they are asked for
+DOORS = {"hierfl.__main__", "hierfl"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of the house.
+
+    Attributes:
+        name: as it is imported.
+        path: where it is.
+        folder: its floor's.
+        tree: what stands in it.
+    """
+
+    name: str
+    path: Path
+    folder: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        """What its relative imports begin from."""
+        return self.name if self.path.stem == "__init__" else self.name.rpartition(".")[0]
+
+
+@cache
+def house() -> dict[str, Module]:
+    """All files by module; committed results are no part of it."""
+    found = {}
+    for folder, (package, _) in FLOORS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder)
+            if folder == "experiments" and inside.parts[0] == "results":
+                continue
+            name = ".".join([package, *inside.with_suffix("").parts]).removesuffix(".__init__")
+            found[name] = Module(name, path, folder, ast.parse(path.read_text()))
+    return found
+
+
+def floor(name: str) -> int:
+    """On which floor a module is."""
+    return max(level for package, level in FLOORS.values() if f"{name}.".startswith(f"{package}."))
+
+
+def named(module: Module, node: ast.AST) -> Iterator[str]:
+    """Modules, or names in them, that a statement imports; ``import_module`` with a text counts."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = module.package.split(".")
+        base = base[: len(base) - node.level + 1] if node.level else []
+        source = ".".join([*base, *([node.module] if node.module else [])])
+        yield from (f"{source}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+        first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value.rstrip(".")
+
+
+def imported(module: Module, within: ast.AST | None = None) -> set[str]:
+    """Modules of the house that a file imports: at its top, in functions, or for types alone."""
+    known, found = house(), set()
+    for node in ast.walk(within or module.tree):
+        for name in named(module, node):
+            while name and name not in known:  # (a name of a module)
+                name = name.rpartition(".")[0]
+            found.add(name)
+    return found - {module.name, ""}
+
+
+def test_imports_run_downwards_only() -> None:
+    """experiments -> models -> inference -> hierfl."""
+    assert len(house()) > 300
+    assert {floor(name) for name in house()} == {0, 1, 2, 3}
+    upwards = [
+        f"{module.name} imports {other}"
+        for module in house().values()
+        for other in imported(module)
+        if floor(other) > floor(module.name) and module.name not in DOORS
+    ]
+    assert upwards == []
+
+
+def test_what_is_imported_through_a_door_waits() -> None:
+    """``import hierfl`` brings nothing from above: its names are looked up when they are asked for."""
+    lending = house()["hierfl"]
+    at_once = [node for node in lending.tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert not [other for node in at_once for other in imported(lending, node) if floor(other)]
+    assert imported(house()["hierfl.__main__"]) == {"hierfl.experiments.cli"}
+
+
+def test_relative_imports_stay_on_their_floor_and_others_name_it() -> None:
+    wrong = []
+    for module in house().values():
+        depth = len(module.path.relative_to(ROOT / module.folder).parts)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.level > depth:
+                wrong.append(f"{module.name}:{node.lineno} leaves its floor by dots")
+            if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
+                names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+                wrong += [f"{module.name}:{node.lineno} imports {n}" for n in names if n.split(".")[0] in OUTSIDE]
+    assert wrong == []
+
+
+def test_there_are_no_circles() -> None:
+    graph = {
+        module.name: {
+            other for other in imported(module) if module.name not in DOORS or floor(other) == floor(module.name)
+        }
+        for module in house().values()
+    }
+    try:
+        order = list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(f"a circle: {' -> '.join(error.args[1])}")
+    assert len(order) == len(house())
+
+
+@pytest.mark.parametrize("folder", FLOORS)
+def test_files_are_short(folder: str) -> None:
+    lengths = {
+        module.name: len(module.path.read_text().splitlines()) for module in house().values() if module.folder == folder
+    }
+    assert {name: n for name, n in lengths.items() if n > 300} == {}
+    assert sum(n <= 150 for n in lengths.values()) >= len(lengths) / 2
+
+
+def test_tests_are_short_and_stand_where_their_subject_does() -> None:
+    # (conftest.py, and what has not moved to a room yet)
+    files = [path for path in (ROOT / "tests").rglob("*.py") if path.parent != ROOT / "tests"]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
+    assert {name: n for name, n in lengths.items() if n > 300} == {}
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+    rooms = {path.parent.relative_to(ROOT / "tests") for path in files if path.stem.startswith("test_")}
+    ours = {"house", "invariants"}  # (what is of no one room)
+    strange = [room for room in rooms if room.parts[0] not in ours and not (ROOT / room).is_dir()]
+    assert strange == []
+    importers = [
+        f"{path.name}: {node.module}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(("test_", "conftest"))
+    ]
+    assert importers == []  # (what tests share stands in tests/support)
+
+
+@pytest.mark.parametrize("library", ["unittest.mock", "pickle", "argparse"])
+def test_libraries_that_nothing_shipped_needs(library: str) -> None:
+    users = [
+        module.name
+        for module in house().values()
+        for node in ast.walk(module.tree)
+        for name in named(module, node)
+        if f"{name}.".startswith(f"{library}.")
+    ]
+    assert users == []
+
+
+def test_every_folder_says_what_it_holds() -> None:
+    packages = {module.path.parent for module in house().values()}
+    silent = [
+        folder.relative_to(ROOT)
+        for folder in packages
+        if not (folder / "__init__.py").is_file()
+        or not ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    ]
+    assert silent == []
