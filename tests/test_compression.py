@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import ExponentialLR
 
 from hierfl import Federation, UserError
-from hierfl.inference import Compressed, Gradient, Quantise, Sparsify, fit
+from hierfl.inference import Codec, Gradient, Quantise, Sparsify, fit
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.messages.codec import Compressor
-from hierfl.inference.messages.pipeline import message_bytes
+from hierfl.inference.messages.form import Field
+from hierfl.inference.messages.pipeline import Pipeline
 from hierfl.models import PFedVEM
 from hierfl.nn.architecture import Architecture
 from hierfl.rng import generator
@@ -77,7 +78,7 @@ def test_nothing_and_infinity() -> None:
         v[1, 4] = bad
         got = through(Quantise(4), v)
         assert got[0].isfinite().all()
-        assert not got[1].isfinite().all()  # so that the server drops it
+        assert not got[1].isfinite().all()  # so that it is rejected
         assert not through(Sparsify(1.0), v)[1].isfinite().all()
 
 
@@ -99,9 +100,8 @@ class Squeezed(PFedVEM):
 
     compressor: Compressor = Sparsify(1.0)
 
-    def exchange(self) -> dict:
-        rules = super().exchange()
-        return {**rules, "base": Compressed(rules["base"], self.compressor)}
+    def pipeline(self) -> dict:
+        return {"base": [Codec(self.compressor)]}
 
 
 def test_a_compressor_that_loses_nothing_changes_nothing(small: Federation, net: Architecture) -> None:
@@ -127,10 +127,13 @@ def test_what_is_sent_does_not_depend_on_chunks(small: Federation, net: Architec
 
 
 def test_a_message_says_what_it_costs() -> None:
-    message = {"w": torch.zeros(3, 5, 2), "tau": torch.zeros(3)}
-    rule = Gradient(sgd(0.1))
-    assert message_bytes(rule, ["w"], message) == 44
-    assert message_bytes(Compressed(rule, Quantise(1)), ["w"], message) == 4 + 3 + 4
+    form = {"w": Field((5, 2), torch.float32), "tau": Field((), torch.float32)}
+
+    def cost(*stages: Codec) -> int:
+        return sum(field.nbytes for field in Pipeline(stages, ["w"], form).sent.values())
+
+    assert cost() == 44
+    assert cost(Codec(Quantise(1))) == 4 + 3 + 4
 
 
 class Ascent(PFedVEM):

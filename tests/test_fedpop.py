@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from support.commands import Call
 from support.federations import slopes
+from support.rounds import rejections
 from torch import nn
 
 from hierfl import Federation, UserError
@@ -25,8 +27,9 @@ from hierfl.data.synthetic import (
     synthetic_pool,
 )
 from hierfl.inference import fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.gradients import elbo_gradient
+from hierfl.inference.engines.base import ClientStatus
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
@@ -47,8 +50,8 @@ def test_messages_are_fishers_identity(small: Federation, net: Architecture) -> 
         shape = (7, 1, *method.personal(start)["z_draws"].shape)
         z = torch.randn(shape, generator=generator("z"), dtype=torch.float64)
         order = sorted(range(7), key=lambda j: -len(small.train[j]))
-        local = Rows(method, small, order, 1, 0, shared, {"z_draws": z})
-        got = elbo_gradient(local, ["mu", "log_sigma"], 10, "any")
+        chunk = ClientChunk(method, small, order, 1, 0, shared, {"z_draws": z})
+        got = elbo_gradient(chunk, ["mu", "log_sigma"], 10, "any")
         gap, variance = z.flatten(2, 3).squeeze(1) - shared["mu"], (2 * shared["log_sigma"]).exp()
         assert torch.allclose(got["mu"], (gap / variance).mean(1), rtol=1e-10)
         by_number = gap.square().mean(1) / variance - 1
@@ -339,11 +342,12 @@ def test_shared_values_that_have_diverged_end_in_no_traceback() -> None:
     method = FedPop(architecture("linear", fed, noise=0.5), final_steps=0)
     ready = Fit(method, fed, Options(rounds=2, dtype=torch.float64))
     ready.step()
-    ready.server.replace({"mu": torch.full_like(ready.server.shared["mu"], torch.nan)})
+    gone = {**ready.state.shared, "mu": torch.full_like(ready.state.shared["mu"], torch.nan)}
+    ready.state = replace(ready.state, shared=gone)
     ready.step()
-    assert ready.failures == 2
-    assert int(ready.server.dropped.sum()) == 2
-    assert ready.reports[-1].tolist() == [2, 2]
+    assert ready.journal.diverged == 2
+    assert rejections(ready) == [1, 1]
+    assert ready.journal.status[-1].tolist() == [ClientStatus.REJECTED] * 2
 
 
 def test_the_synthetic_data_have_a_name_and_are_made_from_the_seed(hierfl: Call, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeyp
     Path("mine.py").write_text(MINE)
     assert hierfl("run", method, *RUN) == (0, "", "")
     assert hierfl("run", "--resume", "o", "-q") == (0, "", "")
-    before = read_config(Path("o"))["run"]["method_digest"]
+    before = read_config(Path("o")).run.method_digest
     with monkeypatch.context() as context:
         changed(context, "_local_head.py")
         code, _, said = hierfl("run", "--resume", "o", "-q")
@@ -56,7 +56,7 @@ def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeyp
     assert "builds on" in said
     assert "_local_head.py" in said
     assert "has changed since o was begun" in said
-    assert read_config(Path("o"))["run"]["method_digest"] == before
+    assert read_config(Path("o")).run.method_digest == before
     with monkeypatch.context() as context:
         changed(context, "fedrep.py")  # (not a file of it)
         assert hierfl("run", "--resume", "o", "-q") == (0, "", "")

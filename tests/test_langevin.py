@@ -14,7 +14,7 @@ from support.federations import slopes
 from hierfl import Federation, UserError
 from hierfl.data.batch import Batch
 from hierfl.inference import Gradient, Langevin, Method, fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.local.optimizers import adam
 from hierfl.inference.method.initial import InitialWeights
@@ -65,8 +65,8 @@ def chains_of(method: Method, fed: Federation, chain: Langevin, seed: int = 0, w
     who = sorted(range(fed.clients) if who is None else who, key=lambda j: -len(fed.train[j]))
     start = InitialWeights.of(method.network, 0)
     rows = {k: v.expand(len(who), 1, *v.shape) for k, v in method.personal(start).items()}
-    local = Rows(method, fed, who, 1, seed, method.shared(start), rows)
-    done = chain.run(local, 0).values
+    chunk = ClientChunk(method, fed, who, 1, seed, method.shared(start), rows)
+    done = chain.run(chunk, 0).values
     back = [who.index(j) for j in sorted(who)]
     return {k: v[back] for k, v in done.items()}
 
@@ -183,7 +183,7 @@ def test_the_minibatch_gradient_is_unbiased(fed: Federation, monkeypatch: pytest
         found.append(torch.autograd.grad(value.sum(), arguments[3]["w"], retain_graph=True)[0])
         return value
 
-    monkeypatch.setattr("hierfl.inference.local.langevin.step.log_joint", listen)
+    monkeypatch.setattr("hierfl.inference.local.langevin.target.log_joint", listen)
     method = Slopes(architecture("linear", fed, noise=0.5))
     still = 1e-16  # such steps go nowhere
     chains_of(method, fed, Langevin(["w"], 1, still), who=[0])
@@ -324,8 +324,8 @@ def test_chains_go_on_where_they_were_or_begin_anew(fed: Federation) -> None:
     rows["w_draws"] += torch.arange(3.0)[:, None]
     order = [0, 3, 1, 2, 4]
     for how, near in (("last", True), ("prior", False)):
-        local = Rows(method, fed, order, 1, 0, method.shared(start), rows)
-        done = Langevin(["w"], 3, 1e-12, start=how).run(local, 0).values["w_draws"]
+        chunk = ClientChunk(method, fed, order, 1, 0, method.shared(start), rows)
+        done = Langevin(["w"], 3, 1e-12, start=how).run(chunk, 0).values["w_draws"]
         assert bool(torch.allclose(done[:, :, :, 0], rows["w_draws"][:, :, :, -1], atol=1e-3)) is near
     assert torch.equal(rows["w_draws"][0, 0, 0, :, 0], torch.arange(3.0).double())  # what was given is not touched
 
@@ -340,8 +340,8 @@ def test_messages_are_the_log_joints_gradient_averaged_over_draws(fed: Federatio
     start = InitialWeights.of(method.network, 0)
     rows = {k: v.expand(5, 1, *v.shape) for k, v in method.personal(start).items()}
     rows["w_draws"] = torch.randn((5, 1, CHAINS, 5, 3), generator=generator("draws"), dtype=torch.float64)
-    local = Rows(method, fed, list(range(5)), 1, 0, {"mu": torch.ones(3, dtype=torch.float64)}, rows)
-    got = elbo_gradient(local, ["mu"], CHAINS * 5, "any")["mu"]
+    chunk = ClientChunk(method, fed, list(range(5)), 1, 0, {"mu": torch.ones(3, dtype=torch.float64)}, rows)
+    got = elbo_gradient(chunk, ["mu"], CHAINS * 5, "any")["mu"]
     assert torch.allclose(got, (rows["w_draws"].mean((1, 2, 3)) - 1) / 1.3**2, rtol=1e-10)
 
 

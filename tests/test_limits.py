@@ -384,7 +384,7 @@ def test_whoever_cannot_change_anything_does_not_train(
 
 
 def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architecture) -> None:
-    """Public suites' defaults make FedProx and MOON FedAvg, Ditto chunk, and freeze pFedMe's global model."""
+    """Public suites' defaults make FedProx and MOON FedAvg, Ditto local, and freeze pFedMe's global model."""
     avg, alone = fitted(FedAvg(net), small, 2), fitted(Local(net), small, 2)
     vector = net.vector(avg.shared, avg.shared["w"])
     locals_ = torch.stack(

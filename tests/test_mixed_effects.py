@@ -13,7 +13,7 @@ from hierfl import UserError
 from hierfl.data.formula.design import Design
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.scores import curvature
 from hierfl.inference.run.result import Run
 from hierfl.inference.server.rules.base import AggregationContext
@@ -349,13 +349,13 @@ def test_what_draws_know_of_the_curvature() -> None:
     fed, method = run.fitted.federation, run.fitted.method
     order = sorted(range(12), key=lambda j: -len(fed.train[j]))
     rows = {k: v[order].unsqueeze(1) for k, v in run.personal.items()}
-    local = Rows(method, fed, order, 1, 0, run.shared, rows)
-    local = method.local()[0].run(local, 0)
-    known = curvature(local, names, "b", 10_000)
+    chunk = ClientChunk(method, fed, order, 1, 0, run.shared, rows)
+    chunk = method.local()[0].run(chunk, 0)
+    known = curvature(chunk, names, "b", 10_000)
     theta = torch.cat([run.shared[k].flatten() for k in names]).requires_grad_()
     sizes = [run.shared[k].numel() for k in names]
     for place in (0, 5, 11):
-        part = local.take([place])
+        part = chunk.take([place])
         with torch.enable_grad():
             moved = dict(
                 zip(

@@ -148,11 +148,11 @@ def test_a_mode_is_found_from_anywhere() -> None:
         start = {k: v.double() for k, v in method.shared(seeded).items()}
         start["effects.beta"] = start["effects.beta"] + shift
         rows = {k: v[None, None].expand(8, 1, *v.shape) for k, v in method.personal(seeded).items()}
-        local = ClientChunk(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
-        once = PosteriorMode(method).run(local, 0)
+        chunk = ClientChunk(method, fed.to("cpu", torch.float64), list(range(8)), 1, 0, start, rows)
+        once = PosteriorMode(method).run(chunk, 0)
         again = PosteriorMode(method).run(once, 0)
         b = once.values["b_mean"].transpose(0, 1).unsqueeze(2).clone().requires_grad_()  # (1, S, 1, q)
-        height = log_joint(method, local.batch(), local.view, {"b": b.reshape(1, 8, 1, 2)})
+        height = log_joint(method, chunk.batch(), chunk.view, {"b": b.reshape(1, 8, 1, 2)})
         (slope,) = torch.autograd.grad(height.sum(), b)
         root = once.values["b_root"].squeeze(1)
         assert (slope.reshape(8, 1, 2) @ root).abs().max() < 1e-6

@@ -225,12 +225,12 @@ def local_rows(rows: int, clients: int, random: str) -> ClientChunk:
 @pytest.mark.parametrize("random", ["1", "1 + x", "1 + x + u"])
 def test_a_gaussian_places_information_is_that_of_its_marginal_likelihood(random: str) -> None:
     """Scores and observed information at sigma points, beside first and second derivatives of the exact marginal."""
-    local = local_rows(60, 6, random)
-    names = list(local.shared)
-    known = curvature(local, names, "b", 0, 0, sigma_points=True)
-    here = torch.cat([local.shared[k].flatten() for k in names])
-    for row in range(len(local.clients)):
-        one = local.part(row, row + 1)
+    chunk = local_rows(60, 6, random)
+    names = list(chunk.shared)
+    known = curvature(chunk, names, "b", 0, 0, sigma_points=True)
+    here = torch.cat([chunk.shared[k].flatten() for k in names])
+    for row in range(len(chunk.clients)):
+        one = chunk.part(row, row + 1)
 
         def height(theta: torch.Tensor, one: ClientChunk = one) -> torch.Tensor:
             parts = theta.split([one.shared[k].numel() for k in names])
@@ -244,10 +244,10 @@ def test_a_gaussian_places_information_is_that_of_its_marginal_likelihood(random
 
 
 def test_chains_on_a_quadratic_are_those_that_ask_the_model_at_every_step() -> None:
-    local = local_rows(60, 6, "1 + x")
+    chunk = local_rows(60, 6, "1 + x")
     how = {"metropolis": True, "metric": "b_root", "burn": 40, "target": 0.574, "start": "prior"}
-    once = Langevin(["b"], 100, 0.5, around="b_mean", **how).run(local, 0).values
-    always = Langevin(["b"], 100, 0.5, **how).run(local, 0).values
+    once = Langevin(["b"], 100, 0.5, around="b_mean", **how).run(chunk, 0).values
+    always = Langevin(["b"], 100, 0.5, **how).run(chunk, 0).values
     for name in ("b_draws", "b_draws/stats"):
         assert torch.allclose(once[name], always[name], rtol=1e-8, atol=1e-8), name
 

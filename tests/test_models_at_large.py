@@ -13,13 +13,14 @@ from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO
 from support.federations import slopes
 from support.methods import noise_for, states
+from support.rounds import Rounds
 from torch import nn
 from torch.distributions import kl_divergence
 from torch.nn.functional import softplus
 
 from hierfl import Batch, Federation, UserError
 from hierfl.inference import SVI, Gradient, Method, SampleWeighted, fit
-from hierfl.inference.clients.chunk import ClientChunk as Rows
+from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.evaluation.fitted import Fitted
 from hierfl.inference.local.optimizers import sgd
@@ -28,7 +29,6 @@ from hierfl.inference.objective.constant_latent import constant_latent
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import global_log_prob, sum_rows
 from hierfl.inference.objective.sites import guide_latents, model_sites
-from hierfl.inference.server.server import Server
 from hierfl.models import FedAvg, FedPer, FedRep, PFedVEM
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
@@ -127,8 +127,8 @@ def test_streams_differ_by_client_round_phase_and_site(small: Federation, net: A
     size = torch.Size([400])
 
     def drawn(round: int, phase: object, site: str) -> torch.Tensor:
-        local = Rows(method, small, [0, 1], round, 0, shared, {k: v[:2] for k, v in rows.items()})
-        return local.noise(phase, 1).normal(site, None, size)[0, :, 0]
+        chunk = ClientChunk(method, small, [0, 1], round, 0, shared, {k: v[:2] for k, v in rows.items()})
+        return chunk.noise(phase, 1).normal(site, None, size)[0, :, 0]
 
     fitted = Fitted(method, small, shared, {}, {}, {}, 0)
     streams = [*drawn(1, 1, "w_j"), *drawn(2, 1, "w_j"), *drawn(1, 2, "w_j"), *drawn(1, 1, "b_j")]
@@ -136,8 +136,8 @@ def test_streams_differ_by_client_round_phase_and_site(small: Federation, net: A
         streams += list(fitted.noise([0, 1], 1, purpose).normal("w_j", None, size)[0, :, 0])
     correlation = torch.corrcoef(torch.stack(streams)) - torch.eye(len(streams))
     assert correlation.abs().max() < 5 / 400**0.5  # twelve independent streams of 400
-    local = Rows(method, small, [0], 1, 0, shared, {})
-    assert local.key(1, 0) != fitted.noise([0], 1, "predict").keys[0]
+    chunk = ClientChunk(method, small, [0], 1, 0, shared, {})
+    assert chunk.key(1, 0) != fitted.noise([0], 1, "predict").keys[0]
 
 
 def test_noise_is_read_forwards() -> None:
@@ -162,8 +162,8 @@ def test_every_step_of_a_phase_has_fresh_draws(
     monkeypatch.setattr(objective, "model_sites", spy)
     method = PFedVEM(net)
     shared, rows = states(method, small)
-    local = Rows(method, small, [0], 1, 0, shared, {k: v[[0]] for k, v in rows.items()})
-    SVI(["base"], 2, sgd(1e-3), 5, particles=3, per="example").run(local, 2)  # the head stands still
+    chunk = ClientChunk(method, small, [0], 1, 0, shared, {k: v[[0]] for k, v in rows.items()})
+    SVI(["base"], 2, sgd(1e-3), 5, particles=3, per="example").run(chunk, 2)  # the head stands still
     assert len(seen) == 10
     values = torch.stack(seen)
     assert len(values.unique()) == values.numel()
@@ -173,10 +173,10 @@ def test_every_step_of_a_phase_has_fresh_draws(
 def test_generic_gradients_are_taken_at_what_was_broadcast(small: Federation, net: Architecture) -> None:
     method = FedPer(net)
     shared, rows = states(method, small)
-    local = Rows(method, small, [0, 1], 1, 0, shared, {k: v[:2] for k, v in rows.items()})
+    chunk = ClientChunk(method, small, [0, 1], 1, 0, shared, {k: v[:2] for k, v in rows.items()})
     names = list(net.base.names)
-    trained = SVI(["base"], 5, sgd(0.5)).run(local, 0)
-    before, after = (elbo_gradient(one, names, 1, "g") for one in (local, trained))
+    trained = SVI(["base"], 5, sgd(0.5)).run(chunk, 0)
+    before, after = (elbo_gradient(one, names, 1, "g") for one in (chunk, trained))
     assert not torch.allclose(trained.values[names[0]].squeeze(1), shared[names[0]])
     assert all(torch.equal(before[k], after[k]) for k in names)
 
@@ -251,8 +251,7 @@ def test_factors_and_anchors_on_globals_count(small: Federation, net: Architectu
     w = shared["w"]
     expected = -5 * w.square().sum() + Normal(w.sum(), 0.5).log_prob(torch.tensor(10.0, dtype=torch.float64))
     assert torch.allclose(global_log_prob(method, small.template(), shared, {}), expected)
-    server = Server(method, small, shared, {})
-    found = server._prior_gradient(["w"])["w"]
+    found = Rounds(method, small, shared, {}).server._prior_gradient(shared, ["w"])["w"]
     assert torch.allclose(found, -10 * w + (10 - w.sum()) / 0.25)
     run = fit(method, small, rounds=1, dtype=torch.float64, progress=False)
     assert run.last()["pm_accuracy"] is not None  # y is the response, not the anchor

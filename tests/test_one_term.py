@@ -52,7 +52,7 @@ def test_scaffold_with_one_client_is_plain_descent() -> None:
 
 
 def test_scaffold_has_no_drift_where_fedavg_has(lines: Federation) -> None:
-    """Twenty chunk steps, everybody there: SCAFFOLD finds the least mean of mean losses, FedAvg something else."""
+    """Twenty local steps, everybody there: SCAFFOLD finds the least mean of mean losses, FedAvg something else."""
     quadratics = Quadratics(lines)
     best = quadratics.pooled(1 / quadratics.n)
     common = {"epochs": 20, "lr": 0.05, "batch": WHOLE}

@@ -21,6 +21,8 @@ from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.minibatches import plan
 from hierfl.inference.evaluation import fitted as predictions
+from hierfl.inference.evaluation.new_client import fit_new_client
+from hierfl.inference.evaluation.personal import evaluate_personal
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
@@ -113,8 +115,8 @@ def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str,
     method = method_of(cls, fed, prior=prior, kl=kl, alpha=0.7)
     shared, rows = states(method, fed)
     batch = fed.to(dtype=torch.float64).batch([0, 1, 2])
-    local = ClientChunk(method, fed.to(dtype=torch.float64), [0, 1, 2], 1, 0, shared, rows)
-    noise, again = (local.noise(0, 1, local.sizes) for _ in range(2))
+    chunk = ClientChunk(method, fed.to(dtype=torch.float64), [0, 1, 2], 1, 0, shared, rows)
+    noise, again = (chunk.noise(0, 1, chunk.sizes) for _ in range(2))
     norms = Norms(batch.mask, frozenset(rows)) if training else None
     ours = elbo(method, batch, client_view(shared, rows), noise, norms=norms) / batch.n
     xi = again.normal("z", batch.width, torch.Size([method.network.latents]))[0]
@@ -163,9 +165,9 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> 
             if sent is not None and method.settings.prior_norm == "running":
                 sent.eval()
             optimizer = torch.optim.SGD(client.parameters(), lr=method.settings.lr)
-            local = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
-            noise = local.noise(0, 1)
-            for number, step in enumerate(plan(local, 0, 0, 4, 2)):
+            chunk = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
+            noise = chunk.noise(0, 1)
+            for number, step in enumerate(plan(chunk, 0, 0, 4, 2)):
                 index = fed.train[j][step[step >= 0]]
                 noise.counts = [len(index)]
                 xi = noise.at(number).normal("z", len(index), torch.Size([method.network.latents]))[0, 0]
@@ -195,10 +197,10 @@ def divergence(prior_norm: str) -> float:
     fed = pictures().to(dtype=torch.float64)
     method = method_of(FedV, fed, prior_norm=prior_norm)
     shared, _ = states(method, fed)
-    local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {}).own(shared)
-    batch, norms = local.batch(), Norms(local.batch().mask, frozenset(shared))
-    q = guide_latents(method, batch, local.view, None, norms)["z"].fn.base_dist
-    with Restrict(local.view, norms=norms):
+    chunk = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {}).own(shared)
+    batch, norms = chunk.batch(), Norms(chunk.batch().mask, frozenset(shared))
+    q = guide_latents(method, batch, chunk.view, None, norms)["z"].fn.base_dist
+    with Restrict(chunk.view, norms=norms):
         p = method.prior(batch.x).base_dist
     return float(torch.distributions.kl_divergence(q, p).sum())
 
@@ -209,12 +211,12 @@ def test_both_sites_are_scaled_alike(prior: str) -> None:
     fed = pictures((5, 4)).to(dtype=torch.float64)
     method = method_of(PFedV, fed, prior=prior, kl="sum", alpha=0.3)
     shared, rows = states(method, fed)
-    local = ClientChunk(method, fed, [0, 1], 1, 0, shared, rows)
+    chunk = ClientChunk(method, fed, [0, 1], 1, 0, shared, rows)
     values, many = client_view(shared, rows), 40
     gaps = []
     for seed in range(many):
         exact, drawn = (
-            elbo(method, local.batch(), values, replace(local, seed=seed).noise(0, 50, local.sizes), analytic=a)
+            elbo(method, chunk.batch(), values, replace(chunk, seed=seed).noise(0, 50, chunk.sizes), analytic=a)
             for a in (True, False)
         )
         gaps.append(drawn - exact)  # (the same draws: what is left is the KL's Monte-Carlo error)
@@ -337,10 +339,10 @@ def test_the_last_evaluation_is_kept(trained: dict) -> None:
 
 def test_pieces_change_nothing_but_the_draws(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained["fedv"]
-    whole = predictions.evaluate_personal(run.fitted, "test", 3, (0, 8))
+    whole = evaluate_personal(run.fitted, "test", 3, (0, 8))
     monkeypatch.setattr(predictions, "LATENTS", 7 * 8 * run.fitted.method.network.latents)
     for chunk in (1, 3):  # seven examples at a time, and draws that do not depend on who else is there
-        cut = predictions.evaluate_personal(run.fitted, "test", chunk, (0, 8))
+        cut = evaluate_personal(run.fitted, "test", chunk, (0, 8))
         np.testing.assert_allclose(cut[0]["nll"], whole[0]["nll"], rtol=1e-5)
         if chunk == 1:
             alone = cut[1]["nll"]
@@ -469,7 +471,7 @@ def test_a_newcomers_own_batch_norm(cls: type[Method], local_norm: str) -> None:
     )
     assert not run.fitted.method.has_global_model
     x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
-    served = predictions.adapted(run.fitted, x, y, 200)
+    served = fit_new_client(run.fitted, x, y, 200)
     first = "encoder.1" if cls.latent else "base.1"
     assert {f"{first}.running_mean", f"{first}.running_var"} <= served.personal.keys()
     assert (f"{first}.weight" in served.personal) == (local_norm == "all")

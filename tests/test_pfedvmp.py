@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.commands import Call
+from support.rounds import rejections
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -20,12 +21,12 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.minibatches import plan
 from hierfl.inference.evaluation.features import features
 from hierfl.inference.evaluation.new_client import fit_new_client
-from hierfl.inference.messages.pipeline import message_bytes
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.objective.log_joint import global_log_prob
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.server.participation import draw_participants
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import client_view
@@ -82,11 +83,11 @@ def test_the_objective_is_equation_9(distance: str) -> None:
     shared = {k: v.double() for k, v in method.shared(start).items()}
     mu = torch.randn(CLASSES, method.features, dtype=torch.float64, generator=rng)
     shared |= {"centroids": mu, "counts": torch.tensor([3.0, 0.0, 2.0, 1.0], dtype=torch.float64)}
-    local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {})
-    local = local.put({"w_j_point": torch.randn(3, 1, method.network.head.d, dtype=torch.float64, generator=rng)})
-    local = local.own([k for k in shared if k.startswith("base")])
-    leaves = {k: v.requires_grad_() for k, v in local.values.items()}
-    ours = elbo(method, local.batch(), client_view(shared, leaves), None)
+    chunk = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {})
+    chunk = chunk.put({"w_j_point": torch.randn(3, 1, method.network.head.d, dtype=torch.float64, generator=rng)})
+    chunk = chunk.own([k for k in shared if k.startswith("base")])
+    leaves = {k: v.requires_grad_() for k, v in chunk.values.items()}
+    ours = elbo(method, chunk.batch(), client_view(shared, leaves), None)
     gradients = torch.autograd.grad(-ours.sum(), list(leaves.values()))
     known, xi = shared["counts"] > 0, 0.7 / (method.features if distance == "mean" else 1)
     spread = torch.distributions.Normal(0.0, method.spread)
@@ -127,7 +128,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
     mu, counts = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.float64)
     xi, kept = s.xi / (d if s.distance == "mean" else 1), 0
     for t in range(1, rounds + 1):
-        reporting = draw_participants(fed, t, seed, participation, 1)
+        reporting = draw_participants(fed.ids, t, seed, participation, 1)
         n_all = sum(fed.sizes()[j] for j in reporting)
         totals: dict[str, Tensor] = {}
         top = s.prior_precision * torch.eye(d).double().repeat(CLASSES, 1, 1)
@@ -136,8 +137,8 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
         for j, n in enumerate(fed.sizes()):
             client = Torch(method, base, heads[j])
             optimizer = torch.optim.SGD(client.parameters(), lr=0.05, momentum=s.momentum)
-            local = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
-            for step in plan(local, 0, 0, 4, 2):
+            chunk = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
+            for step in plan(chunk, 0, 0, 4, 2):
                 index = fed.train[j][step[step >= 0]]
                 optimizer.zero_grad()
                 (client.loss(fed.x[index].double(), fed.y[index], xi, mu, counts > 0) / len(index)).backward()
@@ -213,18 +214,20 @@ def test_what_is_sent() -> None:
         method = method_of(fed, precision=precision)
         shared = {k: v.double() for k, v in method.shared(InitialWeights.of(method.network, 0)).items()}
         head = torch.zeros(3, 1, method.network.head.d, dtype=torch.float64)
-        local = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {"w_j_point": head})
+        chunk = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {"w_j_point": head})
         rule = method.exchange()["centroids"]
-        sent = rule.message(["centroids"], local)
+        sent = rule.message(["centroids"], chunk)
         assert sent["precision"].shape == (3, CLASSES, numbers)
-        assert message_bytes(rule, ["centroids"], sent) == 8 * CLASSES * (6 + numbers)
-        counts = method.exchange()["counts"].message(["counts"], local)["counts"]
+        group = Exchange(method.exchange(), method.pipeline(), method.expand, shared).sending["centroids"]
+        declared = sum(field.nbytes for field in group.pipeline.sent.values())
+        assert declared == sum(v[0].nbytes for v in sent.values()) == 8 * CLASSES * (6 + numbers)
+        counts = method.exchange()["counts"].message(["counts"], chunk)["counts"]
         for j in range(3):
             there = torch.bincount(fed.y[fed.train[j]], minlength=CLASSES)
             assert torch.equal(counts[j], there.double())
             for key, value in sent.items():
                 assert torch.equal(value[j].abs().sum(-1) > 0, there > 0), key
-            alone = rule.message(["centroids"], local.take([j]))
+            alone = rule.message(["centroids"], chunk.take([j]))
             assert all(torch.allclose(alone[k][0], sent[k][j], rtol=1e-10) for k in sent)
     runs = [fit(method_of(bumps(), lr=0.05), bumps(), rounds=3, chunk=c, progress=False) for c in (1, 3)]
     assert torch.allclose(runs[0].shared["centroids"], runs[1].shared["centroids"], atol=1e-4)
@@ -235,10 +238,10 @@ def test_a_class_that_nobody_reports_stays() -> None:
     method = method_of(fed, lr=0.05)
     first = fit(method, fed, rounds=2, progress=False)
     rule, old = method.exchange()["centroids"], {"centroids": first.shared["centroids"]}
-    local = ClientChunk(
+    chunk = ClientChunk(
         method, fed, [1], 1, 0, first.shared, {"w_j_point": first.personal["w_j_point"][1:2, None]}
     )  # without the first client nobody has class 3
-    total = {k: v.sum(0) for k, v in rule.message(["centroids"], local).items()}
+    total = {k: v.sum(0) for k, v in rule.message(["centroids"], chunk).items()}
     new = rule.update(old, total, AggregationContext(3, torch.tensor(1.0), 1, dict))["centroids"]
     there = {int(k) for k in fed.y[fed.train[1]]}
     for k in range(CLASSES):
@@ -247,7 +250,7 @@ def test_a_class_that_nobody_reports_stays() -> None:
 
 @pytest.mark.parametrize("precision", ["full", "diagonal", "count"])
 def test_a_client_that_diverges_is_left_out(precision: str) -> None:
-    """Its message is not finite, and is dropped; the others' centroids stand."""
+    """Its message is not finite, and is rejected; the others' centroids stand."""
     fed = bumps((20, 20, 20), test=0.3)
     x = fed.x.clone()
     x[fed.train[1]] = 3e38
@@ -259,7 +262,7 @@ def test_a_client_that_diverges_is_left_out(precision: str) -> None:
 
 
 def test_features_beyond_all_bounds_are_never_averaged_in() -> None:
-    """The weights are finite, and what they make of the examples is not: the message says so, and is dropped."""
+    """The weights are finite, and what they make of the examples is not: the message says so, and is rejected."""
     fed = bumps((20, 20, 20))
     x = fed.x.clone()
     x[fed.train[1][7]] = 3e38
@@ -271,8 +274,8 @@ def test_features_beyond_all_bounds_are_never_averaged_in() -> None:
     method = Steep(architecture("mlp:6", fed), epochs=0)
     fitting = Fit(method, replace(fed, x=x), Options(rounds=1))
     run = fitting.run(progress=False)
-    assert fitting.failures == 0
-    assert fitting.server.dropped.tolist() == [0, 1, 0]
+    assert fitting.journal.diverged == 0
+    assert rejections(fitting) == [0, 1, 0]
     assert run.shared["centroids"].isfinite().all()
     assert (run.shared["centroids"].abs().sum(1) > 0).tolist() == [True, True, True, True]
 
@@ -314,7 +317,7 @@ def test_predictions_and_a_newcomer() -> None:
             assert torch.allclose(said, by_hand.head(by_hand.base(fed.x[index].double())).softmax(-1), atol=1e-9)
     served = fit_new_client(run.fitted, fed.x[index], fed.y[index], 1)
     assert served.personal.keys() == {"w_j_point"}
-    assert run.fitted.method.adaptation()[0].trains == ("w_j_point",)
+    assert run.fitted.method.new_client_steps()[0].trains == ("w_j_point",)
     posterior = run.posterior(draws=4)
     assert set(posterior.log_likelihood.data_vars) == {"y"}
 

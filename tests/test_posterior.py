@@ -364,12 +364,12 @@ def test_a_far_too_long_step_is_told() -> None:
     net = architecture("linear", fed, noise=0.05)
     method = FedPop(net, kernel="metropolis", step_size=50.0, final_steps=20, final_keep=5)
     run = fit(method, fed, rounds=1, dtype=torch.float64, progress=False)
-    wild = [step.target for step in method.posterior() if isinstance(step, Langevin)]
+    wild = [step.target for step in method.schedule().final_steps if isinstance(step, Langevin)]
     assert wild == [0.574]  # (it adapts; the first round's steps do not)
-    local = ClientChunk(
+    chunk = ClientChunk(
         method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k}
     )
-    stats = Langevin(["z"], 10, 50.0, metropolis=True).run(local, 0).values["z_draws/stats"]
+    stats = Langevin(["z"], 10, 50.0, metropolis=True).run(chunk, 0).values["z_draws/stats"]
     assert stats.shape == (2, 1, 1, 10, 3)
     assert stats[..., 2].all()
     assert not stats[..., 0].any()

@@ -79,7 +79,7 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
                     optimizer.step()
                     step += 1
             own[c] = {k: v.detach() for k, v in base.items()}
-        heard = [fed.ids[j] for j in draw_participants(fed, t, SEED, PARTICIPATION, 1)]
+        heard = [fed.ids[j] for j in draw_participants(fed.ids, t, SEED, PARTICIPATION, 1)]
         assert len(heard) < fed.clients
         tau = {c: rho[c] ** -2 for c in heard}
         w = sum(tau[c] * mu[c] for c in heard) / sum(tau.values())  # Eq. 9

@@ -20,7 +20,7 @@ from support.federations import blobs
 from hierfl import UserError
 from hierfl.experiments.run_folder.files import write_metrics
 from hierfl.inference import fit
-from hierfl.inference.run.fit import checkpoint as checkpoints
+from hierfl.inference.run import checkpoint as checkpoints
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.nn.networks.build import architecture
 
@@ -30,7 +30,7 @@ RUN = ["run", "pfedvem", "--rounds", "24", "--participation", "0.5", "--out", "k
 #: renamed and the json not yet
 SUICIDE = """
 import os, signal, sys
-from hierfl.inference import checkpoint as c
+from hierfl.inference.run import checkpoint as c
 when, count, save, replace = sys.argv[1], int(sys.argv[2]), c.save_file, os.replace
 def half(tensors, path):
     global count
@@ -98,7 +98,7 @@ def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> 
     for when, count in (("half", 2), ("between", 2)):
         killed([*suicide, when, str(count), *resume], None)
         reached.append(round_on_disk())
-    # rows that stand in metrics.csv but not in the checkpoint must be dropped
+    # rows that stand in metrics.csv but not in the checkpoint must go
     with (folder / "metrics.csv").open("a") as file:
         file.write((folder / "metrics.csv").read_text().splitlines()[-1].replace(",", ",9", 1) + "\n")
     killed([*cli, *resume], reached[-1] + luck.randrange(3))
@@ -166,5 +166,5 @@ def test_a_fit_is_resumed_only_as_itself(tmp_path: Path) -> None:
 
 def test_rounds_that_know_more_than_the_first(tmp_path: Path) -> None:
     """A run that was begun by an older version: what its first rounds were not asked is empty."""
-    write_metrics(tmp_path, [{"round": 1, "split": "test"}, {"round": 2, "split": "test", "moved_w": 0.5}])
-    assert (tmp_path / "metrics.csv").read_text() == "round,split,moved_w\n1,test,\n2,test,0.5\n"
+    write_metrics(tmp_path, [{"round": 1, "split": "test"}, {"round": 2, "split": "test", "update_norm_w": 0.5}])
+    assert (tmp_path / "metrics.csv").read_text() == "round,split,update_norm_w\n1,test,\n2,test,0.5\n"

@@ -33,7 +33,7 @@ def table(rows: int, clients: int) -> pd.DataFrame:
 def measured(arguments: list[str]) -> None:
     """Runs a command of hierfl in this process, and prints what its parts took."""
     from hierfl.experiments.cli import main
-    from hierfl.experiments.run_folder import layout, start
+    from hierfl.experiments.run_folder import results, start
     from hierfl.inference.engines import plate
     from hierfl.inference.run import fit, inference_data
     from hierfl.models.mixed_effects.method import MixedEffects
@@ -59,7 +59,7 @@ def measured(arguments: list[str]) -> None:
     timed(plate, "evaluate_global", "an evaluation, global")
     timed(plate.PlateEngine, "_final_values", "chains")
     timed(inference_data, "_all_draws", "draws of the posterior, densities")
-    timed(layout, "mixing", "R-hat and ESS")
+    timed(results, "chain_mixing", "R-hat and ESS")
     timed(MixedEffects, "population_summary", "effects and standard errors")
     timed(MixedEffects, "shrinkage_table", "shrinkage")
     sys.argv = ["hierfl", *arguments]
