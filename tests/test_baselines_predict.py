@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.federations import pictures
 from support.baselines import fitted, slope_at
+from support.federations import pictures
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.commands import Call
-from support.federations import blobs
 from scipy.optimize import brentq
 from scipy.stats import binom
+from support.commands import Call
+from support.federations import blobs
 from support.methods import TUTORIAL, network_for
 from support.rounds import Messages, Rounds, intercepted, rejections, with_rule
 from torch import Tensor

@@ -8,10 +8,10 @@ import logging
 import pyro
 import pytest
 import torch
-from support.federations import blobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.distributions import Delta, Gamma, Laplace, LogNormal, MultivariateNormal, Normal, StudentT
+from support.federations import blobs
 from support.methods import chunk_of, noise_for, states
 from support.rounds import Rounds
 from torch.nn.functional import cross_entropy, softplus

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from support.federations import blobs, pictures
 from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
+from support.federations import blobs, pictures
 from torch import Tensor
 
 from hierfl import Federation, UserError

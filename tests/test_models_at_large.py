@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pyro
 import pytest
 import torch
-from support.federations import slopes
 from pyro.distributions import Normal, Poisson, StudentT
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import Trace_ELBO
+from support.federations import slopes
 from support.methods import noise_for, states
 from support.rounds import Rounds
 from torch import nn

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 import torch
-from support.federations import blobs, slopes
 from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
+from support.federations import blobs, slopes
 from torch import Tensor, nn
 from torch.func import grad
 
