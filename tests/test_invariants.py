@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -438,35 +436,6 @@ def test_a_run_is_a_function_of_its_arguments(small: Federation, net: Architectu
         assert torch.equal(value, {**again.shared, **again.personal}[name])
     other = fit(PFedVEM(net), small, rounds=2, seed=1, progress=False)
     assert not torch.equal(first.shared["w"], other.shared["w"])
-
-
-# -- 10. downward imports -------------------------------------------------------------------------------------------
-
-
-def test_imports_run_downwards_only() -> None:
-    """experiments -> models -> inference -> hierfl, read off the source files (folders are walked, not packages)."""
-    root = Path(__file__).parent.parent
-    floors = {"hierfl": 0, "inference": 1, "models": 2, "experiments": 3}
-    doors = {("hierfl/__main__.py", "hierfl.experiments.cli"), ("hierfl/__main__.py", "hierfl.experiments.cli.main")}
-    seen = 0
-    for floor, level in floors.items():
-        for path in (root / floor).rglob("*.py"):
-            seen += 1
-            for node in ast.walk(ast.parse(path.read_text())):
-                targets: list[str] = []
-                if isinstance(node, ast.Import):
-                    targets = [alias.name for alias in node.names]
-                elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                    targets = [node.module or ""] + [f"{node.module}.{alias.name}" for alias in node.names]
-                elif isinstance(node, ast.ImportFrom):
-                    depth = len(path.relative_to(root / floor).parts)
-                    assert node.level <= depth, f"{path}: relative imports stay inside their floor"
-                for target in targets:
-                    parts = target.split(".")
-                    if parts[0] == "hierfl" and (str(path.relative_to(root)), target) not in doors:
-                        above = floors.get(parts[1], 0) if len(parts) > 1 else 0
-                        assert above <= level, f"{path} imports {target}"
-    assert seen > 15
 
 
 def test_the_federated_digest_tells_splits_apart(small: Federation) -> None:
