@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from support.commands import Call
 
 from hierfl import Federation
+from hierfl.experiments.bench import timing
 from hierfl.experiments.bench.references.registry import REFERENCES
 from hierfl.experiments.bench.references.work import Work
 from hierfl.experiments.bench.settings import SETTINGS, Setting, choose_setting, prepare
@@ -132,6 +134,7 @@ def test_operations_of_a_round_are_counted_as_by_hand() -> None:
 def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"about": "small", "event": (1, 4, 4), "examples": 200, "clients": 4, "network": "mlp:5", "batch": 10}
     monkeypatch.setitem(SETTINGS, "digits", type(SETTINGS["digits"])(**small))
+    monkeypatch.setattr(timing, "matmul_rate", partial(timing.matmul_rate, size=256))  # (2048 take seconds)
     before = torch.get_num_threads()
     code, out, _ = hierfl("bench", "digits", "--repeats", "1", "--clients", "4,6", "--out", "b.json")
     assert code == 0

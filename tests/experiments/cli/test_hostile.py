@@ -15,7 +15,6 @@ from support.commands import Call
 
 from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS
-from hierfl.plots import saving
 
 RUN = ("--rounds", "1", "--quiet", "--overwrite", "--out", "o")
 SMALL = ("-J", "3", "--split", "iid", "--network", "mlp:4")
@@ -178,10 +177,6 @@ FAMILIES: dict[str, Callable[[random.Random, Path], tuple[str, ...]]] = {
 def test_hostile_input_is_one_line(
     family: str, cases: int, hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every = saving.save_all
-    monkeypatch.setattr(
-        saving, "save_all", lambda folder, drawn, *rest: every(folder, dict([*drawn.items()][:1]), *rest)
-    )
     monkeypatch.setenv("HIERFL_OFFLINE", "1")
     if family == "folder":
         for name, method in (("whole", "pfedvem"), ("other", "fedavg")):

@@ -21,6 +21,7 @@ from hierfl.experiments.run_folder.layout import lock_run_folder
 from hierfl.models import PFedV
 
 
+@pytest.mark.figures
 def test_a_run_leaves_what_the_contract_says(hierfl: Call, tmp_path: Path) -> None:
     code, out, _ = hierfl("run", "pfedvem", "--rounds", 2)
     assert code == 0

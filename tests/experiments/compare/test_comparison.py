@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call
+from support.drawing import one_figure
 
 from hierfl import UserError
 from hierfl.arviz_io import import_arviz, loo
@@ -27,15 +28,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from hierfl.experiments.run_folder.start import start
 
     root = tmp_path_factory.mktemp("runs")
-    for prior, seed in (("hierarchical", 0), ("hierarchical", 1), ("fixed", 0), ("fixed", 1), ("flat", 0)):
-        given = {"rounds": 3, "seed": seed, "clients": 6, "split": "dirichlet:0.5,redraw", "network": "mlp:8"}
-        config = configure("pfedvem", "digits", {**given, "draws": 4}, {"prior": prior, "head_lr": "0.01"})
-        start(config, root / f"{prior}-{seed}", False, progress=False)
-    config = configure("fedper", "digits", {**given, "seed": 0, "rounds": 2, "draws": 4}, {})
-    start(config, root / "fedper", False, progress=False)
+    with one_figure():
+        for prior, seed in (("hierarchical", 0), ("hierarchical", 1), ("fixed", 0), ("fixed", 1), ("flat", 0)):
+            given = {"rounds": 3, "seed": seed, "clients": 6, "split": "dirichlet:0.5,redraw", "network": "mlp:8"}
+            config = configure("pfedvem", "digits", {**given, "draws": 4}, {"prior": prior, "head_lr": "0.01"})
+            start(config, root / f"{prior}-{seed}", False, progress=False)
+        config = configure("fedper", "digits", {**given, "seed": 0, "rounds": 2, "draws": 4}, {})
+        start(config, root / "fedper", False, progress=False)
     return root
 
 
+@pytest.mark.figures
 def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     names = ["hierarchical-0", "hierarchical-1", "fixed-1", "flat-0", "fixed-0"]
     code, out, err = hierfl("compare", *(runs / name for name in names), "--out", tmp_path / "c")

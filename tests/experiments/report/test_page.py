@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from support.commands import Call
+from support.commands import Call, command
 
 from hierfl.experiments.report.page import Section, render
 from hierfl.experiments.run_folder.summary import fit_warnings
+
+pytestmark = pytest.mark.figures
 
 VOID = {"meta", "link", "img", "br"}
 
@@ -55,14 +57,22 @@ def read(path: Path) -> Reader:
     return reader
 
 
-@pytest.fixture
-def pages(hierfl: Call, tmp_path: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, their comparison, and pages of one of them and of that."""
+    root = tmp_path_factory.mktemp("pages")
     for prior in ("hierarchical", "flat"):
         small = ["--rounds", 2, "-J", 5, "--network", "mlp:8", "--split", "iid", "--draws", 3, "--quiet"]
-        code, _, err = hierfl("run", "pfedvem", "--prior", prior, *small, "--out", prior)
-        assert code == 0, err
-    assert hierfl("compare", "hierarchical", "flat", "--out", "c", "--quiet")[0] == 0
-    assert hierfl("report", "hierarchical", "--quiet")[0] == 0
+        command("run", "pfedvem", "--prior", prior, *small, "--out", root / prior)
+    command("compare", root / "hierarchical", root / "flat", "--out", root / "c", "--quiet")
+    command("report", root / "hierarchical", "--quiet")
+    return root
+
+
+@pytest.fixture
+def pages(made: Path, tmp_path: Path) -> list[Path]:
+    """A copy of them."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return [tmp_path / "hierarchical" / "report.html", tmp_path / "c" / "report.html"]
 
 

@@ -21,6 +21,8 @@ from hierfl.experiments.build import build
 from hierfl.experiments.configure import configure
 from hierfl.experiments.run_folder.csv_files import escaped, read_frame, unescaped, write_frame, write_rows
 
+pytestmark = pytest.mark.figures
+
 #: every two of them are one to pandas, or to a spreadsheet, or something else than they were
 MERGED = [
     "1", "01", "001", "1.0", "1e0", "+1", " 1", "1 ", "True", "TRUE", "true", "1234567890123456789",

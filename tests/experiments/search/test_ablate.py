@@ -116,6 +116,7 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
         assert words in err, err
 
 
+@pytest.mark.figures
 def test_an_ablation_of_a_table(hierfl: Call, tmp_path: Path) -> None:
     """Scales by rows that are held out of the training rows; compared on others."""
     rng, place = np.random.default_rng(0), np.repeat([f"p{k}" for k in range(6)], 15)
