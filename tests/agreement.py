@@ -6,8 +6,8 @@ python tests/agreement.py
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from test_mixed_effects import covariance, fitted, referee, table
-from test_mixed_families import counts, hessian, investments, quadrature
+from support.mixed import covariance, fitted, referee, table
+from support.mixed_families import counts, hessian, investments, quadrature
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit

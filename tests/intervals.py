@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import torch
 from support.federations import slopes
-from test_posterior import exact_loo
+from support.leave_one_out import exact_loo
 
 from hierfl.arviz_io import import_arviz, loo
 from hierfl.inference import fit

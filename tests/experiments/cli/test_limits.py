@@ -1,0 +1,97 @@
+"""Numbers at the edge on the command line, and methods of one's own that fail on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import Call
+
+from hierfl.inference.run.checkpoint import _checksum as checksum
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "hpu"], "device 'hpu' is not there"),
+        (["--draws", "100000000000000000000"], "draws must be at most"),
+        (["--draws", "1e20"], "Invalid value for '--draws'"),
+        (["--seed", "99999999999999999999"], "seed must be at most"),
+        (["--rounds", "99999999999999999999"], "rounds must be at most"),
+        (["--max-message-ratio", "0.1"], "max_message_ratio must be 0"),
+        (["--set", "particles=1e20"], "particles must be at most 2147483647 in size, not 1e20"),
+        (["--set", "sigma_0=1e300"], "sigma_0 must be at most 3.4e+38 in size, not 1e300"),
+        (["--participation", "0.0001", "--quorum", "3"], "3 practically never report together; raise --participation"),
+        (["--participation", "1e-300"], "1 practically never report together; raise --participation"),
+    ],
+)
+def test_extreme_numbers_get_one_line_and_leave_nothing(
+    arguments: list[str], words: str, hierfl: Call, tmp_path: Path
+) -> None:
+    code, _, err = hierfl("run", "pfedvem", *arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+OWN = '''
+from pathlib import Path
+from hierfl.models import FedAvg
+
+class Mine(FedAvg):
+    """Fails in round 3 as long as there is a file called stop."""
+
+    def local(self):
+        steps = super().local()
+
+        class Step:
+            trains = steps[0].trains
+
+            def run(self, chunk, phase):
+                if chunk.round == 3 and Path("stop").exists():
+                    raise RuntimeError("out of\\nluck")
+                return steps[0].run(chunk, phase)
+
+        return [Step()]
+'''
+
+
+def test_a_method_of_ones_own_that_fails_later_is_one_line_and_can_go_on(hierfl: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "stop").touch()
+    command = ("run", "mine.py", "--clients", 4, "--split", "iid", "--rounds", 4, "--quiet", "--out")
+    code, _, err = hierfl(*command, "stopped")
+    assert code == 2
+    assert err.splitlines() == [
+        f"error: {tmp_path / 'mine.py'} failed at round 3 of 4: RuntimeError: out of (line 16, in run)"
+    ]
+    (tmp_path / "stop").unlink()
+    assert hierfl("run", "--resume", "stopped", "--quiet")[0] == 0
+    assert hierfl(*command, "whole")[0] == 0
+    a, b = ((tmp_path / name / "clients.csv").read_bytes() for name in ("stopped", "whole"))
+    assert a == b
+
+
+def test_the_bound_reaches_the_fit_and_is_kept_by_a_resumed_one(hierfl: Call, tmp_path: Path) -> None:
+    command = ("run", "fedavg", "--clients", 4, "--split", "iid", "--rounds", 2, "--quiet")
+    assert hierfl(*command, "--max-message-ratio", 1, "--out", "tight")[0] == 0
+    assert "max_message_ratio = 1.0" in (tmp_path / "tight/config.toml").read_text()
+    record = json.loads((tmp_path / "tight/checkpoint/checkpoint.json").read_text())
+    assert record["fit"]["max_message_ratio"] == 1.0
+    assert hierfl(*command, "--out", "other")[0] == 0
+    config, state = tmp_path / "other/config.toml", tmp_path / "other/checkpoint/checkpoint.json"
+    summary = (tmp_path / "other/summary.json").read_text()
+    config.write_text("".join(x for x in config.read_text().splitlines(True) if "max_message_ratio" not in x))
+    assert hierfl("run", "--resume", "other", "--quiet")[0] == 0  # (it is the default)
+    assert (tmp_path / "other/summary.json").read_text() == summary
+    record = json.loads(state.read_text())
+    assert record["fit"]["max_message_ratio"] == 1e6
+    for changed in ({"max_message_ratio": 10.0}, {}):  # (another one; none)
+        del record["fit"]["max_message_ratio"]
+        record["fit"] |= changed
+        record["checksum"] = checksum(record)
+        state.write_text(json.dumps(record))
+        code, _, err = hierfl("run", "--resume", "other", "--quiet")
+        assert (code, "begun with a different max_message_ratio" in err) == (2, True)

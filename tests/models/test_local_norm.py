@@ -1,0 +1,92 @@
+"""Batch norm of a client's own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from support.pfedv import SPEC, pictures
+
+from hierfl import UserError
+from hierfl.inference import fit
+from hierfl.inference.evaluation.new_client import fit_new_client
+from hierfl.inference.method.base import Method
+from hierfl.models import FedAvg, FedBN, FedV, PFedV
+from hierfl.nn.layers.batch_norm import is_statistic
+from hierfl.nn.networks.build import architecture
+
+
+def test_own_batch_norm_stays_with_the_client() -> None:
+    fed = pictures((20, 20, 20), contrast=True)
+    network = architecture("bncnn:3,4:8", fed)
+    run = fit(FedBN(network, lr=0.05), fed, rounds=2, progress=False)
+    assert run.personal.keys() == {*network.base.norm_names}
+    assert not run.shared.keys() & run.personal.keys()
+    statistics = fit(FedBN(network, local_norm="statistics", lr=0.05), fed, rounds=2, progress=False)
+    assert all(map(is_statistic, statistics.personal))
+    for name, value in run.personal.items():
+        assert not torch.allclose(value[0], value[1]), name
+    x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
+    with pytest.raises(UserError, match="no global model"):
+        run.predict_new_client(x)
+    before, after = (run.predict_new_client(x, given=(x, y), draws=0, rounds=r) for r in (0, 30))
+    nll = [-said.gather(1, y[:, None].long()).log().mean() for said in (before, after)]
+    assert nll[1] < nll[0]  # its own batch norm, from the mean of the others'
+    everyone = fit(FedAvg(network, lr=0.05), fed, rounds=2, progress=False)
+    assert everyone.shared.keys() == {"w", *network.base.names}
+
+
+@pytest.mark.parametrize("local_norm", ["statistics", "all"])
+@pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
+def test_a_newcomers_own_batch_norm(cls: type[Method], local_norm: str) -> None:
+    """Its running statistics become those of its own data: as when torch's own layers are shown it again and again."""
+    fed = pictures((40, 40, 40), contrast=True)
+    network = architecture("bncnn:3,4:8", fed, latent=cls.latent)
+    run = fit(
+        cls(network, local_norm=local_norm, lr=0.05, batch=64), fed, rounds=2, dtype=torch.float64, progress=False
+    )
+    assert not run.fitted.method.has_global_model
+    x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
+    served = fit_new_client(run.fitted, x, y, 200)
+    first = "encoder.1" if cls.latent else "base.1"
+    assert {f"{first}.running_mean", f"{first}.running_var"} <= served.personal.keys()
+    assert (f"{first}.weight" in served.personal) == (local_norm == "all")
+    weight, bias = (run.shared[f"{first[:-1]}0.{what}"] for what in ("weight", "bias"))
+    seen = torch.conv2d(x.double(), weight, bias, padding=network.networks[0].module[0].padding)
+    mean, variance = seen.mean((0, 2, 3)), seen.var((0, 2, 3))
+    assert torch.allclose(served.personal[f"{first}.running_mean"][0], mean, rtol=1e-6)
+    assert torch.allclose(served.personal[f"{first}.running_var"][0], variance, rtol=1e-6)
+    others = run.personal[f"{first}.running_mean"].mean(0)
+    assert not torch.allclose(others, mean, rtol=1e-2)
+
+
+@pytest.mark.parametrize("local_norm", ["statistics", "all"])
+@pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
+def test_statistics_taken_anew(cls: type[Method], local_norm: str) -> None:
+    """After the last round they become those of the averaged weights, in torch's own layers; nothing else moves."""
+    fed = pictures((40, 30, 20), contrast=True)
+    network = architecture("bncnn:3,4:8,z-norm" if cls.latent else "bncnn:3,4:8", fed, latent=cls.latent)
+    settings = {"local_norm": local_norm, "lr": 0.05, "batch": 64}
+    plain, anew = (
+        fit(cls(network, **settings, bn_refresh_epochs=epochs), fed, rounds=2, dtype=torch.float64, progress=False)
+        for epochs in (0, 200)
+    )
+    assert all(torch.equal(value, anew.shared[name]) for name, value in plain.shared.items())
+    for j in range(3):
+        module, before = copy.deepcopy(network.networks[0].module).double(), network.networks[0].name
+        own = {k: v[j] for k, v in anew.personal.items()}
+        for name, value in [*module.named_parameters(), *module.named_buffers()]:
+            if not name.endswith("num_batches_tracked"):
+                with torch.no_grad():
+                    value.copy_({**anew.shared, **{k: v[j] for k, v in plain.personal.items()}}[f"{before}.{name}"])
+        for _ in range(200):
+            module.train()(fed.x[fed.train[j]].double())
+        for name, value in own.items():
+            if not is_statistic(name):
+                assert torch.equal(value, plain.personal[name][j])
+            elif name.startswith(f"{before}."):
+                assert torch.allclose(value, dict(module.named_buffers())[name.removeprefix(f"{before}.")], rtol=1e-9)
+                assert not torch.allclose(value, plain.personal[name][j], rtol=1e-2)
+    with pytest.raises(UserError, match="bn_refresh_epochs=1 changes nothing with local_norm=nothing"):
+        PFedV(architecture(SPEC, fed, latent=True), bn_refresh_epochs=1)

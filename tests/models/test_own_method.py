@@ -1,0 +1,166 @@
+"""One new file is enough: the tutorial's method, in a folder of its own, against a plain install."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hierfl import UserError
+from hierfl.arviz_io import import_arviz
+from hierfl.experiments.methods import load
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = ROOT / "docs" / "student_t.py"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project installed as a user would have it: built from a copy, not editable, in a folder of its own."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in ("hierfl", "inference", "models", "experiments"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--target",
+        site,
+        source,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    return site
+
+
+def run(plain: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
+    code = "import hierfl, sys; print(hierfl.__file__); from hierfl.experiments.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=cwd, env={**os.environ, "PYTHONPATH": str(plain)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_a_plain_install_has_everything(plain: Path) -> None:
+    installed = {str(p.relative_to(plain)) for p in (plain / "hierfl").rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    for floor, place in (
+        ("hierfl", ""),
+        ("inference", "inference/"),
+        ("models", "models/"),
+        ("experiments", "experiments/"),
+    ):
+        for path in (ROOT / floor).glob("*.py"):
+            assert f"hierfl/{place}{path.name}" in installed
+        assert f"hierfl/{place}py.typed" in installed
+    for path in (ROOT / "models/settings").glob("*.toml"):
+        assert f"hierfl/models/settings/{path.name}" in installed
+    assert not {p.name for p in plain.iterdir()} & {"models", "inference", "experiments"}
+
+
+def test_a_file_of_sixty_lines_is_a_method(plain: Path, tmp_path: Path) -> None:
+    assert len(TUTORIAL.read_text().splitlines()) <= 60
+    shutil.copy(TUTORIAL, tmp_path / "my_method.py")
+    short = ["run", "my_method.py", "--rounds", "3", "--quiet"]
+    done = run(plain, tmp_path, *short, "--chunk", "7", "--out", "seven")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(plain / "hierfl/__init__.py")  # it was the plain install
+    # chunked like the built-in ones: the same state whatever the chunk
+    assert run(plain, tmp_path, *short, "--chunk", "20", "--out", "twenty").returncode == 0
+    a, b = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("seven", "twenty"))
+    assert a["method"] == "my_method"
+    assert a["pm_nll"] == pytest.approx(b["pm_nll"], rel=1e-4)
+    assert a["gm_accuracy"] is not None
+    # checkpointed like the built-in ones: resumed after the last round, nothing changes
+    assert run(plain, tmp_path, "run", "--resume", "seven", "--quiet").returncode == 0
+    again = json.loads((tmp_path / "seven/summary.json").read_text())
+    assert again == a
+    # exported like the built-in ones
+    data = import_arviz().from_netcdf(tmp_path / "seven/posterior.nc")
+    assert data.posterior["w_j"].dims == ("chain", "draw", "client", "w_j_dim_0")
+    assert {"prior", "log_likelihood", "posterior_predictive", "observed_data", "constant_data"} <= set(data.groups())
+    # its settings are settings like any other
+    assert run(plain, tmp_path, *short, "--set", "df=30", "--out", "df").returncode == 0
+    assert "known: df, rho_0, lr, server_lr" in run(plain, tmp_path, *short, "--set", "nu=30").stderr
+    # and a changed file is not resumed
+    with (tmp_path / "my_method.py").open("a") as file:
+        file.write("# a change\n")
+    refused = run(plain, tmp_path, "run", "--resume", "seven")
+    assert refused.returncode == 2
+    assert "my_method.py has changed since seven was begun" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "must define exactly one Method; it defines none"),
+        ("def f(:", "SyntaxError: .*line 1"),
+        ("import numpy\nnumpy.nothing", "AttributeError: .*line 2"),
+        (
+            "from hierfl.inference import Method\nclass A(Method): pass\nclass B(Method): pass",
+            "exactly one Method; it defines A, B",
+        ),
+    ],
+)
+def test_files_that_are_no_method(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words) as error:
+        load(str(path))
+    assert "\n" not in str(error.value)
+
+
+GOOD = TUTORIAL.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (".to_event(1))\n\n    def local", ")\n\n    def local", r"does not run: .*in guide\)"),
+        ('param("mu")', 'param("nu")', "parameter 'nu' is asked for"),
+        ('w_j = sample("w_j", StudentT(df, w, rho).to_event(1))', "w_j = w", "'w_j' is not a latent of the model"),
+        ("net.base(batch.x))), obs=batch.y", "net.base(batch.x)))", "latent site 'y' of the model is not in the guide"),
+        ("net.head(w_j,", "net.head(w_j - w_j.mean(-3, keepdim=True),", "mixes clients"),
+        ("return [head,", "[head,", "my.py does not run: TypeError"),
+        ('"log_rho": rule', '"rho": rule', "unknown value 'rho'; known: w, log_rho"),
+        ('per="example"', 'per="xample"', "unknown objective"),
+        ("batch=10", "batch=0", "SVI's batch must be at least 1"),
+        (
+            "df = self.network, self.settings.df",
+            "df = self.network, 1 / 0",
+            r"ZeroDivisionError: .*\(line \d+, in model\)",
+        ),
+    ],
+)
+def test_mistakes_in_a_method_are_told_in_one_line(
+    old: str, new: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hierfl.experiments.configure import configure
+    from hierfl.experiments.run_folder.start import start
+
+    assert old in GOOD
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(UserError, match=words) as error:
+        start(configure("my.py", "digits", {}, {}), None, False, False)
+    assert "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["my.py"]
+
+
+def test_helpers_beside_the_method_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "two.py"
+    path.write_text(
+        "from hierfl.models import FedAvg\nclass Middle(FedAvg): pass\nclass Mine(Middle):\n    name = 'mine'\n"
+    )
+    loaded = load(str(path))
+    assert loaded.cls.__name__ == "Mine"
+    assert loaded.name == "mine"

@@ -1,0 +1,50 @@
+"""Every method in every kind of prior, for what must hold of all."""
+
+from __future__ import annotations
+
+from support.methods import TUTORIAL
+
+from hierfl.inference import Method
+from hierfl.models import (
+    APFL,
+    DGLMC,
+    IFCA,
+    L2GD,
+    Ditto,
+    FedAvg,
+    FedAvgFT,
+    FedBN,
+    FedPer,
+    FedPop,
+    FedProx,
+    FedRep,
+    FedV,
+    LGFedAvg,
+    Local,
+    PerFedAvg,
+    PFedBayes,
+    PFedMe,
+    PFedV,
+    PFedVEM,
+    Scaffold,
+)
+
+PRIORS: list[tuple[type[Method], dict]] = [(PFedVEM, {"prior": p}) for p in ("hierarchical", "fixed", "flat")]
+POPULATIONS: list[tuple[type[Method], dict]] = [
+    *((FedPop, {"prior": p}) for p in ("hierarchical", "fixed", "flat")),
+    (FedPop, {"population": "energy"}),
+]
+ENCODERS: list[tuple[type[Method], dict]] = [
+    *((PFedV, {"prior": p}) for p in ("hierarchical", "fixed", "flat")),
+    (FedV, {"prior": "hierarchical", "prior_norm": "running"}),
+    (FedV, {"kl": "sum"}),
+]
+BASELINES: list[tuple[type[Method], dict]] = [
+    *((cls, {}) for cls in (Local, FedAvg, FedPer, FedRep, FedBN)),
+    (FedBN, {"local_norm": "statistics"}),
+    *((cls, {}) for cls in (LGFedAvg, FedProx, PFedMe, L2GD, PFedBayes, DGLMC, FedAvgFT, PerFedAvg, Scaffold)),
+    *((cls, {}) for cls in (IFCA, Ditto, APFL)),
+    (FedAvgFT, {"scope": "all"}),
+    (IFCA, {"scope": "all"}),
+]
+METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
