@@ -1,13 +1,13 @@
 """How close federated mixed models come to pooled ones: the numbers of docs/mixed-effects.md.
 
-python tests/agreement.py
+python tests/support/agreement.py
 """
 
 import numpy as np
 import torch
+from mixed import covariance, fitted, referee, table
+from mixed_families import counts, hessian, investments, quadrature
 from scipy.optimize import minimize
-from support.mixed import covariance, fitted, referee, table
-from support.mixed_families import counts, hessian, investments, quadrature
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit

@@ -1,6 +1,6 @@
 """How often intervals of mixed models cover, where clients are few or small; numbers of docs/mixed-effects.md.
 
-    python tests/client_intervals.py [REPLICATES]
+    python tests/support/client_intervals.py [REPLICATES]
 
 Data are simulated from the model: y_ij = 1 + 0.5 x_ij + b_j + noise of standard deviation 1 (or a logistic, or Poisson
 response), b_j ~ N(0, tau^2). Nominal level 90 %. *intercept*: the estimate and its standard error (as `effects.csv` has

@@ -1,6 +1,6 @@
 """Numbers of docs/compare.md: how often intervals cover, and how far leave-one-out is from exact.
 
-python tests/intervals.py
+python tests/support/intervals.py
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import warnings
 
 import numpy as np
 import torch
-from support.federations import slopes
-from support.leave_one_out import exact_loo
+from federations import slopes
+from leave_one_out import exact_loo
 
 from hierfl.arviz_io import import_arviz, loo
 from hierfl.inference import fit

@@ -1,6 +1,6 @@
 """How far FedPop's chains are from the exact posterior; numbers of docs/fedpop.md.
 
-    python tests/chain_lengths.py
+    python tests/support/chain_lengths.py
 
 Linear regressions of 20 clients with 8 rows each, y = w_j . (x, 1) + N(0, 0.5^2), w_j ~ N(0, sigma_0^2 I) with
 sigma_0 = 0.5 held at its true value (``prior=fixed``), so that every client's posterior is known; five seeds. Sd
