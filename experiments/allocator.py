@@ -12,7 +12,7 @@ MMAP_MAX, TRIM_THRESHOLD, TOP_PAD = -4, -1, -2
 def keep_memory() -> bool:
     """Has the process keep the memory that it frees, instead of handing it back to the system; whether it could.
 
-    Every step of a large network makes gradients of tens of megabytes, which glibc takes from the system anew each
+    Every step of a large network makes gradients of tens of megabytes, which glibc takes from the system again each
     time: what is lost in page faults is a fifth of a round of pFedV's network. Nothing happens elsewhere than with
     glibc, or where the environment says how it is to allocate (``MALLOC_...``, ``GLIBC_TUNABLES``).
     """

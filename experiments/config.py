@@ -67,7 +67,7 @@ def recorded(default: Any = MISSING, **about: Any) -> Any:
 class RunConfig:
     """The table "run" of config.toml: everything needed to repeat a run, but for the method's settings.
 
-    What does not apply is None, and does not stand in config.toml.
+    What does not apply is None, and is left out of config.toml.
     """
 
     method: str = recorded()
@@ -183,7 +183,7 @@ class RunConfig:
                 raise unknown(f"value of {flag(name)}", value, about.choices)
 
     def as_table(self) -> dict[str, Any]:
-        """As it stands in config.toml."""
+        """As config.toml has it."""
         return {k: v for k in options() if (v := getattr(self, k)) is not None}
 
     def identity(self) -> dict[str, Any]:

@@ -29,8 +29,8 @@ class Cell:
 
     Attributes:
         name: of its folder.
-        words: what a reader is told of it.
-        row: in which row of the grid's table it stands.
+        words: its description for readers.
+        row: in which row of the grid's table it is.
         method, data, given, settings, seed: what is run.
     """
 
@@ -98,7 +98,7 @@ def run_cells(
         cells: in the order in which they are run.
         out: the folder.
         extra: run options that the grid leaves open.
-        say: told of each cell that is run.
+        say: called with a line for each cell that is run.
         progress: whether the runs show theirs.
         shared: whether other processes may run the same grid: what one of them is at is left to it. A cell that cannot
             be run does not keep the others from it.

@@ -100,7 +100,7 @@ def loo(data: Any) -> Any:
     """
     az = import_arviz()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # (large k are in the result, and those who ask are told)
+        warnings.simplefilter("ignore")  # (large k are in the result, and callers report it)
         found = az.loo(data, pointwise=True, var_name="y", reff=_efficiency(data))
     stats = getattr(data, "sample_stats", None)
     if stats is None or not {"lp", "guide_lp"} <= set(stats.data_vars):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-#: of more numbers than this nobody asks how well their chains mixed: it takes a millisecond for each
+#: of more numbers than this it is not computed how well their chains mixed: it takes a millisecond for each
 MAX_DIAGNOSED_NUMBERS = 20_000
 #: draws that are worked on at a time
 DRAWS_AT_A_TIME = 1_000_000

@@ -1,4 +1,4 @@
-"""The one error that means "you can mend this": bad input, told in one line."""
+"""The one error that means "you can mend this": bad input, reported in one line."""
 
 from __future__ import annotations
 

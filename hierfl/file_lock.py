@@ -18,7 +18,7 @@ class Busy(UserError):
 
 @contextmanager
 def locked(path: Path, words: str) -> Iterator[None]:
-    """Holds a lock file for this process; it stays there, since a lock that is deleted excludes nobody.
+    """Holds a lock file for this process; it stays there, since a lock that is deleted excludes no process.
 
     Raises:
         Busy: with these words, if another one has it.

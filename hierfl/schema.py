@@ -56,7 +56,7 @@ def check(value: Any, kind: Kind, path: Path, name: str = "") -> None:
         value: what was read.
         kind: what it must be.
         path: of the file.
-        name: where in it the value stands.
+        name: where in it the value is.
 
     Raises:
         UserError: naming the first place that is damaged.

@@ -48,7 +48,7 @@ def measure(
         device, chunk: as for a run.
         repeats: turns, after one round to warm up.
         references: whether they run too.
-        say: told what is going on.
+        say: called with a line on what is going on.
     """
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):  # the references' noise
         fits = [prepare(setting, device, chunk) for setting in settings]

@@ -70,7 +70,7 @@ def datasets() -> None:
     for name, kind in SPLITS.items():
         table.add_row(f"{name}:{kind.parameter}" if kind.parameter else name, kind.about)
     screen.print(table)
-    table = text_table("network", "what stands before the head")
+    table = text_table("network", "what comes before the head")
     for name, about in NETWORKS.items():
         table.add_row(name, about)
     screen.print(table)

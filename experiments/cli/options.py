@@ -61,7 +61,7 @@ def run_option(name: str) -> Any:
 
 
 def with_run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of a run: a function with ``**given`` is told those that were said.
+    """Gives a command the options of a run: a function with ``**given`` gets those that were given.
 
     Args:
         names: of the options, or of a command that is declared to have them.

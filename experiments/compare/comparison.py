@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 
 from hierfl.errors import UserError
-from hierfl.metrics.registry import MIN_TEST_EXAMPLES
+from hierfl.metrics.registry import METRICS, MIN_TEST_EXAMPLES, client_metrics
 
 from .gains import gain_table, gains_by_size, paired_gains
-from .leave_one_out import NEEDS_MANY, leave_one_out, why_no_loo
+from .leave_one_out import leave_one_out, why_no_loo
 from .variants import Variant, gather_variants, same_clients
 
 
@@ -54,8 +54,9 @@ def compare_runs(runs: Sequence[Path], want_loo: bool | None = None) -> Comparis
         raise UserError(f"all these runs are {variants[0].name}: there is nothing to compare")
     crossing, gains = same_clients(variants[0]), paired_gains(variants)
     if gains.empty:
-        raise UserError("no client has test data to be compared on (of tables: hierfl run --test 0.2)")
-    scarce = [m for m in NEEDS_MANY if m in gains and gains["n_test"].median() < MIN_TEST_EXAMPLES]
+        raise UserError("no client has test data to be compared on (of tables: hierfl run --test-fraction 0.2)")
+    few = gains["n_test"].median() < MIN_TEST_EXAMPLES
+    scarce = [m for m in client_metrics() if few and METRICS[m].needs_many and m in gains]
     gains = gains.drop(columns=scarce)
     seeds = sorted(set.intersection(*(set(v.runs) for v in variants)))
     reasons = (
@@ -68,7 +69,7 @@ def compare_runs(runs: Sequence[Path], want_loo: bool | None = None) -> Comparis
         name, reason = next(((k, v) for k, v in reasons.items() if v), ("they", "have no seed in common"))
         raise UserError(f"leave-one-out needs two variants with draws; {name}: {reason}")
     found = leave_one_out(fit, seeds) if len(fit) > 1 and seeds else None
-    told = {k: v for k, v in reasons.items() if v}
+    unfit = {k: v for k, v in reasons.items() if v}
     return Comparison(
-        variants, gains, gain_table(gains, crossing), gains_by_size(gains, crossing), found, told, scarce, crossing
+        variants, gains, gain_table(gains, crossing), gains_by_size(gains, crossing), found, unfit, scarce, crossing
     )

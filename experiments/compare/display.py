@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hierfl.metrics.registry import MIN_TEST_EXAMPLES
+from hierfl.metrics.registry import METRICS, MIN_TEST_EXAMPLES
 
 from .comparison import Comparison
 from .gains import KINDS
@@ -17,17 +17,11 @@ from .leave_one_out import MOST_LARGE_K
 from .variants import chosen_settings, differing, short_names
 
 
-def _gain_and_interval(metric: str, row: Any) -> tuple[str, str]:
-    """A gain and its interval: percentage points of shares, else the number."""
-    scale, digits = (100, 2) if metric in ("accuracy", "ece", "coverage90") else (1, 3)
+def _gain_and_interval(metric: str, row: Any) -> tuple[str, str, str]:
+    """What is gained, how much, and the interval: percentage points of shares, else the number."""
+    scale, digits = (100, 2) if METRICS[metric].points else (1, 3)
     gain, low, high = (f"{scale * value:+.{digits}f}" for value in (row.gain, row.low, row.high))
-    return gain, "" if np.isnan(row.low) else f"{low}…{high}"
-
-
-METRIC_LABELS = {
-    "accuracy": "accuracy, pp", "nll": "NLL", "brier": "Brier", "ece": "ECE, pp", "rmse": "RMSE", "crps": "CRPS",
-    "coverage90": "to 90 % cover, pp",
-}  # fmt: skip
+    return METRICS[metric].gain_label, gain, "" if np.isnan(row.low) else f"{low}…{high}"
 
 
 @dataclass
@@ -44,14 +38,14 @@ def heading(found: Comparison) -> str:
     """What was compared with what."""
     first, others = found.variants[0], found.variants[1:]
     run, summary = first.setting["run"], next(iter(first.summaries.values()))
-    told = f"{first.name} against {', '.join(v.name for v in others)}: {run['data']}, {summary['clients']} clients, "
-    told += f"{run['split']}."
+    text = f"{first.name} against {', '.join(v.name for v in others)}: {run['data']}, {summary['clients']} clients, "
+    text += f"{run['split']}."
     if own := chosen_settings(found.variants):
-        told += f" Settings: {own}."
+        text += f" Settings: {own}."
     if other := differing(found.variants):
         apart = "; ".join(f"{k} {', '.join(str(v) for v in values)}" for k, values in other.items())
-        told += f" They differ in more than method and settings: {apart}."
-    return told
+        text += f" They differ in more than method and settings: {apart}."
+    return text
 
 
 def display_tables(found: Comparison) -> list[DisplayTable]:
@@ -70,15 +64,13 @@ def display_tables(found: Comparison) -> list[DisplayTable]:
         ["over", "predictions", "metric", "gain", "95 %", "gain, lose"], [],
         f"Gains: positive where the first is better; mean over clients and seeds ({number}), the central 95 % of "
         f"{over}, and the share of clients that gain and that lose.",
-        f"{' and '.join(METRIC_LABELS[m].partition(',')[0] for m in found.scarce)} left out: half of the clients have "
+        f"{' and '.join(METRICS[m].label for m in found.scarce)} left out: half of the clients have "
         f"less than {MIN_TEST_EXAMPLES} test examples, on which they say more of that number than of the model."
         if found.scarce else "",
     )  # fmt: skip
     for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
-        gains.rows.append(
-            [label[row.over], KINDS[row.kind], METRIC_LABELS[row.metric], *_gain_and_interval(row.metric, row), share]
-        )
+        gains.rows.append([label[row.over], KINDS[row.kind], *_gain_and_interval(row.metric, row), share])
     who = DisplayTable(["over", "metric", "clients with n", "gain", "95 %", "rank r with n"], [])
     last = found.sizes[found.sizes["kind"] == found.sizes["kind"].iloc[-1]]
     words = {"mean": "at the posterior mean", "draws": "averaged over draws"}[last["kind"].iloc[0]]
@@ -86,13 +78,14 @@ def display_tables(found: Comparison) -> list[DisplayTable]:
     for row in last.itertuples():
         span = f"{row.n_from}" if row.n_from == row.n_to else f"{row.n_from} to {row.n_to}"
         rank = "" if np.isnan(row.rank_correlation_with_n) else f"{row.rank_correlation_with_n:+.2f}"
-        who.rows.append([label[row.over], METRIC_LABELS[row.metric], span, *_gain_and_interval(row.metric, row), rank])
+        what, *gain = _gain_and_interval(row.metric, row)
+        who.rows.append([label[row.over], what, span, *gain, rank])
     tables = [gains, who]
     if found.loo is not None:
         tables.append(_loo_table(found.loo, label))
-    told = [f"{label[name]}: {reason}" for name, reason in found.unfit.items()]
-    if told:
-        tables[-1].after += f" No leave-one-out of {'; '.join(told)}."
+    reasons = [f"{label[name]}: {reason}" for name, reason in found.unfit.items()]
+    if reasons:
+        tables[-1].after += f" No leave-one-out of {'; '.join(reasons)}."
     return tables
 
 

@@ -66,8 +66,8 @@ def gains_by_size(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
     for (over, kind), part in gains.groupby(["over", "kind"], sort=False):
         third = paired.by_size(part["n"].to_numpy(float))
         for metric in (m for m in ("accuracy", "rmse", "nll") if m in part):
-            told = {"over": over, "kind": kind, "metric": metric}
-            told["rank_correlation_with_n"] = paired.rank_correlation(part["n"], part[metric])
+            pair = {"over": over, "kind": kind, "metric": metric}
+            pair["rank_correlation_with_n"] = paired.rank_correlation(part["n"], part[metric])
             for k in np.unique(third):
                 mine = part[third == k]
                 clients = mine["client"].to_numpy(str) if crossing else None
@@ -75,5 +75,5 @@ def gains_by_size(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
                 if len(mine) < 4:  # (of so few no interval can be seen)
                     estimate = estimate._replace(low=float("nan"), high=float("nan"))
                 span = {"n_from": int(mine["n"].min()), "n_to": int(mine["n"].max()), "pairs": len(mine)}
-                rows.append({**told, **span, "gain": estimate.mean, "low": estimate.low, "high": estimate.high})
+                rows.append({**pair, **span, "gain": estimate.mean, "low": estimate.low, "high": estimate.high})
     return pd.DataFrame(rows)

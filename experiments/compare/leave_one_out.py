@@ -11,8 +11,8 @@ from hierfl import arviz_io
 
 from .variants import Variant
 
-#: leave-one-out needs so many draws to see a tail; these metrics MANY test examples of the median client
-LEAST_DRAWS, NEEDS_MANY = 100, ("ece", "coverage90")
+#: leave-one-out needs so many draws to see a tail
+LEAST_DRAWS = 100
 #: share of large k above which a sum over examples is not shown
 MOST_LARGE_K = 0.2
 
@@ -29,7 +29,7 @@ def why_no_loo(run: Path) -> str:
     if kind == "examples":
         return "its latents are of single examples, drawn by an encoder that does not see the response"
     if kind is None:
-        return "it is from before posterior.nc told what its draws are; run it again"
+        return "it is from before posterior.nc said what its draws are; run it again"
     return f"it has {draws} draws, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""
 
 

@@ -113,11 +113,11 @@ def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) ->
     """Of variants: the method, its prior, and whatever else tells two of one method apart."""
     names = []
     for mine, cls in settings:
-        method, told = _method_name(mine, cls), _effective_settings(mine, cls)
+        method, own = _method_name(mine, cls), _effective_settings(mine, cls)
         others = [s for s, _ in settings if s is not mine and s["run"]["method"] == mine["run"]["method"]]
-        prior = f" ({told['prior']} prior)" if "prior" in told else ""
-        same = [s for s in others if s["settings"].get("prior") == told.get("prior")]
-        apart = {k: told[k] for k in told if any(s["settings"].get(k) != told[k] for s in same)}
+        prior = f" ({own['prior']} prior)" if "prior" in own else ""
+        same = [s for s in others if s["settings"].get("prior") == own.get("prior")]
+        apart = {k: own[k] for k in own if any(s["settings"].get(k) != own[k] for s in same)}
         apart |= {k: v for k, v in mine["run"].items() if any(s["run"].get(k) != v for s in same)}
         names.append(", ".join([method + prior, *(f"{k}={v}" for k, v in apart.items())]))
     return names
@@ -135,13 +135,13 @@ def _effective_settings(setting: Mapping[str, Any], cls: type[Method] | None) ->
 def differing(variants: Sequence[Variant]) -> dict[str, list[Any]]:
     """What differs between variants beside method and settings: {name: values}."""
     keys = dict.fromkeys(k for v in variants for k in v.setting["run"])
-    told = {k: [v.setting["run"].get(k) for v in variants] for k in keys if k != "method"}
-    return {k: values for k, values in told.items() if any(value != values[0] for value in values)}
+    options = {k: [v.setting["run"].get(k) for v in variants] for k in keys if k != "method"}
+    return {k: values for k, values in options.items() if any(value != values[0] for value in values)}
 
 
 def chosen_settings(variants: Sequence[Variant]) -> str:
     """Settings that differ between variants of one method, and the scales of their priors, in words."""
-    told = []
+    lines = []
     for v, label in zip(variants, short_names(variants).values(), strict=True):
         same = [o for o in variants if o.setting["run"]["method"] == v.setting["run"]["method"]]
         own, others = v.telling, [o.telling for o in same if o is not v]
@@ -149,8 +149,8 @@ def chosen_settings(variants: Sequence[Variant]) -> str:
         if v.cls is not None and any(o.get("prior") != own.get("prior") for o in others):
             apart |= own.keys() & {scale_setting(v.cls, own["prior"])}
         if apart:
-            told.append(f"{label} {', '.join(f'{k}={own[k]}' for k in own if k in apart)}")
-    return "; ".join(told)
+            lines.append(f"{label} {', '.join(f'{k}={own[k]}' for k in own if k in apart)}")
+    return "; ".join(lines)
 
 
 def short_names(variants: Sequence[Variant]) -> dict[str, str]:

@@ -55,7 +55,7 @@ def write_cost(runs: Sequence[Path], out: Path) -> str:
     write_frame(out / "cost.csv", frame)
     configs = {folder.name: read_config(folder).as_tables() for folder in runs}
     for config in configs.values():
-        del config["run"]["data_root"]  # where data lie is nobody else's business
+        del config["run"]["data_root"]  # where data lie differs from machine to machine
     write_text(out / "configs.json", json.dumps(configs, indent=1) + "\n")
     frame = frame.astype({"pm_accuracy": float})
     cost_curves(frame, out / "cost.png")

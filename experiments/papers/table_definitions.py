@@ -12,7 +12,7 @@ class PaperTable:
 
     Attributes:
         about: in words.
-        paper, number: where its numbers stand in published.csv.
+        paper, number: where its numbers are in published.csv.
         data, clients, methods, seeds: its cells.
         given: how all of them are run, beside the data set's defaults.
         exceptions: (run options, settings) of a method that differ.

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hierfl.metrics.registry import METRICS
+
 from ..compare.comparison import Comparison
-from ..compare.display import METRIC_LABELS, markdown
+from ..compare.display import markdown
 from ..compare.variants import short_names
 from ..run_folder.csv_files import write_frame
 from ..run_folder.files import versions, write_text
@@ -50,7 +52,7 @@ def three_way_figures(found: Comparison) -> dict[str, Callable[[Any], Any]]:
         return {}
     ours, own, one = (v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled))
     metrics = [m for m in ("accuracy", "nll", "rmse") if m in ours and m in own and m in one]
-    return {m: partial(three_ways, ours, own, one, m, METRIC_LABELS[m].partition(",")[0], first.name) for m in metrics}
+    return {m: partial(three_ways, ours, own, one, m, METRICS[m].label, first.name) for m in metrics}
 
 
 def write_comparison(found: Comparison, folder: Path) -> list[Path]:
@@ -78,11 +80,11 @@ def write_comparison(found: Comparison, folder: Path) -> list[Path]:
     metrics = list(dict.fromkeys(found.table["metric"]))
     for metric in metrics:
         rows = found.table[found.table["metric"] == metric]
-        drawn[f"gain-{metric}"] = partial(gain_intervals, rows, METRIC_LABELS[metric])
+        drawn[f"gain-{metric}"] = partial(gain_intervals, rows, METRICS[metric].gain_label)
     last = found.gains[found.gains["kind"] == found.gains["kind"].iloc[-1]]
     for number, over in enumerate(v.name for v in found.variants[1:]):
         for metric in [m for m in ("accuracy", "rmse", "nll") if m in metrics]:
-            label = f"gain in {METRIC_LABELS[metric].partition(',')[0]} over {short_names(found.variants)[over]}"
+            label = f"gain in {METRICS[metric].label} over {short_names(found.variants)[over]}"
             drawn[f"size-{number + 1}-{metric}"] = partial(gain_by_size, last[last["over"] == over], metric, label)
     if {"tau", "deviation"} <= set(first.clients):
         one = first.clients[first.clients["seed"] == first.clients["seed"].min()]

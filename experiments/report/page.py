@@ -34,7 +34,7 @@ class Section:
 
 
 def render(title: str, about: str, sections: Sequence[Section]) -> str:
-    """The page; whatever text it is given stands on it as text."""
+    """The page; whatever text it is given is shown as text."""
     return _template().render(title=title, about=about, sections=sections)
 
 

@@ -111,12 +111,12 @@ def _participation_text(folder: Path) -> list[str]:
         return ["There were no rounds."]
     if (values == 1).all():
         return [f"All {values.shape[1]} clients in every round."]
-    words, each = {2: "messages were dropped", 3: "times a client that was away diverged"}, (values == 1).sum(0)
-    told = [
+    words, each = {2: "messages were rejected", 3: "times an absent client diverged"}, (values == 1).sum(0)
+    lines = [
         f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
         f"{(values == 1).sum(1).max()}; a client {each.min()} to {each.max()} times in {len(values)} rounds."
     ]
-    return told + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
+    return lines + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
 
 
 def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]]) -> Section:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hierfl.inference import Run
 
 
-#: of more draws than these nobody asks how well their chains mixed: that would take longer than some seconds
+#: of more draws than these it is not computed how well their chains mixed: that would take longer than some seconds
 MOST_MIXING_DRAWS = 10_000_000
 
 
@@ -43,7 +43,7 @@ def chain_mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
 
 
 def ood_detection(run: Run, strange: np.ndarray, clients: pd.DataFrame) -> tuple[dict[str, float | None], list[Any]]:
-    """How surely strange inputs are told from a client's own, by predictive entropy.
+    """How well strange inputs are separated from a client's own, by predictive entropy.
 
     Columns entropy, ood_entropy and ood_auroc of ``clients`` are at the posterior mean; with ``draws`` in the name they
     are averaged over draws.

@@ -76,7 +76,7 @@ def search(
         out: the json.
         settle: evaluations that are averaged.
         by: metrics that cells are judged by.
-        say: told of each cell.
+        say: called with a line for each cell.
         cells: only these of the grid.
         lenient: judges by those metrics that the method has.
         progress: a bar for each run.
@@ -85,14 +85,14 @@ def search(
         UserError: for a setting that cannot be (before anything is run), if ``out`` holds another search, or nothing
             can be chosen by.
     """
-    told = {k: v for k, v in given.items() if k not in ("data_root", "device")}
-    about = {"method": method, "data": data, "seeds": seeds, **told, **({"settle": settle} if settle > 1 else {})}
+    kept = {k: v for k, v in given.items() if k not in ("data_root", "device")}
+    about = {"method": method, "data": data, "seeds": seeds, **kept, **({"settle": settle} if settle > 1 else {})}
     for what, number in (("seeds", seeds), ("settle", settle)):
         if number < 1:
             raise UserError(f"{what} must be at least 1, not {number}")
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the file of the search")
-    known = read_cells(out, about, may_differ=("by",))  # the same cells may be judged anew
+    known = read_cells(out, about, may_differ=("by",))  # the same cells may be judged again
     cls = load(method).cls
     # (a setting that is newer than the file had its default)
     done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in known if "all_settings" in c]

@@ -61,15 +61,15 @@ def chosen_scale(
     whole = configure(method, data, given, {**settings, "prior": prior}).settings
     grid = {k: [str(v)] for k, v in settings.items()} | {"prior": [prior]}
     wanted = sorted(scales or [factor * whole[name] for factor in FACTORS])
-    told = {"validation_fraction": VALIDATION_FRACTION, **{k: v for k, v in given.items() if k != "seed"}}
-    if told["validation_fraction"] == 0:
+    options = {"validation_fraction": VALIDATION_FRACTION, **{k: v for k, v in given.items() if k != "seed"}}
+    if options["validation_fraction"] == 0:
         raise UserError(
             "a prior's scale is chosen on validation data: --validation-fraction above 0, or --choose-seeds 0"
         )
     path, tried, best = out / f"choose-{prior}.json", wanted, wanted[0]
     for more in range(EXTENSIONS + 1):
         words = [f"{value:g}" for value in tried]
-        cells = search(method, data, seeds, {**grid, name: words}, path, told, say=say)
+        cells = search(method, data, seeds, {**grid, name: words}, path, options, say=say)
         # (the file may hold cells of other settings, and of other scales than these)
         mine = [c for c in cells if {**c["all_settings"], name: None} == {**whole, name: None}]
         mine = [c for c in mine if f"{c['all_settings'][name]:g}" in words]

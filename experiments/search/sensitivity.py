@@ -31,8 +31,8 @@ def draw_sensitivity(method: str, cells: Sequence[dict[str, Any]], key: str, tit
         said.append(applicable(cls, whole))
         rows.append({**whole, **cell})
     varied = [k for k in rows[0]["all_settings"] if k != key and len({row[k] for row in rows}) > 1]
-    for row, heard in zip(rows, said, strict=True):
-        row["group"] = ", ".join(f"{k}={row[k]}" for k in varied if k in heard)
-        row[key] = float(row[key]) if key in heard else float("nan")
+    for row, shown in zip(rows, said, strict=True):
+        row["group"] = ", ".join(f"{k}={row[k]}" for k in varied if k in shown)
+        row[key] = float(row[key]) if key in shown else float("nan")
     metrics = {k: label for k, label in LABELS.items() if any(row.get(k) is not None for row in rows)}
     return sensitivity(pd.DataFrame(rows), key, metrics, path, title)

@@ -76,7 +76,7 @@ def tune(
         raise UserError(f"a budget is a number of cells, not {budget}")
     name = load(method).name
     whole, source = grid, "as said on the command line"
-    if all(len(values) == 1 for values in grid.values()):  # (what is fixed stands beside the published)
+    if all(len(values) == 1 for values in grid.values()):  # (what is fixed is shown beside the published)
         whole, source = published_grid(name)
         whole = {**whole, **grid}
     out = out or Path("runs") / f"tune-{name}-{Path(data).stem}.json"
@@ -130,7 +130,7 @@ def tune(
 def best_as_toml(
     name: str, data: str, best: Mapping[str, Any], budget: int, seeds: int, by: Sequence[str], given: Mapping[str, Any]
 ) -> str:
-    """The best settings as they stand in ``hierfl/models/settings/NAME.toml``: what was searched, or is no default."""
+    """The best settings as in ``hierfl/models/settings/NAME.toml``: what was searched, or is no default."""
     from tomli_w import dumps
 
     judged = [k for k in by if best.get(k) is not None] or ["pm_nll" if best.get("pm_nll") is not None else "pm_rmse"]

@@ -11,7 +11,7 @@ from .pool import Task
 def distinct_subclasses(
     y_train: np.ndarray, fine_train: np.ndarray, y_test: np.ndarray, fine_test: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Subclass ids that belong to one label each; where they were counted anew in every label, they are made so."""
+    """Subclass ids that belong to one label each; where they were counted from 0 in every label, they are made so."""
     pairs = np.stack([np.concatenate([y_train, y_test]), np.concatenate([fine_train, fine_test])])
     distinct, number = np.unique(pairs, axis=1, return_inverse=True)
     if len(np.unique(distinct[1])) == distinct.shape[1]:

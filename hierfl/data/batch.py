@@ -43,7 +43,7 @@ class Batch:
 
     @property
     def row_numbers(self) -> Tensor:
-        """0..S-1 (handed to the plate, which would otherwise make it anew at each step)."""
+        """0..S-1 (handed to the plate, which would otherwise make it again at each step)."""
         return _count(self.num_clients, self.x.device)
 
     @property

@@ -16,7 +16,7 @@ MAX_NAME_LENGTH = 200
 def client_names(values: Any, what: str) -> np.ndarray:
     """Every row's client as text, (N,).
 
-    Text stays as it is; whole numbers, truth values and dates are written out. Floats name nobody: 1 and 1.0, or two
+    Text stays as it is; whole numbers, truth values and dates are written out. Floats are no names: 1 and 1.0, or two
     ids of nineteen digits, would become one.
 
     Args:
@@ -77,7 +77,7 @@ def _check_name(name: str, what: str) -> None:
 
 
 def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
-    """Where each name stands in an array of names, (N,): in the names' order, places ascending."""
+    """Where each name is in an array of names, (N,): in the names' order, places ascending."""
     if not len(names):
         return {}
     distinct, which = np.unique(names, return_inverse=True)

@@ -32,7 +32,7 @@ def buckets(sizes: Sequence[int], most: float = float("inf")) -> Iterator[tuple[
 def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
     """Ragged index sets as one (S, n) tensor and its mask (None where nothing is padded); n is at least 1.
 
-    A row is padded with its own first index: what is masked is still computed, and nobody else's data belong there.
+    A row is padded with its own first index: what is masked is still computed, and no other client's data belong there.
     """
     lengths = [len(i) for i in index]
     width = max(1, *lengths) if lengths else 1

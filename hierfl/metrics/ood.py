@@ -1,4 +1,4 @@
-"""How surely strange inputs are told from familiar ones."""
+"""How well strange inputs are separated from familiar ones."""
 
 from __future__ import annotations
 

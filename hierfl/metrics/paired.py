@@ -161,5 +161,9 @@ def by_size(n: np.ndarray, parts: int = 3) -> np.ndarray:
 def rank_correlation(a: pd.Series, b: pd.Series) -> float:
     """Spearman's; NaN where there are less than three pairs, or one of the two does not vary."""
     both = a.notna() & b.notna()
-    a, b = a[both].rank(), b[both].rank()
-    return float(a.corr(b)) if len(a) > 2 and a.nunique() > 1 and b.nunique() > 1 else float("nan")
+    a, b = a[both], b[both]
+    if len(a) < 3 or a.nunique() == 1 or b.nunique() == 1:
+        return float("nan")
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(a, b).statistic)

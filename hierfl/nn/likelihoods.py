@@ -1,4 +1,4 @@
-"""Likelihoods: what stands between a network's output and the response."""
+"""Likelihoods: what is between a network's output and the response."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
 
 
 def worst_calibrated(bins: np.ndarray) -> int | None:
-    """Which client has the largest ECE, of those with at least MIN_TEST_EXAMPLES test examples; None where nobody has.
+    """The client with the largest ECE, of those with at least MIN_TEST_EXAMPLES test examples; None if no client has.
 
     Args:
         bins: (J, 15, 3), as for :func:`reliability`.

@@ -54,8 +54,8 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
     if out:
         ax.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     none = int(np.isnan(local).sum())
-    told = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
-    ax.set(ylim=(len(mine) - 0.5, -0.5), xlabel=", ".join([f"coefficient of {effect}", *told]))
+    left_out = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
+    ax.set(ylim=(len(mine) - 0.5, -0.5), xlabel=", ".join([f"coefficient of {effect}", *left_out]))
     ax.set_title(f"Shrinkage: {effect} (rows of a client)")
     ax.grid(visible=False, axis="y")
     ax.legend(loc="best", fontsize=8)

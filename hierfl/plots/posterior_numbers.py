@@ -14,7 +14,7 @@ from ..arviz_io import import_arviz
 from ..convergence import MAX_DIAGNOSED_NUMBERS
 from ..errors import UserError
 
-#: a personal variable's name, and where in it a number stands: {dimension: label}
+#: a personal variable's name, and where in it a number is: {dimension: label}
 Which = tuple[str, Mapping[str, Any]]
 
 
@@ -53,7 +53,7 @@ def number_of(data: Any, which: Which, client: bool) -> Any:
         raise UserError(f"there is no {name!r} among {', '.join(posterior.data_vars)}")
     wanted = [d for d in posterior[name].dims if d not in ("chain", "draw") and (client or d != "client")]
     if set(wanted) != set(place):
-        raise UserError(f"a number of {name} is told by {', '.join(wanted) or 'nothing more'}; not {dict(place)}")
+        raise UserError(f"a number of {name} is named by {', '.join(wanted) or 'nothing more'}; not {dict(place)}")
     for d, label in place.items():
         if label not in posterior[d].values.tolist():
             known = ", ".join(map(str, posterior[d].values[:5]))
@@ -64,12 +64,12 @@ def number_of(data: Any, which: Which, client: bool) -> Any:
 def words(which: Which) -> str:
     """A number's name: of an only one the variable's."""
     name, place = which
-    told = [str(v) for k, v in place.items() if k != "client"]
-    return f"{name}[{', '.join(told)}]" if told else name
+    labels = [str(v) for k, v in place.items() if k != "client"]
+    return f"{name}[{', '.join(labels)}]" if labels else name
 
 
 def _argmax(values: Mapping[str, Any]) -> Which:
-    """Where the largest of some arrays' numbers stands; NaN is none."""
+    """Where the largest of some arrays' numbers is; NaN is none."""
     best: tuple[float, Which] | None = None
     for name, array in values.items():
         flat = np.asarray(array.values, float).ravel()

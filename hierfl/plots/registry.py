@@ -1,4 +1,4 @@
-"""The figures of reports: their files' names, where a page shows them, what stands below, and what they are drawn from.
+"""The figures of reports: their files' names, where a page shows them, their captions, and what they are drawn from.
 
 A drawing function says so itself, with the decorator :func:`figure`; no list elsewhere names it.
 """
@@ -32,13 +32,13 @@ class Figure:
         name: of its file, without ``.png``; of a group what the names begin with, before a hyphen.
         draw: the drawing function; takes ``ax`` by name.
         section: the heading under which the page shows it, one of :data:`SECTIONS`.
-        place: its place there; figures whose names have the same first word stand together, by name.
-        caption: what stands below; empty where its title says it all.
+        place: its place there; figures whose names have the same first word are together, by name.
+        caption: the text below; empty where its title says it all.
         page: of a run, or of a comparison.
         source: what it is drawn from: a run's tables (:class:`hierfl.plots.run.RunTables`), or its InferenceData
             (:class:`hierfl.plots.posterior.Posterior`); None where a command draws it by itself.
         needs: of the source; gives a :data:`Drawing` for each figure that it allows, none where it allows none.
-        order: its place among the figures of its source, as they are drawn and stand in the overview.
+        order: its place among the figures of its source, as they are drawn and shown in the overview.
     """
 
     name: str
@@ -95,7 +95,7 @@ def sections(page: Page) -> dict[str, tuple[str, ...]]:
 
 
 def caption(name: str) -> str:
-    """What stands below the figure of this name; its group's caption where it has none of its own, or nothing."""
+    """The caption of the figure of this name; its group's caption where it has none of its own, or nothing."""
     known = {f.name: f.caption for f in reversed(FIGURES) if f.caption}
     return known.get(name) or known.get(name.partition("-")[0], "")
 

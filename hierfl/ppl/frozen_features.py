@@ -15,7 +15,7 @@ class FrozenFeatures:
 
     Args:
         moving: names of the parameters that do move.
-        compute: a network's output on all inputs, asked once and only if some network stands still: (S, n, features)
+        compute: a network's output on all inputs, asked once and only if some network is fixed: (S, n, features)
             for what is shown whole, or (N, features), of which places are shown.
     """
 

@@ -39,7 +39,7 @@ def reparametrise(fn: Any, noise: Callable[[], Tensor] | None, name: str) -> Ten
             value = transform(value)
         return value
     if noise is None:
-        raise UserError(f"guide site {name!r}: {type(fn).__name__} has no mean to stand at")
+        raise UserError(f"guide site {name!r}: {type(fn).__name__} has no mean to be held at")
     if isinstance(fn, d.Normal):
         return torch.addcmul(fn.loc, fn.scale, noise())
     if isinstance(fn, d.MultivariateNormal):

@@ -20,7 +20,7 @@ from ..state import State, client_view
 
 
 def check_rows(method: JointModel, federation: Federation, shared: State, personal: State) -> None:
-    """Checks that what a client's ELBO is does not depend on who stands beside it in the plate.
+    """Checks that what a client's ELBO is does not depend on which clients are beside it in the plate.
 
     Two clients with a few examples each and states that differ, once together and once alone.
 
@@ -45,7 +45,7 @@ def check_rows(method: JointModel, federation: Federation, shared: State, person
         together, alone = value([0, 1]), torch.cat([value([0]), value([1])])
     if together.isfinite().all() and not torch.allclose(together, alone, rtol=1e-3, atol=1e-3):
         raise UserError(
-            "the model or guide mixes clients: a client's ELBO changes with who stands beside it in the plate "
+            "the model or guide mixes clients: a client's ELBO changes with which clients are beside it in the plate "
             f"({together.tolist()} together, {alone.tolist()} alone)"
         )
 

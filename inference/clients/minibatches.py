@@ -1,4 +1,4 @@
-"""Minibatches of all rows of a plate, step by step, and the features that stand still beside them."""
+"""Minibatches of all rows of a plate, step by step, and the features that are held fixed beside them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def minibatches(
     Args:
         chunk: the rows.
         plans: each row's steps, see :func:`plan`; no row has more than the one before it.
-        frozen: is told what is shown.
+        frozen: gets what is shown.
         noise: is moved to the step.
     """
     federation = chunk.federation
@@ -64,7 +64,7 @@ def constant_features(chunk: ClientChunk, network: Network) -> Tensor:
     """A network's output on the rows' examples, where these lie among the plate's: (N, features).
 
     Args:
-        chunk: the rows; the network's weights stand still.
+        chunk: the rows; the network's weights are fixed.
         network: which.
     """
     sizes, firsts = chunk.sizes, chunk.examples.first(chunk.clients).flatten().tolist()

@@ -11,7 +11,7 @@ from .fitted import Fitted
 def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What every client's base network makes of its own test data: the last layer's inputs.
 
-    Latent features stand at their mean.
+    Latent features are at their mean.
 
     Args:
         fitted: the state.

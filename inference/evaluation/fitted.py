@@ -1,7 +1,7 @@
 """Predictions of any method, from its model and guide alone.
 
 A *personal* prediction (PM) runs the model at a client's own values: at the posterior mean of its latents, or
-averaged over draws. The *global* one (GM) knows the shared values only: personal latents stand at their prior mean, or
+averaged over draws. The *global* one (GM) knows the shared values only: personal latents are at their prior mean, or
 are drawn from the prior (:attr:`~hierfl.inference.method.base.Method.global_draws`).
 """
 
@@ -92,7 +92,7 @@ class Fitted:
         Args:
             rows: which clients.
             batch: their data.
-            draws: of the guide; 0 stands at the posterior mean.
+            draws: of the guide; 0 is at the posterior mean.
             purpose: keys the draws.
             features: keeps what networks make of the batch for the next call.
             noise: what the guide draws with, where a batch comes in pieces: the same for all of them.

@@ -61,7 +61,7 @@ class Trace:
             values: what the row sees.
             shared: the shared values among them.
         """
-        with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is told elsewhere)
+        with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is reported elsewhere)
             sites = guide_latents(method, template, values, None)
             model = model_sites(method, template, values, sites)
         latents = {

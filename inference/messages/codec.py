@@ -106,7 +106,7 @@ class Sparsify:
         return max(1, min(d, -int(-self.share * d // 1)))
 
     def length(self, d: int, itemsize: int) -> int:
-        """k numbers, and where they stand."""
+        """k numbers, and their positions."""
         k = self.kept(d)
         return k * itemsize + -(-k * index_bits(d) // 8)
 

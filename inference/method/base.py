@@ -132,7 +132,7 @@ class Method(Configurable):
 
     @property
     def coordinates(self) -> Mapping[str, Sequence[str]]:
-        """Names of what stands along a latent's dimensions in ArviZ, {"LATENT_dim_K": names}; numbers where none."""
+        """Names along a latent's dimensions in ArviZ, {"LATENT_dim_K": names}; numbers where none."""
         return {}
 
     def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:

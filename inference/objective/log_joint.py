@@ -53,7 +53,7 @@ def log_density(fn: Any, site: Site) -> Tensor:
 
 
 def sum_rows(terms: Tensor, rows: int) -> Tensor:
-    """(..., S, n) or (..., S, 1) -> (S,): mean over what stands left of the clients, sum over data."""
+    """(..., S, n) or (..., S, 1) -> (S,): mean over the dimensions left of the clients, sum over data."""
     if terms.dim() > 2:
         terms = terms.flatten(0, -3).mean(0)
     terms = terms.sum(-1)

@@ -27,7 +27,7 @@ def guide_latents(
     for name, site in seen.sites.items():
         if site.kind == "latent" and not site.per_client:
             raise UserError(
-                f"guide site {name!r} stands outside the client plate; a global latent is a point: name it in shared()"
+                f"guide site {name!r} is outside the client plate; a global latent is a point: name it in shared()"
             )
     return {name: site for name, site in seen.sites.items() if site.kind == "latent"}
 

@@ -21,9 +21,10 @@ from hierfl.schema import Number, Schema, check, read_json
 
 from ..state import State
 
-FORMAT = 1
-#: what checkpoint.json must hold, whatever else is said in it
-RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum?": str}
+#: 1 was the first edition's, whose states had other names
+FORMAT = 2
+#: what checkpoint.json must hold, whatever else is in it
+RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum": str}
 
 
 def save(folder: Path, state: State, about: dict[str, Any]) -> None:
@@ -56,7 +57,7 @@ def load(folder: Path) -> tuple[State, dict[str, Any]]:
     """Reads a checkpoint.
 
     Returns:
-        The tensors (on the CPU) and what was said about them.
+        The tensors (on the CPU) and the record.
 
     Raises:
         UserError: if there is none, or it is damaged or not one of ours.
@@ -74,7 +75,7 @@ def load(folder: Path) -> tuple[State, dict[str, Any]]:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What is said about a checkpoint's tensors.
+    """The record of a checkpoint's tensors.
 
     Raises:
         UserError: if there is no checkpoint, or its json is damaged or not one of ours.
@@ -86,8 +87,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     if record.get("format") != FORMAT:
         raise UserError(f"{path} is no hierfl checkpoint of format {FORMAT}")
     check(record, RECORD, path)
-    # (older checkpoints have none)
-    if record.get("checksum", _checksum(record)) != _checksum(record):
+    if record["checksum"] != _checksum(record):
         raise UserError(f"{path} has been changed: it does not match its checksum")
     return record
 

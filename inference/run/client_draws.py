@@ -90,8 +90,8 @@ def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dt
         return {}
     chains = fitted.trace.chains
     some = EmpiricalDraws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
-    told = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
-    told["diverging"] = told["diverging"] > 0
+    stats = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
+    stats["diverging"] = stats["diverging"] > 0
     if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.schedule().final_steps):
-        return {"step_size": told["step_size"]}  # (where every step is taken)
-    return told
+        return {"step_size": stats["step_size"]}  # (where every step is taken)
+    return stats

@@ -135,7 +135,7 @@ class Fit:
         return shared, personal
 
     def _broadcast(self) -> Broadcast:
-        """What clients are told after the round that has ended."""
+        """What clients learn after the round that has ended."""
         final = self.schedule.is_final(self.journal.round, self.options.rounds)
         return Broadcast(self.journal.round, self.state.shared, self.used, final)
 

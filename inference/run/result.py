@@ -170,7 +170,7 @@ class Run:
         """The test metrics of the round that was best on validation data.
 
         Empty without validation data, and for a method that samples its posterior after the last round alone: its
-        rounds stand on few draws, the last one on many, and they cannot be compared.
+        rounds are of few draws, the last one of many, and they cannot be compared.
         """
         schedule = self.fitted.method.schedule()
         if schedule.final_steps and schedule.final_when == "end":

@@ -77,7 +77,7 @@ class Exchange:
                 self.groups[name] = Group(rule, names, Pipeline(pipeline.get(name, ()), names, form))
         unknown = pipeline.keys() - rules.keys()
         if unknown:
-            raise UserError(f"pipeline() speaks of {sorted(unknown)[0]!r}, which exchange() does not")
+            raise UserError(f"pipeline() names {sorted(unknown)[0]!r}, which exchange() does not")
         claimed = [name for group in self.groups.values() for name in group.names]
         twice = {name for name in claimed if claimed.count(name) > 1}
         if twice:

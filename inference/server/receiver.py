@@ -128,7 +128,7 @@ class Receiver:
         """What is wrong with the form of these messages, or nothing."""
         groups = self.exchange.sending
         if not isinstance(messages, Mapping) or set(messages) != set(groups):
-            return f"it speaks of {listed(messages)}, expected {sorted(groups)}"
+            return f"it names {listed(messages)}, expected {sorted(groups)}"
         for name, message in messages.items():
             if not isinstance(message, Mapping):
                 return f"that of {name!r} is no mapping"

@@ -195,7 +195,7 @@ class Server(nn.Module):
         with (
             torch.enable_grad(),
             pyro.validation_enabled(False),
-        ):  # (shared values that have diverged are told elsewhere)
+        ):  # (shared values that have diverged are reported elsewhere)
             value = global_log_prob(self.model, self.template, {**shared, **leaves}, self._initial)
         if not value.requires_grad:
             return {k: torch.zeros_like(v) for k, v in leaves.items()}

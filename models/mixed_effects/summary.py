@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: a standard deviation is zero where the log likelihood there is lower by no more than this
 ZERO_SD_TOLERANCE = 1e-3
-#: a correlation beyond this stands at its bound
+#: a correlation beyond this is at its bound
 CORRELATION_BOUND = 0.999
 
 
@@ -50,7 +50,7 @@ def effects_table(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
 
     Returns:
         A row for each fixed effect, standard deviation and correlation: name, estimate, standard error (NaN, with a
-        note, for what is held or stands at its bound). And two numbers: marginal_log_likelihood, and off_maximum, the
+        note, for what is held or is at its bound). And two numbers: marginal_log_likelihood, and off_maximum, the
         length in standard errors of the Newton step that is still to go.
     """
     import pandas as pd

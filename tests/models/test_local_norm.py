@@ -68,18 +68,20 @@ def test_statistics_taken_anew(cls: type[Method], local_norm: str) -> None:
     fed = pictures((40, 30, 20), contrast=True)
     network = architecture("bncnn:3,4:8,z-norm" if cls.latent else "bncnn:3,4:8", fed, latent=cls.latent)
     settings = {"local_norm": local_norm, "lr": 0.05, "batch": 64}
-    plain, anew = (
+    plain, refreshed = (
         fit(cls(network, **settings, bn_refresh_epochs=epochs), fed, rounds=2, dtype=torch.float64, progress=False)
         for epochs in (0, 200)
     )
-    assert all(torch.equal(value, anew.shared[name]) for name, value in plain.shared.items())
+    assert all(torch.equal(value, refreshed.shared[name]) for name, value in plain.shared.items())
     for j in range(3):
         module, before = copy.deepcopy(network.networks[0].module).double(), network.networks[0].name
-        own = {k: v[j] for k, v in anew.personal.items()}
+        own = {k: v[j] for k, v in refreshed.personal.items()}
         for name, value in [*module.named_parameters(), *module.named_buffers()]:
             if not name.endswith("num_batches_tracked"):
                 with torch.no_grad():
-                    value.copy_({**anew.shared, **{k: v[j] for k, v in plain.personal.items()}}[f"{before}.{name}"])
+                    value.copy_(
+                        {**refreshed.shared, **{k: v[j] for k, v in plain.personal.items()}}[f"{before}.{name}"]
+                    )
         for _ in range(200):
             module.train()(fed.x[fed.train[j]].double())
         for name, value in own.items():

@@ -38,12 +38,12 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
         published = theirs.get((table, one["data"], str(one["clients"]), method, "PM"))
         shown = [percent(mean_and_error([run[name] for run in runs])) for name in ("pooled", "accuracy")]
         mean = {name: mean_and_error([run[name] for run in runs])[0] for name in ("cv", "nll", "ece")}
-        told = applicable(PFedVMP, {k: row["setting"][k] for k in PFedVMP.Settings.__dataclass_fields__})
+        used = applicable(PFedVMP, {k: row["setting"][k] for k in PFedVMP.Settings.__dataclass_fields__})
         beside = "" if published is None else published.accuracy
         cells = [
             row["variant"], len(row["seeds"]), shown[0], beside, shown[1], *(f"{mean[k]:.3f}" for k in mean),
             sum(run["failed"] for run in runs), f"{runs[0]['bytes_per_message'] / 1e3:,.0f}",
-            ", ".join(f"{k} {told[k]:g}" for k in ("xi", "alpha", "cutoff") if k in told),
+            ", ".join(f"{k} {used[k]:g}" for k in ("xi", "alpha", "cutoff") if k in used),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
     gaps = differences(rows)

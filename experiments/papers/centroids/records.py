@@ -25,10 +25,10 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     first: dict[str, Any] = {}
     for cell, folder, summary, setting in finished_cells(out, cells):
-        told = applicable(PFedVMP, setting["settings"])
-        for name in (*STEPS, "distance"):  # (of distance nothing is told without centroids)
-            if name in told and first.setdefault(name, told[name]) != told[name]:
-                raise UserError(f"the runs in {out} differ in {name}: {cell.name} has {told[name]}")
+        used = applicable(PFedVMP, setting["settings"])
+        for name in (*STEPS, "distance"):  # (without centroids distance has no meaning)
+            if name in used and first.setdefault(name, used[name]) != used[name]:
+                raise UserError(f"the runs in {out} differ in {name}: {cell.name} has {used[name]}")
         metrics = read_frame(folder / "metrics.csv", ("split",))
         metrics = metrics[metrics["split"] == "test"]
         record = found.setdefault(cell.row, {"variant": cell.row, "seeds": [], "setting": {}, "runs": []})

@@ -7,7 +7,7 @@ client has one domain; a method's number in a domain is the accuracy of its clie
 
 FedAvg and FedV differ in more than the prior: z is noisy, and has no batch norm. Some rows tell these apart: *flat* has
 neither noise nor KL (the plain network, but for that batch norm), *noise only* has noise, and a KL of no weight; *own
-batch norm* stays with the client, as in FedBN, and where it is taken *anew* its running statistics are those of the
+batch norm* stays with the client, as in FedBN, and where it is *re-estimated* its running statistics are those of the
 averaged model, not of the client's last training.
 """
 

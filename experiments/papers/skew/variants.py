@@ -18,14 +18,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "FedAvg": ("fedavg", SGD, "fedavg"),
     "FedBN": ("fedbn", SGD, "fedbn"),
     "FedBN (statistics alone)": ("fedbn", {**SGD, "local_norm": "statistics"}, ""),
-    "FedBN (statistics anew)": ("fedbn", {**SGD, "bn_refresh_epochs": 1}, ""),
+    "FedBN (statistics re-estimated)": ("fedbn", {**SGD, "bn_refresh_epochs": 1}, ""),
     "FedV (flat)": ("fedv", {"prior": "flat"}, ""),
     "FedV (Gaussian prior)": ("fedv", {"prior": "fixed"}, "fedv-gaussian-prior"),
     "FedV": ("fedv", {}, "fedv"),
     "pFedV (flat)": ("pfedv", {"prior": "flat"}, ""),
     "pFedV (noise only)": ("pfedv", {"alpha": 1e-9}, ""),
     "pFedV (own batch norm)": ("pfedv", {"local_norm": "all"}, ""),
-    "pFedV (own batch norm, anew)": ("pfedv", {"local_norm": "all", "bn_refresh_epochs": 1}, ""),
+    "pFedV (own batch norm, re-estimated)": ("pfedv", {"local_norm": "all", "bn_refresh_epochs": 1}, ""),
     "pFedV (Gaussian prior)": ("pfedv", {"prior": "fixed"}, "pfedv-gaussian-prior"),
     "pFedV": ("pfedv", {}, "pfedv"),
 }
@@ -35,8 +35,9 @@ CLAIMS = (
     ("pFedV (Gaussian prior)", "FedV (Gaussian prior)"), ("FedV", "FedAvg"), ("pFedV", "FedAvg"), ("pFedV", "FedBN"),
     ("pFedV", "pFedV (noise only)"), ("pFedV (Gaussian prior)", "pFedV (noise only)"), ("pFedV", "pFedV (flat)"),
     ("pFedV (own batch norm)", "pFedV"), ("pFedV (own batch norm)", "FedBN"), ("pFedV (flat)", "FedV (flat)"),
-    ("pFedV (own batch norm, anew)", "pFedV (own batch norm)"), ("pFedV (own batch norm, anew)", "pFedV"),
-    ("FedBN (statistics anew)", "FedBN"), ("pFedV (own batch norm, anew)", "FedBN (statistics anew)"),
+    ("pFedV (own batch norm, re-estimated)", "pFedV (own batch norm)"),
+    ("pFedV (own batch norm, re-estimated)", "pFedV"), ("FedBN (statistics re-estimated)", "FedBN"),
+    ("pFedV (own batch norm, re-estimated)", "FedBN (statistics re-estimated)"),
     ("FedV (flat)", "FedAvg"), ("FedBN (statistics alone)", "FedAvg"),
 )  # fmt: skip
 

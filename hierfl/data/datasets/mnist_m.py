@@ -61,7 +61,7 @@ def _listed(folder: Path, names: Path) -> tuple[np.ndarray, np.ndarray]:
         # (a name out of a list must not lead elsewhere)
         plain = name == os.path.basename(name) and (folder / name).is_file()
         if not plain or label not in map(str, range(10)):
-            raise UserError(f"mnist-m is incomplete: {names} speaks of {shown(line)!r}, which is not in {folder}")
+            raise UserError(f"mnist-m is incomplete: {names} lists {shown(line)!r}, which is not in {folder}")
         picture = np.moveaxis(read_picture(folder / name), -1, 0)
         if images and picture.shape != images[0].shape:
             raise UserError(f"mnist-m: {folder / name} has another size than those before it")

@@ -39,7 +39,7 @@ class DataSet:
     noise: float = 1.0
     #: clients in one plate, where rows are so short that there should be many; 0 for what suits the device
     chunk: int = 0
-    #: data that are made anew for every seed of a run
+    #: data that are generated for every seed of a run
     made: Callable[[int], PooledDataset] | None = None
     #: the usual constants of its images scaled to [0, 1]: each channel's mean, and standard deviation
     constants: tuple[tuple[float, ...], tuple[float, ...]] | None = None
@@ -63,7 +63,7 @@ def load(name: str, root: Path, seed: int = 0) -> PooledDataset:
     Args:
         name: one of :data:`DATASETS`, or ``FILE.npz``.
         root: the folder where data sets lie; ``ROOT/NAME.npz`` comes first, whatever the name.
-        seed: of data that are made anew for every one.
+        seed: of data that are generated for every one.
 
     Raises:
         UserError: for an unknown name, or a file that is missing or cannot be used.

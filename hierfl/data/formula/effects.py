@@ -22,7 +22,7 @@ class FormulaParser(ArgumentParser):
             response, self.found = frozenset(self.found), set()
         self.sum()
         if self.at("|"):
-            raise Refused("random effects stand in parentheses, as in (1 | site)")
+            raise Refused("random effects are written in parentheses, as in (1 | site)")
         if self.here.kind != "end":
             raise Refused(f"{self.here.shown} is not expected there")
         safe = " ".join(token.text for token in self.tokens[:-1])

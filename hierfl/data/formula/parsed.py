@@ -13,7 +13,7 @@ class Formula:
         text: as it was written.
         safe: the tokens that were understood, for formulae.
         response: columns of the response; None without one.
-        predictors: columns on the right, but for those that only stand right of a bar.
+        predictors: columns on the right, but for those that are right of a bar alone.
         groups: the column right of each bar.
     """
 

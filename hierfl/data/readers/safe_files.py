@@ -1,4 +1,4 @@
-"""Files that come from elsewhere: only regular ones are opened, and a bad one is told in one line.
+"""Files that come from elsewhere: only regular ones are opened, and a bad one is reported in one line.
 
 Every reader of data goes through this room. Nothing in such a file is executed. What a file says of its size is checked
 before memory is taken for it: all of it together may be no larger than :func:`~hierfl.data.readers.limits.byte_limit`.

@@ -33,7 +33,7 @@ class Norms:
     Networks of which nothing is trained go on by their running statistics, unless they say otherwise.
 
     Attributes:
-        mask: (S, n), False for padding, which stands on the right and never enters a statistic; None for none.
+        mask: (S, n), False for padding, which is on the right and never enters a statistic; None for none.
         moving: names of what is trained.
         running: new running statistics of what is trained, {name: (S, C)}; filled while networks run.
     """
@@ -85,7 +85,7 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
         mean, variance = x.new_zeros(rows * channels), x.new_ones(rows * channels)
         weight, bias = (wide[k].flatten() if k in wide else None for k in ("weight", "bias"))
         side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S C, ...): the clients' channels beside each other
-        if n == 1:  # torch's gradients are wrong for a single example whose channels stand last
+        if n == 1:  # torch's gradients are wrong for a single example whose channels come last
             side_by_side = side_by_side.contiguous()
         y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=layer.eps)
         seen = Moments(mean.view(rows, -1), variance.view(rows, -1), known)

@@ -118,7 +118,7 @@ class Langevin:
         if self.metric and (self.precondition != "none" or len(self.names) > 1):
             raise UserError("a metric is a preconditioner of its own, for one latent: precondition='none'")
         if self.around and (not self.metric or self.batch is not None):
-            raise UserError("a quadratic log joint is told around a value by a metric, and by all examples: batch=None")
+            raise UserError("a quadratic log joint is known around a value by a metric and all examples: batch=None")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
         if self.target is None and self.sizes:
@@ -256,8 +256,8 @@ class Langevin:
             if not burning and (step + 1 - self.burn) % self.thin == 0:
                 for k, v in target.constrained(z).items():
                     kept[k][:, 0, :, count] = v.detach()[:, :, 0].transpose(0, 1)
-                told = torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1)
-                stats[:, 0, :, count] = told.transpose(0, 1)
+                numbers = torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1)
+                stats[:, 0, :, count] = numbers.transpose(0, 1)
                 count += 1
                 chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)
         result = {kept_as(k): draws for k, draws in kept.items()}

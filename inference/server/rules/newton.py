@@ -43,7 +43,7 @@ class NewtonScoring:
             least. After a shortened step along which the gradient has kept more than half of its slope the radius is
             doubled: standard errors are small beside the way from a far start. After one along which the slope has
             changed its sign, and become steeper, it is a quarter.
-        least: lower bounds of some values, {name: (*shape)}. What stands at its bound and wants to go below is held,
+        least: lower bounds of some values, {name: (*shape)}. What is at its bound and wants to go below is held,
             and the others move as if it were not there.
         most: the longest step of some values' numbers, {name: number}: for logarithms and the like, which have units of
             their own.

@@ -121,7 +121,7 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     data.to_netcdf(str(tmp_path / "older" / "posterior.nc"), engine="h5netcdf")
     found = compare_runs([runs / "hierarchical-0", tmp_path / "older"])
     assert found.loo is None
-    assert "from before posterior.nc told" in found.unfit["pfedvem (fixed prior)"]
+    assert "from before posterior.nc said" in found.unfit["pfedvem (fixed prior)"]
 
 
 def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
 @pytest.mark.parametrize("forged", [False, True])
 def test_our_own_damaged_json_is_one_line(name: str, forged: bool, hierfl: Call, tmp_path: Path) -> None:
     """Damage anywhere is noticed; what a forger has made fit its checksum may be taken, and is never a traceback."""
-    from hierfl.inference.run.fit import checkpoint
+    from hierfl.inference.run import checkpoint
 
     luck = random.Random(7)
     assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
@@ -66,7 +66,7 @@ def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path) -> Non
     import torch
     from safetensors.torch import load_file, save_file
 
-    from hierfl.inference.run.fit import checkpoint
+    from hierfl.inference.run import checkpoint
 
     assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
     place = tmp_path / "o/checkpoint"

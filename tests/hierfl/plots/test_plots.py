@@ -164,8 +164,8 @@ def test_who_reported_is_drawn_as_it_was() -> None:
     assert list(image.get_extent()) == [3.5, 5.5, 2.5, -0.5]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b", "c"]
     assert "33%" in ax.get_title()
-    told = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert told == ["away", "reported", "message dropped", "diverged while away"]
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["absent", "reported", "message rejected", "diverged while absent"]
 
 
 def test_shrinkage_shows_three_estimates() -> None:

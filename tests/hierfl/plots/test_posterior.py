@@ -98,7 +98,7 @@ def test_numbers_that_are_not_there_are_refused(draw: Callable[..., Any]) -> Non
     one = {} if draw is forest else {"client": "a"}
     for which, words in (
         (("nope", {}), "there is no 'nope' among b"),
-        (("b", dict(one)), "a number of b is told by"),
+        (("b", dict(one)), "a number of b is named by"),
         (("b", {"b_dim_0": 7, **one}), "b_dim_0 has no 7; it has 0, 1"),
     ):
         with pytest.raises(UserError, match=words):

@@ -31,7 +31,7 @@ class Recording:
     def __init__(self, method: Method, federation: Federation, options: Options) -> None:
         self.__plate = PlateEngine(method, federation, options)
         self.ids: Sequence[str] = self.__plate.ids
-        self.task, self.device, self.dtype = self.__plate.task, self.__plate.device, self.__plate.dtype
+        self.task, self.device = self.__plate.task, self.__plate.device
         self.rounds: list[tuple[Broadcast, Plan, Reports]] = []
         self.asked: list[str] = []
 
