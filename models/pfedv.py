@@ -43,6 +43,8 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import BROADCAST_PREFIX
 from hierfl.ppl.plates import clients, data, flat, param, sample, scale
 
+from ._common_settings import client_momentum
+
 
 class PFedV(Method):
     """Latent features; everything shared but the last layer."""
@@ -79,7 +81,7 @@ class PFedV(Method):
         epochs: int = setting(1, "passes through a client's data in a round", at_least=0)
         lr: float = setting(1e-2, "step size of the clients, on the mean over examples", above=0)
         batch: int = setting(32, "examples in a minibatch", at_least=1)
-        momentum: float = setting(0.0, "momentum of the clients' steps; every round begins without any", at_least=0)
+        momentum: float = client_momentum(0.0)
         init_scale: float = setting(0.1, "standard deviation of the last layer's initial weights", at_least=0)
         local_norm: Literal["nothing", "statistics", "all"] = setting(
             "nothing", "what of batch norm each client has for itself: nothing | running statistics | its weights, too"

@@ -47,6 +47,8 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.gaussian_factors import Gaussian, Kind, packed_size, sample_factor
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
+from ._common_settings import client_momentum
+
 #: torch's own for a matrix of 512 x 512 numbers in single precision
 CUTOFF = 6e-5
 #: where there are no centroids, where they are not sent, where no covariance is taken
@@ -98,7 +100,7 @@ class PFedVMP(Method):
         epochs: int = setting(1, "passes through a client's data in a round", at_least=0)
         lr: float = setting(1e-2, "step size of the clients, on the mean over examples", above=0)
         batch: int = setting(10, "examples in a minibatch", at_least=1)
-        momentum: float = setting(0.0, "momentum of the clients' steps; every round begins without any", at_least=0)
+        momentum: float = client_momentum(0.0)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
     settings: Settings

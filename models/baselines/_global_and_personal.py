@@ -17,12 +17,12 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.initial import InitialWeights
-from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, flat, sample
 
+from .._common_settings import client_momentum, server_step
 from ._whole_network import WholeNetwork
 
 
@@ -33,13 +33,8 @@ class GlobalAndPersonal(WholeNetwork):
     class Settings(WholeNetwork.Settings):
         """Both are trained together, on the same minibatches."""
 
-        momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
-        server_lr: float = setting(
-            1.0,
-            "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way",
-            above=0,
-            at_most=1,
-        )
+        momentum: float = client_momentum()
+        server_lr: float = server_step()
 
     settings: Settings
 

@@ -22,6 +22,8 @@ from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+from .._common_settings import client_momentum, server_step
+
 
 class LocalHead(Method):
     """rho -> inf: a head of its own for every client."""
@@ -33,7 +35,7 @@ class LocalHead(Method):
         epochs: int = setting(5, "passes through a client's data in a round", at_least=0)
         lr: float = setting(1e-2, "step size of the clients", above=0)
         batch: int = setting(10, "examples in a minibatch", at_least=1)
-        momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
+        momentum: float = client_momentum()
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
 
     settings: Settings
@@ -69,12 +71,7 @@ class SharedBase(LocalHead):
     class Settings(LocalHead.Settings):
         """Where something is shared, the server may average over rounds as well."""
 
-        server_lr: float = setting(
-            1.0,
-            "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way",
-            above=0,
-            at_most=1,
-        )
+        server_lr: float = server_step()
 
     settings: Settings
 

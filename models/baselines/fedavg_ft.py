@@ -24,6 +24,7 @@ from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+from .._common_settings import server_step
 from ._fine_tuned import FineTuned
 from ._whole_network import WholeNetwork
 
@@ -51,12 +52,7 @@ class FedAvgFT(FineTuned):
         momentum: float = setting(
             0.9, "momentum of the clients' steps and of the fit; every round begins without any", at_least=0
         )
-        server_lr: float = setting(
-            1.0,
-            "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way",
-            above=0,
-            at_most=1,
-        )
+        server_lr: float = server_step()
 
     settings: Settings
 

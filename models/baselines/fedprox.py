@@ -26,6 +26,7 @@ from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
 from hierfl.ppl.plates import param
 
+from .._common_settings import client_momentum, server_step
 from ._whole_network import WholeNetwork, penalty
 
 
@@ -48,13 +49,8 @@ class FedProx(WholeNetwork):
         mu: float = setting(
             0.1, "how strongly a client is pulled to the broadcast model: rho_j^2 = 1 / (mu n_j)", above=0
         )
-        momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
-        server_lr: float = setting(
-            1.0,
-            "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way",
-            above=0,
-            at_most=1,
-        )
+        momentum: float = client_momentum()
+        server_lr: float = server_step()
 
     settings: Settings
 

@@ -30,6 +30,7 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+from .._common_settings import client_momentum
 from ._whole_network import WholeNetwork
 
 
@@ -52,7 +53,7 @@ class IFCA(WholeNetwork):
         scope: Literal["head", "all"] = setting(
             "head", "what each cluster has for itself: the last layer, the rest being shared | all weights"
         )
-        momentum: float = setting(0.9, "momentum of the clients' steps; every round begins without any", at_least=0)
+        momentum: float = client_momentum()
         server_lr: float = setting(
             1.0,
             "how far the server moves to the clients' means: 1 replaces what it had, 0.5 goes half way",

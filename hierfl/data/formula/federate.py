@@ -70,26 +70,14 @@ def from_formula(
         raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
     y = response_numbers(read.response, family)
     check_numbers(f"the response {read.response.name!r}", y)
-    if len(set(who)) < 2:
-        raise UserError(f"all rows are of one {place}: random effects need several")
-    if family == "gaussian" and not np.ptp(y):
+    gaussian = family == "gaussian"
+    _check_clients(who, place, len(random), needs_residual=gaussian and not error)
+    if gaussian and not np.ptp(y):
         raise UserError(f"the response {read.response.name!r} does not vary")
-    if family == "gaussian" and not error and pd.Series(who).value_counts().max() <= len(random):
-        raise UserError(
-            f"no {place} has more rows than the {len(random)} random effect{'s' * (len(random) > 1)}, so that the "
-            "residual's spread cannot be told from theirs: give known standard errors"
-        )
     columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
     columns |= {f"{name} (random)": column for name, column in random.items()}
     if error:
-        if df[error].dtype.kind not in "iuf":
-            raise UserError(f"column {error!r} holds no numbers, so it cannot hold standard errors")
-        columns["standard error"] = df[error].to_numpy(dtype=float)
-        if not (np.isfinite(columns["standard error"]) & (columns["standard error"] > 0)).all():
-            raise UserError(f"column {error!r} holds standard errors that are not above zero")
-        for extreme in (columns["standard error"].min(), columns["standard error"].max()):
-            check_numbers(f"column {error!r}", np.array([extreme]))
-    gaussian = family == "gaussian"
+        columns["standard error"] = _standard_errors(df, error)
     design = Design.of(
         list(fixed), list(random), family, bool(error),
         centre=_centre(y, family),
@@ -103,6 +91,46 @@ def from_formula(
     )  # fmt: skip
     reader = Reader(read, next(iter(read.group.terms.values())).factor.name, tuple(random), error, formula)
     return replace(federation, about={**federation.about, "reader": reader}), design
+
+
+def _check_clients(who: np.ndarray, place: str, effects: int, needs_residual: bool) -> None:
+    """Refuses tables from which the spread of the random effects, or that of the residual, cannot be learned.
+
+    Args:
+        who: client of each row, (n,).
+        place: the clients' column.
+        effects: number of random effects of a client.
+        needs_residual: whether the residual has a spread that is learned.
+
+    Raises:
+        UserError: for such a table.
+    """
+    import pandas as pd
+
+    rows = pd.Series(who).value_counts()
+    if len(rows) < 2:
+        raise UserError(f"all rows are of one {place}: random effects need several")
+    if needs_residual and rows.max() <= effects:
+        raise UserError(
+            f"no {place} has more rows than the {effects} random effect{'s' * (effects > 1)}, so that the "
+            "residual's spread cannot be separated from theirs: give known standard errors"
+        )
+
+
+def _standard_errors(df: pd.DataFrame, column: str) -> np.ndarray:
+    """The known standard errors of a response, (n,).
+
+    Raises:
+        UserError: for a column without numbers, or with numbers that are not above zero or too large to be squared.
+    """
+    if df[column].dtype.kind not in "iuf":
+        raise UserError(f"column {column!r} holds no numbers, so it cannot hold standard errors")
+    values = df[column].to_numpy(dtype=float)
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise UserError(f"column {column!r} holds standard errors that are not above zero")
+    for extreme in (values.min(), values.max()):
+        check_numbers(f"column {column!r}", np.array([extreme]))
+    return values
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ REFUSED = [
     ("y + x ~ g + (1 | site)", "response is one column"),
     ("1 ~ x + (1 | site)", "response is '1'"),
     ("y[u] ~ x + (1 | site)", "'[u]' is not understood"),
-    ("y ~ x | site", "stand in parentheses"),
+    ("y ~ x | site", "written in parentheses"),
     ("y ~ x**2 + (1 | site)", "it is I(x**2)"),
     ("y ~ (x + z)**50 + (1 | site)", "from 1 to 16, not '50'"),
     (f"y ~ ({' + '.join(f'x{k}' for k in range(20))})**9", "more than 500 effects"),

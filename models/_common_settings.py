@@ -1,0 +1,18 @@
+"""Settings that many methods have, with one meaning each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hierfl.inference.method.settings import setting
+
+
+def client_momentum(default: float = 0.9) -> Any:
+    """``momentum`` of the clients' local steps."""
+    return setting(default, "momentum of the clients' steps; every round begins without any", at_least=0)
+
+
+def server_step() -> Any:
+    """``server_lr`` of a server that takes a mean: a share of the way there, so at most 1."""
+    about = "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way"
+    return setting(1.0, about, above=0, at_most=1)
