@@ -149,15 +149,14 @@ def test_files_are_short(folder: str) -> None:
     assert sum(n <= 150 for n in lengths.values()) >= len(lengths) / 2
 
 
-def test_tests_are_short_and_stand_where_their_subject_does() -> None:
-    # (conftest.py, and what has not moved to a room yet)
-    files = [path for path in (ROOT / "tests").rglob("*.py") if path.parent != ROOT / "tests"]
+def test_tests_are_short_and_lie_where_their_subject_does() -> None:
+    files = sorted((ROOT / "tests").rglob("*.py"))
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files}
     assert {name: n for name, n in lengths.items() if n > 300} == {}
     assert not list((ROOT / "tests").rglob("__init__.py"))
     rooms = {path.parent.relative_to(ROOT / "tests") for path in files if path.stem.startswith("test_")}
     ours = {"house", "invariants"}  # (what is of no one room)
-    strange = [room for room in rooms if room.parts[0] not in ours and not (ROOT / room).is_dir()]
+    strange = [room for room in rooms if not room.parts or (room.parts[0] not in ours and not (ROOT / room).is_dir())]
     assert strange == []
     importers = [
         f"{path.name}: {node.module}"
@@ -165,7 +164,7 @@ def test_tests_are_short_and_stand_where_their_subject_does() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(("test_", "conftest"))
     ]
-    assert importers == []  # (what tests share stands in tests/support)
+    assert importers == []  # (what tests share is in tests/support)
 
 
 @pytest.mark.parametrize("library", ["unittest.mock", "pickle", "argparse"])
