@@ -67,7 +67,7 @@ def search(
     """Run every setting of a grid and rank them on validation data. Stopped, it goes on where it was."""
     from ..configure import parse_settings, usual_data
     from ..methods import load
-    from ..search.cells import parse_metrics
+    from ..search.cells import in_words, parse_metrics
     from ..search.cells import search as run_grid
     from ..search.sensitivity import draw_sensitivity, numeric_settings
 
@@ -76,7 +76,7 @@ def search(
     if against and against not in numeric_settings(method):
         raise UserError(f"--against takes a setting of {method} that is a number, not {against!r}")
     cells = run_grid(method, data, seeds, values, out, given, settle, parse_metrics(by or ""))
-    typer.echo(f"best: {cells[0]}")
+    typer.echo(f"best: {in_words(cells[0])}")
     if against:
         title = f"{method} on {data}, {seeds} seed{'s' * (seeds > 1)}"
         typer.echo(draw_sensitivity(method, cells, against, title, out.with_suffix(".png")))

@@ -114,10 +114,15 @@ def search(
             ]
             known.append({"settings": settings, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
-            found = {k: v for k, v in known[-1].items() if k in SHOWN or (k == FAILED and v)}
-            say(", ".join([*(f"{k}={v}" for k, v in settings.items()), *map(_named_number, found.items())]))
+            say(in_words(known[-1]))
             _write(out, about, by, known, lenient)
     return _write(out, about, by, known, lenient)
+
+
+def in_words(cell: Mapping[str, Any]) -> str:
+    """A cell's settings and metrics, in one line."""
+    found = {k: v for k, v in cell.items() if k in SHOWN or (k == FAILED and v)}
+    return ", ".join([*(f"{k}={v}" for k, v in cell["settings"].items()), *map(_named_number, found.items())])
 
 
 def _named_number(item: tuple[str, Any]) -> str:
