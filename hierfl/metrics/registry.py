@@ -111,11 +111,3 @@ def global_metrics(task: str | None = None) -> tuple[str, ...]:
 def main_metric(task: str) -> Metric:
     """What the task is judged by: accuracy, or RMSE."""
     return next(metric for metric in metrics_of(task) if metric.main)
-
-
-def metric_of_column(column: str) -> Metric:
-    """The metric of a column such as ``pm_draws_nll``, ``gm_accuracy`` or ``ece``."""
-    for kind in sorted(KINDS, key=len, reverse=True):
-        if column.startswith(f"{kind}_"):
-            return METRICS[column.removeprefix(f"{kind}_")]
-    return METRICS[column]

@@ -13,4 +13,3 @@ def test_metrics_are_those_of_the_files() -> None:
     assert metrics.global_metrics() == ("accuracy", "nll", "brier", "ece", "rmse", "crps", "coverage90")
     assert metrics.client_metrics("regression") == ("rmse", "nll", "crps", "coverage90")
     assert [metrics.main_metric(task).name for task in ("classification", "regression")] == ["accuracy", "rmse"]
-    assert metrics.metric_of_column("pm_draws_ece") is metrics.METRICS["ece"]
