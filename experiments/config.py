@@ -147,8 +147,8 @@ class RunConfig:
         commands=ALL, fit=True, identity=False, moves=True,
     )  # fmt: skip
     chunk: int = option(
-        "Number of clients computed at once, which trades memory for speed and changes no number; 0 for what suits "
-        "the device. [default: 0; for tables 1000]",
+        "Number of clients computed at once, which trades memory for speed and changes numbers by rounding alone; "
+        "0 for what suits the device. [default: 0; for tables 1000]",
         fit=True, identity=False,
     )  # fmt: skip
     formula: str | None = option(

@@ -105,4 +105,6 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
 def _number(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.1%}" if name in ("accuracy", "coverage90") else f"{value:.3f}"
+    from hierfl.metrics.registry import in_percent
+
+    return f"{value:.1%}" if in_percent(name) else f"{value:.3f}"

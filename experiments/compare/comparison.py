@@ -22,8 +22,11 @@ class Comparison:
 
     Attributes:
         variants: the first is compared with every other.
-        gains, table, sizes: see :func:`pairs`, :func:`table`, :func:`sizes`.
-        loo: see :func:`leave_one_out`; None where it was not wanted, or there are no two variants fit for it.
+        gains, table, sizes: see :func:`~hierfl.experiments.compare.gains.paired_gains`,
+            :func:`~hierfl.experiments.compare.gains.gain_table`,
+            :func:`~hierfl.experiments.compare.gains.gains_by_size`.
+        loo: see :func:`~hierfl.experiments.compare.leave_one_out.leave_one_out`; None where it was not wanted, or there
+            are no two variants fit for it.
         unfit: variants that are not in ``loo``, and why.
         scarce: metrics of which few test examples say little, and so nothing is said.
         crossing: whether a client's name means the same data under every seed.

@@ -12,7 +12,6 @@ import pandas as pd
 from hierfl.metrics.registry import METRICS, MIN_TEST_EXAMPLES
 
 from .comparison import Comparison
-from .gains import KINDS
 from .leave_one_out import MOST_LARGE_K
 from .variants import chosen_settings, differing, short_names
 
@@ -70,7 +69,7 @@ def display_tables(found: Comparison) -> list[DisplayTable]:
     )  # fmt: skip
     for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
-        gains.rows.append([label[row.over], KINDS[row.kind], *_gain_and_interval(row.metric, row), share])
+        gains.rows.append([label[row.over], row.kind, *_gain_and_interval(row.metric, row), share])
     who = DisplayTable(["over", "metric", "clients with n", "gain", "95 %", "rank r with n"], [])
     last = found.sizes[found.sizes["kind"] == found.sizes["kind"].iloc[-1]]
     words = {"mean": "at the posterior mean", "draws": "averaged over draws"}[last["kind"].iloc[0]]

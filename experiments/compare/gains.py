@@ -13,7 +13,7 @@ from hierfl.metrics import paired
 from .variants import Variant
 
 #: predictions at the posterior mean, and averaged over draws
-KINDS = {"mean": "mean", "draws": "draws"}
+KINDS = ("mean", "draws")
 
 
 def paired_gains(variants: Sequence[Variant]) -> pd.DataFrame:

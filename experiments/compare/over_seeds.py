@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hierfl.errors import UserError
+from hierfl.metrics.registry import in_percent
 
 from ..run_folder.config_file import read_config
 from ..run_folder.identity import setting_of
@@ -58,7 +59,7 @@ def markdown(records: list[dict[str, Any]]) -> str:
         cells = []
         for column in COLUMNS:
             value, error = record.get(column), record.get(f"{column}_se")
-            scale, digits = (100, 1) if column.endswith("accuracy") else (1, 3)
+            scale, digits = (100, 1) if in_percent(column) else (1, 3)
             shown = "" if value is None else f"{scale * value:.{digits}f}"
             cells.append(shown + ("" if error is None else f" ± {scale * error:.{digits}f}"))
         lines.append(f"| {record['method']} | {' | '.join(cells)} |")

@@ -37,7 +37,7 @@ from ..run_folder.files import write_text
 from .means import mean_and_error, percent
 from .skew.variants import settings_of
 
-#: those of :mod:`hierfl.experiments.papers.skew.run` that a new client can be served by
+#: those of :mod:`hierfl.experiments.papers.skew.experiment` that a new client can be served by
 NAMES = (
     "FedAvg", "FedBN", "FedBN (statistics alone)", "FedV", "FedV (Gaussian prior)", "pFedV (flat)",
     "pFedV (own batch norm)", "pFedV (Gaussian prior)", "pFedV",

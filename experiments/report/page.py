@@ -11,6 +11,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from hierfl.metrics.registry import in_percent
+
 from .figures import caption
 
 
@@ -50,8 +52,7 @@ def _template() -> Template:
 
 def format_value(name: str, value: Any) -> str:
     if isinstance(value, float):
-        share = name.endswith(("accuracy", "coverage90", "accuracy_pooled"))
-        return f"{value:.1%}" if share else f"{value:.4g}"
+        return f"{value:.1%}" if in_percent(name) else f"{value:.4g}"
     return str(value)
 
 

@@ -27,7 +27,7 @@ def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_rows(folder / "metrics.csv", list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 
-#: columns of :func:`effects`
+#: columns of :func:`read_effects`
 EFFECT_COLUMNS = ("effect", "estimate", "standard error")
 
 

@@ -25,6 +25,7 @@ import numpy as np
 from hierfl.errors import UserError
 from hierfl.files import check_writable
 from hierfl.inference.method.settings import applicable, make_settings
+from hierfl.metrics.registry import metric_of_column
 
 from ..build import build, options_of
 from ..configure import configure
@@ -152,7 +153,13 @@ def criterion(cell: Mapping[str, Any], by: Sequence[str] = ()) -> float:
     if len(numbers) < len(values):
         return float("inf")
     mean = sum(numbers) / len(numbers)
-    return -mean if by and by[0].endswith("accuracy") else mean
+    return -mean if by and better(by[0]) == "higher" else mean
+
+
+def better(column: str) -> str | None:
+    """Which way the metric of a column is better; None for what is no metric."""
+    metric = metric_of_column(column)
+    return None if metric is None else metric.better
 
 
 def _means(rows: list[dict[str, float]]) -> dict[str, float | None]:
@@ -174,7 +181,6 @@ def parse_metrics(words: str) -> list[str]:
         UserError: for those that are none, or of two directions.
     """
     by = words.split(",") if words else []
-    directions = {name.endswith("accuracy") for name in by}
-    if not set(by) <= set(SHOWN) or len(directions) > 1:
+    if not set(by) <= set(SHOWN) or len(set(map(better, by))) > 1:
         raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {words!r}")
     return by

@@ -113,9 +113,15 @@ def main_metric(task: str) -> Metric:
     return next(metric for metric in metrics_of(task) if metric.main)
 
 
-def metric_of_column(column: str) -> Metric:
-    """The metric of a column such as ``pm_draws_nll``, ``gm_accuracy`` or ``ece``."""
+def metric_of_column(column: str) -> Metric | None:
+    """The metric of a column such as ``pm_draws_nll``, ``gm_accuracy`` or ``ece``; None for other columns."""
     for kind in sorted(KINDS, key=len, reverse=True):
         if column.startswith(f"{kind}_"):
-            return METRICS[column.removeprefix(f"{kind}_")]
-    return METRICS[column]
+            return METRICS.get(column.removeprefix(f"{kind}_"))
+    return METRICS.get(column)
+
+
+def in_percent(column: str) -> bool:
+    """Whether a column is of a metric that the screen shows in percent."""
+    metric = metric_of_column(column)
+    return metric is not None and metric.percent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -120,10 +121,11 @@ class PlateEngine:
                 at = torch.tensor(senders, device=self.device)
                 receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
         self.store.close()
+        sums = replace(receiver.sums, diverged=diverged.sum())  # (those who train for themselves alone, too)
         status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
         status[torch.tensor(plan.reporting, dtype=torch.long, device=self.device)] = ClientStatus.REPORTED
         status = torch.where(receiver.rejected > 0, ClientStatus.REJECTED, status)
-        return Reports(receiver.sums, status, diverged)
+        return Reports(sums, status, diverged)
 
     def _chunks(self, clients: Iterable[int]) -> Iterator[tuple[list[int], Tensor]]:
         """Clients, largest first, as many at a time as make a plate, and their places."""

@@ -18,7 +18,7 @@ class Block:
     """Values that are trained in turn with others, on the same minibatches.
 
     Args:
-        names, optimizer, terms, repeats: as for :class:`SVI`.
+        names, optimizer, terms, repeats: as for :class:`~hierfl.inference.local.svi.SVI`.
     """
 
     names: Sequence[str]

@@ -15,9 +15,11 @@ from ..state import State
 class Sums:
     """Messages that have been added up. Sums add up in any order, on any machine.
 
+    Counts are exact. Totals differ by rounding with the order, as floating-point sums do.
+
     Attributes:
         reported: how many messages are in it, (), int64.
-        diverged: how many clients' own computation has failed, (), int64.
+        diverged: how many clients' own computation has failed, whether they were to report or not, (), int64.
         totals: {group of shared values: {key: (*shape)}}; empty where no message arrived.
         bytes: what was sent, messages that were rejected for their numbers included.
     """

@@ -66,7 +66,7 @@ def global_log_prob(
     """log p(globals): the sites of the model outside the client plate, at the shared values, observed ones included.
 
     Args:
-        batch: any batch; :meth:`Federation.template` will do.
+        batch: any batch; :meth:`~hierfl.data.federation.Federation.template` will do.
         shared: the globals.
         personal: one row of personal values (S, 1, *shape), which the sum does not depend on.
     """

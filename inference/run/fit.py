@@ -177,8 +177,9 @@ class Fit:
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
         status = torch.stack(journal.status).cpu().numpy() if journal.status else None
         return Run(
-            self.fitted(), options, journal.evaluations, journal.seconds, self.random, tested, journal.summaries, status
-        )
+            self.fitted(), self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
+            journal.summaries, status,
+        )  # fmt: skip
 
     @torch.no_grad()
     def step(self) -> None:
@@ -195,8 +196,8 @@ class Fit:
         self.journal.status.append(reports.status)
         diverged = reports.diverged.nonzero().flatten().tolist()  # the round's one word to the host, after its end
         self.journal.seconds += time.perf_counter() - start
+        self.journal.diverged += int(reports.sums.diverged)
         if diverged:
-            self.journal.diverged += len(diverged)
             names = ", ".join(ids[j] for j in diverged[:10])
             log.warning(
                 "round %d: %d client%s diverged and kept the previous state: %s%s",

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from hierfl.metrics.registry import in_percent
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -86,4 +88,4 @@ def working(what: str, show: bool) -> AbstractContextManager[Any]:
 
 
 def _show(word: str, value: float, key: str) -> str:
-    return f"{word} {value:.1%}" if key.endswith("accuracy") else f"{word} {value:.4g}"
+    return f"{word} {value:.1%}" if in_percent(key) else f"{word} {value:.4g}"

@@ -36,18 +36,19 @@ class Run:
     """What a fit has left.
 
     Attributes:
-        fitted: method, data and state.
+        fitted: method, data and state, of the clients that are here.
+        ids: the names of all clients, J of them.
         options: how it was run.
         evaluations: one dict per evaluation and split.
         seconds: spent in rounds (evaluation and writing left out).
         random: whether the guide has draws.
         tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`client_metrics`.
         summaries: what the method has of each client, by evaluated round; see :attr:`history`.
-        status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`, the last round last; see
-            :attr:`participation`.
+        status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`; see :attr:`participation`.
     """
 
     fitted: Fitted
+    ids: Sequence[str]
     options: Options
     evaluations: list[Row]
     seconds: float
@@ -68,7 +69,7 @@ class Run:
 
     @property
     def personal(self) -> State:
-        """The clients' rows, {name: (J, *shape)}."""
+        """The rows of the clients that are here, {name: (J, *shape)}."""
         return self.fitted.personal
 
     @property
@@ -80,7 +81,7 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """One row per client: sizes, test metrics of its personal model, and what the method has.
+        """One row per client that is here: sizes, test metrics of its personal model, and what the method has.
 
         Metrics are at the posterior mean; with ``draws_`` before their name, averaged over draws.
         """
@@ -101,13 +102,12 @@ class Run:
     def history(self) -> pd.DataFrame:
         """What the method has of each client over the evaluated rounds: round, client, and columns such as tau.
 
-        Empty where it has nothing; without rounds of before a checkpoint that did not keep it.
+        Empty where it has nothing.
         """
         import pandas as pd
 
-        ids = list(self.fitted.federation.ids)
         rounds = [
-            pd.DataFrame({"round": number, "client": ids, **{k: v.numpy() for k, v in values.items()}})
+            pd.DataFrame({"round": number, "client": list(self.ids), **{k: v.numpy() for k, v in values.items()}})
             for number, values in self.summaries
         ]
         return pd.concat(rounds, ignore_index=True) if rounds else pd.DataFrame({"round": [], "client": []})
@@ -120,10 +120,8 @@ class Run:
         """
         import pandas as pd
 
-        ids = list(self.fitted.federation.ids)
-        held = np.zeros((0, len(ids)), np.uint8) if self.status is None else self.status
-        rounds = range(self.options.rounds - len(held) + 1, self.options.rounds + 1)
-        return pd.DataFrame(held, columns=ids, index=pd.Index(rounds, name="round"))
+        held = np.zeros((0, len(self.ids)), np.uint8) if self.status is None else self.status
+        return pd.DataFrame(held, columns=list(self.ids), index=pd.RangeIndex(1, len(held) + 1, name="round"))
 
     @cached_property
     def client_metrics(self) -> list[dict[str, np.ndarray]]:

@@ -30,7 +30,7 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
-from .._common_settings import client_momentum
+from .._common_settings import client_momentum, server_step
 from ._whole_network import WholeNetwork
 
 
@@ -54,12 +54,7 @@ class IFCA(WholeNetwork):
             "head", "what each cluster has for itself: the last layer, the rest being shared | all weights"
         )
         momentum: float = client_momentum()
-        server_lr: float = setting(
-            1.0,
-            "how far the server moves to the clients' means: 1 replaces what it had, 0.5 goes half way",
-            above=0,
-            at_most=1,
-        )
+        server_lr: float = server_step()
 
     settings: Settings
 

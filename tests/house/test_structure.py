@@ -66,6 +66,18 @@ def floor(name: str) -> int:
     return max(level for package, level in FLOORS.values() if f"{name}.".startswith(f"{package}."))
 
 
+@cache
+def lent() -> dict[str, str]:
+    """What ``hierfl`` lends from its rooms and from above, and the module that has it: who asks the door asks that."""
+    path = ROOT / "hierfl" / "__init__.py"
+    (rooms,) = [
+        node.value
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_ROOMS"
+    ]
+    return {f"hierfl.{name}": f"hierfl.{room}" for name, room in ast.literal_eval(rooms).items()}
+
+
 def named(module: Module, node: ast.AST) -> Iterator[str]:
     """Modules, or names in them, that a statement imports; ``import_module`` with a text counts."""
     if isinstance(node, ast.Import):
@@ -86,6 +98,7 @@ def imported(module: Module, within: ast.AST | None = None) -> set[str]:
     known, found = house(), set()
     for node in ast.walk(within or module.tree):
         for name in named(module, node):
+            name = lent().get(name, name)
             while name and name not in known:  # (a name of a module)
                 name = name.rpartition(".")[0]
             found.add(name)
@@ -123,6 +136,12 @@ def test_relative_imports_stay_on_their_floor_and_others_name_it() -> None:
             if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
                 names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
                 wrong += [f"{module.name}:{node.lineno} imports {n}" for n in names if n.split(".")[0] in OUTSIDE]
+                own = FLOORS[module.folder][0]  # (its names are not asked of itself, nor of the door)
+                wrong += [
+                    f"{module.name}:{node.lineno} names its own floor: {n}"
+                    for n in names
+                    if f"{n}.".startswith(f"{own}.") and floor(n) == floor(own) and module.name not in DOORS
+                ]
     assert wrong == []
 
 

@@ -24,7 +24,7 @@ class ClusterMeans:
 
     Args:
         label: the personal value (1,) that says which slot is a row's, 0 ... C - 1.
-        server_lr: as for :class:`SampleWeighted`.
+        server_lr: as for :class:`~hierfl.inference.server.rules.means.SampleWeighted`.
     """
 
     label: str

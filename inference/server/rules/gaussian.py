@@ -24,7 +24,8 @@ class GaussianProduct:
 
     pFedVMP, Eq. 12 and 13, of the clients that report in the round. Where none of them says anything the value stays as
     it was, whatever the prior. A scalar precision n_j is
-    :class:`SampleWeighted`, tau_j :class:`PrecisionWeightedMean`.
+    :class:`~hierfl.inference.server.rules.means.SampleWeighted`, tau_j
+    :class:`~hierfl.inference.server.rules.means.PrecisionWeightedMean`.
 
     Args:
         factors: what each row says of the value (*shape, D): h (S, *shape, D) and Lambda as

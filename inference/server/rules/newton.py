@@ -95,10 +95,10 @@ class NewtonScoring:
         for name in ("outer", "profile", "observed"):
             new = total[name] * up
             old_one = context.rule_state.get(name, new)
-            # what is remembered must not be drowned for ever: then the round is void, as where it is not finite
+            # what is remembered must not be drowned for ever: then the round is skipped, as where it is not finite
             before = old_one.abs().amax()
             new = torch.where((before > 0) & (new.abs().amax() > LARGEST_GROWTH * before), torch.nan, new)
-            # (a void round leaves nothing to remember)
+            # (a skipped round leaves nothing to remember)
             mixed = self.curvature_decay * old_one + (1 - self.curvature_decay) * new if self.curvature_decay else new
             known[name] = torch.where(old_one.abs().sum() > 0, mixed, new)
             if self.curvature_decay:

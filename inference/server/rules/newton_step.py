@@ -16,7 +16,7 @@ def newton_step(
 ) -> tuple[Tensor, Tensor]:
     """H^-1 g among the free numbers, no longer than ``radius`` in the metric of H, and how long it would have been.
 
-    See :class:`NewtonScoring`. Not finite where the matrices are not.
+    See :class:`~hierfl.inference.server.rules.newton.NewtonScoring`. Not finite where the matrices are not.
 
     Args:
         g: (k,).

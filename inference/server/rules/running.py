@@ -17,9 +17,9 @@ from .base import AggregationContext
 
 @dataclass(frozen=True)
 class DeltaSum:
-    """What everybody has is summed up in a shared value, and those who report tell by how much theirs has changed.
+    """A shared mean of what all clients have; those who report send by how much theirs has changed.
 
-    Increments are divided by J: the value stays the mean over all clients of what each has last reported (SCAFFOLD's
+    Changes are divided by J: the value stays the mean over all clients of what each has last reported (SCAFFOLD's
     control variate; Karimireddy et al., ICML 2020, Alg. 1).
 
     Args:
@@ -69,7 +69,7 @@ class RunningMean:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """A step towards the value."""
         ((name, value),) = old.items()
-        seen = context.rule_state.get("seen", value.new_zeros(())) + 1  # (rounds that were not void)
+        seen = context.rule_state.get("seen", value.new_zeros(())) + 1  # (rounds that were not skipped)
         context.rule_state["seen"] = seen
         return {name: value + (context.shared[self.of] - value) / (seen - self.burn).clamp_min(1)}
 

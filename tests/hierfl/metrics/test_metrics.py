@@ -15,6 +15,7 @@ from torch.distributions import Normal
 from hierfl.metrics.classification import BINS, calibration_error, classification_rows
 from hierfl.metrics.ood import ood_auroc, predictive_entropy
 from hierfl.metrics.pooling import over_clients
+from hierfl.metrics.registry import client_metrics
 from hierfl.metrics.regression import regression_rows
 from hierfl.rng import generator
 
@@ -90,6 +91,19 @@ def test_regression_rows_agree_with_scipy_and_quadrature() -> None:
         assert math.isclose(rows["coverage90"][j], np.mean(inside))
         gap = (y[j, :n] - mean[:, j, :n].mean(0)).square().mean().sqrt()
         assert math.isclose(rows["rmse"][j], gap, rel_tol=1e-12)
+    whole = over_clients({k: v.numpy() for k, v in rows.items()}, "regression")
+    assert math.isclose(whole["rmse"], rows["rmse"].mean())
+    gaps = (y - mean.mean(0))[mask]
+    assert math.isclose(whole["rmse_pooled"], gaps.square().mean().sqrt(), rel_tol=1e-12)
+
+
+def test_what_is_computed_is_what_is_registered() -> None:
+    found = {
+        "classification": classification_rows(*predictions()),
+        "regression": regression_rows(torch.zeros(1, 2, 3), None, torch.zeros(1, 2, 3), torch.zeros(2, 3), None),
+    }
+    for task, rows in found.items():
+        assert rows.keys() - {"n", "bins"} == set(client_metrics(task))
 
 
 def test_entropy_of_uniform_and_certain_predictions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -134,3 +135,49 @@ def test_what_an_engine_is_told_and_says(small: Federation, net: Architecture) -
         assert not reports.diverged.any()
     assert all(torch.equal(v, run.shared[k]) for k, v in run.fitted.shared.items())
     assert sum(r.sums.bytes for _, _, r in recorded.rounds) == run.last()["bytes"]
+
+
+class Elsewhere(Recording):
+    """Of seven clients two are here; of the others it gives sums alone."""
+
+    def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
+        found = super().scores(broadcast, split, draws)
+        assert found.clients is None
+        return found
+
+    def fitted(self, broadcast: Broadcast) -> Fitted:
+        whole = super().fitted(broadcast)
+        data = whole.federation
+        here = dataclasses.replace(
+            data, train=data.train[:2], validation=data.validation[:2], test=data.test[:2], ids=data.ids[:2]
+        )
+        rows = ({k: v[:2] for k, v in values.items()} for values in (whole.personal, whole.copies))
+        return Fitted(whole.method, here, whole.shared, *rows, whole.initial, whole.seed)
+
+
+def test_a_run_of_which_few_clients_are_here(small: Federation, net: Architecture) -> None:
+    """What every client did is known of all; predictions and posteriors are of those that are here."""
+    plain = fit(PFedVEM(net), small, rounds=3, **HOW)
+    run = fit(PFedVEM(net), small, rounds=3, engine=Elsewhere, **HOW)
+    assert run.participation.equals(plain.participation)
+    assert run.history.equals(plain.history)
+    assert run.metrics.drop(columns="seconds").equals(plain.metrics.drop(columns="seconds"))
+    assert list(run.clients["client"]) == list(plain.clients["client"])[:2]
+    np.testing.assert_allclose(run.clients["nll"], plain.clients["nll"][:2], rtol=1e-12)
+    assert run.posterior(draws=3).posterior.sizes["client"] == 2
+
+
+def test_counts_are_inside_the_sum(small: Federation, net: Architecture) -> None:
+    """How many clients diverged is counted where they are, those that were not to report among them."""
+    made: list[Recording] = []
+
+    def engine(method: Method, federation: Federation, options: Options) -> Recording:
+        made.append(Recording(method, federation, options))
+        return made[-1]
+
+    single = {**HOW, "dtype": torch.float32}
+    fit(PFedVEM(net, base_lr=1e38), small, rounds=1, engine=engine, **single)
+    ((_, plan, reports),) = made[0].rounds
+    assert (reports.status == ClientStatus.DIVERGED).any()
+    assert int(reports.sums.diverged) == int(reports.diverged.sum()) > int(reports.diverged[list(plan.reporting)].sum())
+    assert int(reports.sums.reported) == int((reports.status == ClientStatus.REPORTED).sum()) < len(plan.reporting)

@@ -28,7 +28,7 @@ def test_mistakes_in_a_method_file_are_named(small: Federation, net: Architectur
         def exchange(self) -> dict:
             return {"base": SampleWeighted()}
 
-    with pytest.raises(UserError, match="stands outside the client plate"):
+    with pytest.raises(UserError, match="is outside the client plate"):
         fit(GlobalInGuide(net), small, rounds=1, progress=False)
 
     class Unguided(PFedVEM):

@@ -9,6 +9,7 @@ import torch
 from support.rounds import Messages, intercepted
 
 from hierfl import Federation, UserError
+from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.method.schedule import ABSENT, Absent, Schedule
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
@@ -82,6 +83,23 @@ def test_what_counts_if_used_waits_for_the_next_broadcast(small: Federation, net
     assert torch.equal(last[3], before["c_j"][3])
     assert not torch.equal(last[4], before["c_j"][4])
     assert torch.allclose(ready.state.shared["c"], last.mean(0), rtol=1e-8, atol=1e-12)
+
+
+def test_a_checkpoint_holds_what_counts(small: Federation, net: Architecture) -> None:
+    """Also after a round that is not evaluated: who goes on from it has heard whose messages were used."""
+    ready = Fit(Scaffold(net), small, Options(rounds=9, evaluate_every=5, dtype=torch.float64))
+
+    def refused(messages: Messages, clients: Any) -> Messages:
+        messages["w"]["w"][clients.index(3)] = torch.nan
+        return messages
+
+    ready.step()
+    before = ready.engine.store.personal["c_j"].clone()
+    with intercepted(refused):
+        ready.step()
+    held = ready.engine.state(Broadcast(2, ready.state.shared, ready.used))["personal/c_j"]
+    moved = (held != before).any(1)
+    assert moved.tolist() == [j != 3 for j in range(7)]
 
 
 def test_what_always_counts_waits_for_nothing(small: Federation, net: Architecture) -> None:

@@ -55,3 +55,17 @@ def test_a_message_that_cannot_be_read_is_no_clients_first() -> None:
     assert not server.receive({}, clients[:1]).any()
     assert server.receive(rows(messages, 0, 1), clients[:1]).all()
     assert server.rejected[clients[0]] == 1
+
+
+@every
+def test_a_client_that_says_it_failed_does_not_count(case: tuple) -> None:
+    """Whatever its message holds: what failed may be what it has not sent."""
+    server, messages, clients = honest(case)
+    expected = after(copy.deepcopy(server), rows(messages, 1, CLIENTS), clients[1:])
+    healthy = torch.arange(CLIENTS) > 0
+    assert server.receive(messages, clients, healthy).tolist() == healthy.tolist()
+    assert server.receiver.sums.reported == CLIENTS - 1
+    assert server.receiver.sums.diverged == 1
+    server.end()
+    assert server.rejected.tolist() == [int(j == clients[0]) for j in range(CLIENTS)]
+    assert all(torch.allclose(v, expected[k], rtol=1e-12, atol=1e-12) for k, v in server.shared.items())
