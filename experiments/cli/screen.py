@@ -103,6 +103,8 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
 
 
 def _number(name: str, value: float | None) -> str:
+    from hierfl.metrics.registry import METRICS
+
     if value is None:
         return ""
-    return f"{value:.1%}" if name in ("accuracy", "coverage90") else f"{value:.3f}"
+    return f"{value:.1%}" if METRICS[name].percent else f"{value:.3f}"
