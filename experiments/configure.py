@@ -71,7 +71,7 @@ def parse_settings(pairs: Sequence[str], prior: str | None = None) -> dict[str, 
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise UserError(f"settings are said as KEY=VALUE, not {pair!r}")
+            raise UserError(f"settings are given as KEY=VALUE, not {pair!r}")
         if key in settings or (key == "prior" and prior is not None):
             raise UserError(f"{key} is set twice")
         settings[key] = value
@@ -96,8 +96,8 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
         raise UserError(f"{loaded.name} needs {wanted}; not {data}")
     for name in said:
         if options()[name].data == ("arrays" if table else "tables"):
-            kind = "a table's, and this is a data set" if not table else "a data set's, and this is a table"
-            raise UserError(f"{flag(name)} is {kind}")
+            kind = "data sets of arrays" if table else "tables"
+            raise UserError(f"{flag(name)} is for {kind}, and {data} is {'a table' if table else 'not one'}")
 
 
 def usual_data(cls: type[Method]) -> str:

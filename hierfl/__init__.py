@@ -1,6 +1,6 @@
 """hierfl: hierarchical-Bayesian personalised federated learning, written as Pyro models.
 
-The ground floor: data at J places, networks that may carry a client dimension, plates, noise, metrics, pictures.
+The ground floor: data of J clients, networks that may carry a client dimension, plates, noise, metrics, pictures.
 It knows no method. Heavy imports happen when a name is first used, so that ``import hierfl`` is instant.
 """
 

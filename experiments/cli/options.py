@@ -51,20 +51,22 @@ def path_option(metavar: str, help: str) -> Any:
     return typer.Option(parser=user_path, metavar=metavar, help=help)
 
 
-def run_option(name: str) -> Any:
-    """An option of a run as typer wants it: its type, and all that is declared of it."""
+def run_option(name: str, default: str = "") -> Any:
+    """An option of a run as typer wants it: its type, and all that is declared of it; ``default`` is the command's."""
     about = options()[name]
+    text = f"{about.help.partition(' [default:')[0]} [default: {default}]" if default else about.help
     kind: Any = Path if about.path else kinds()[name]
     parser = user_path if about.path else None
-    found = typer.Option(*(about.flags or (flag(name),)), metavar=about.metavar, help=about.help, parser=parser)
+    found = typer.Option(*(about.flags or (flag(name),)), metavar=about.metavar, help=text, parser=parser)
     return Annotated[kind | None, found]
 
 
-def with_run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_run_options(*names: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options of a run: a function with ``**given`` gets those that were given.
 
     Args:
         names: of the options, or of a command that is declared to have them.
+        defaults: what the help of an option says of its default, where the command has another than ``hierfl run``.
     """
     wanted = tuple(name for one in names for name in (names_of(one) or (one,)))
 
@@ -77,7 +79,9 @@ def with_run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..
             for p in own
             if p.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        parameters += [inspect.Parameter(n, keyword, default=None, annotation=run_option(n)) for n in wanted]
+        parameters += [
+            inspect.Parameter(n, keyword, default=None, annotation=run_option(n, defaults.get(n, ""))) for n in wanted
+        ]
 
         def called(**values: Any) -> None:
             given = {name: value for name in wanted if (value := values.pop(name)) is not None}
@@ -92,7 +96,7 @@ def with_run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..
 
 
 def decimals(option: str, text: str) -> list[float]:
-    """Numbers that are said as 0.1,1,10."""
+    """Numbers that are given as 0.1,1,10."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
@@ -100,7 +104,7 @@ def decimals(option: str, text: str) -> list[float]:
 
 
 def whole_numbers(option: str, text: str) -> list[int]:
-    """Whole numbers that are said as 50,100."""
+    """Whole numbers that are given as 50,100."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
@@ -108,5 +112,5 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 def chosen(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Some of the options that were said."""
+    """Some of the options that were given."""
     return {name: given[name] for name in names if name in given}

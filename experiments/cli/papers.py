@@ -18,12 +18,12 @@ Collect = Annotated[bool, typer.Option("--collect", help="Run nothing, collect w
 
 
 @papers.command("skew")
-@with_run_options("data", "data_root", "clients", "split", "network", "rounds", "draws", "device")
+@with_run_options("data", "data_root", "clients", "split", "network", "rounds", "draws", "device", data="digit-three")
 def skew(
     out: Out, row: Rows = None, setting: Settings = None, seeds: Seeds = 3, collect: Collect = False,
     offline: Offline = False, **given: Any,
 ) -> None:  # fmt: skip
-    """pFedV's Table 2: accuracy on digits of several domains, one domain a client. [default data: digit-three]
+    """pFedV's Table 2: accuracy on digits of several domains, one domain a client.
 
     --set gives steps of all methods, and other settings of fedv and pfedv.
     """
@@ -35,7 +35,7 @@ def skew(
 
 
 @papers.command("unseen")
-@with_run_options("data", "data_root", "split", "network", "rounds", "device")
+@with_run_options("data", "data_root", "split", "network", "rounds", "device", data="digit-three")
 def unseen(
     out: Out,
     leave: Annotated[str, typer.Option(metavar="DOMAIN", help="The domain that no client of the federation has.")],
@@ -46,7 +46,7 @@ def unseen(
     steps: Annotated[int, typer.Option(help="Steps of the new client.")] = 300,
     offline: Offline = False, **given: Any,
 ) -> None:  # fmt: skip
-    """pFedV's new clients: accuracy for a client of a domain that no other has. [default data: digit-three]"""
+    """pFedV's new clients: accuracy for a client of a domain that no other has."""
     from ..configure import parse_settings
     from ..papers.unseen import run_table
 
@@ -56,7 +56,7 @@ def unseen(
 
 
 @papers.command("centroids")
-@with_run_options("data", "data_root", "clients", "network", "rounds", "device")
+@with_run_options("data", "data_root", "clients", "network", "rounds", "device", data="fashion-mnist")
 def centroids(
     out: Out, row: Rows = None, setting: Settings = None, seeds: Seeds = 3, collect: Collect = False,
     beta: Annotated[float, typer.Option(help="Concentration of the Dirichlet split.")] = 0.3,
@@ -67,7 +67,7 @@ def centroids(
     turns: Annotated[int, typer.Option(help="With --cost: number of rounds that are timed.")] = 3,
     offline: Offline = False, **given: Any,
 ) -> None:  # fmt: skip
-    """pFedVMP's Tables 1 and 2: accuracy where labels differ between clients. [default data: fashion-mnist]"""
+    """pFedVMP's Tables 1 and 2: accuracy where labels differ between clients."""
     from ..configure import parse_settings
     from ..papers.centroids.experiment import Wanted, run_table, write_costs
 

@@ -11,7 +11,7 @@ import typer
 from .options import Offline, Quiet, TrustCode, path_argument, path_option, with_run_options
 
 
-@with_run_options("data", "data_root")
+@with_run_options("data", "data_root", data="the run's", data_root="the run's")
 def report(
     folder: Annotated[Path, path_argument("RUN|COMPARISON", "A finished run, or a comparison.")],
     features: Annotated[

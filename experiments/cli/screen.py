@@ -59,8 +59,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     from hierfl.metrics.registry import client_metrics
 
     screen = console()
-    title = f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {summary['rounds']} rounds"
-    screen.print(title)
+    rounds = f"{summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
+    screen.print(f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {rounds}")
     _print_population(summary, folder, screen)
     regression = summary["pm_rmse"] is not None
     names = client_metrics("regression" if regression else "classification")

@@ -148,7 +148,7 @@ def run_table(
     """
     for name in rows or ():
         if name not in NAMES:
-            raise unknown("method of this table", name, NAMES)
+            raise unknown("row of this table", name, NAMES)
     if seeds < 1 or steps < 1 or min(given) < 2:
         raise UserError("seeds and steps must be at least 1, and examples given at least 2")
     settings_of(NAMES[0], settings)

@@ -85,7 +85,7 @@ def read_frame(path: Path, text: Sequence[str] = (), needs: Sequence[str] = ()) 
     for name in frame.columns:
         if name in text:
             frame[name] = frame[name].map(unescaped)
-        elif frame[name].dtype.kind not in "biuf":
+        elif frame[name].dtype.kind not in "biuf" and len(frame):  # (a column without rows has no type)
             raise UserError(f"{path} is damaged: its column {name!r} holds more than numbers")
     frame = frame.rename(columns=unescaped)
     if lacking := [name for name in needs if name not in frame]:

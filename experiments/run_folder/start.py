@@ -44,7 +44,7 @@ def fit_and_write(
     if not resume:
         say(f"writing to {folder}")
         if run.settings_chosen is None and not tables.is_table(run.data):
-            say(f"no settings ship for {name} on {run.data}: its defaults, where nothing was said")
+            say(f"no settings ship for {name} on {run.data}: its defaults are used, but for what --set gives")
     try:
         fitted = ready.run(
             folder / "checkpoint",

@@ -70,7 +70,7 @@ def ablate(
             raise UserError("priors are compared on test data: --test-fraction above 0")
     names = {name for prior in priors if (name := scale_setting(load(method).cls, prior))}
     if scales and (fixed := sorted(names & settings.keys())):
-        raise UserError(f"{fixed[0]} is said by --set, so that --scales changes nothing")
+        raise UserError(f"{fixed[0]} is given by --set, so that --scales changes nothing")
     for prior in priors:
         found[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}
         configure(method, data, given, found[prior])  # (cannot be? say so before anything is run)

@@ -56,7 +56,7 @@ def chosen_scale(
     cls, say = load(method).cls, to_stderr(progress)
     name = scale_setting(cls, prior)
     if name is None or name in settings:
-        say(f"{prior}: {'no scale to choose' if name is None else f'{name}={settings[name]}, as said'}")
+        say(f"{prior}: {'no scale to choose' if name is None else f'{name}={settings[name]}, as given'}")
         return {}
     whole = configure(method, data, given, {**settings, "prior": prior}).settings
     grid = {k: [str(v)] for k, v in settings.items()} | {"prior": [prior]}

@@ -68,25 +68,25 @@ def _effects(run: RunTables) -> Iterator[Drawing]:
 
 
 @figure(
-    "effects", "Population and clients", "Of every place, the difference from the fixed effect.",
+    "effects", "Population and clients", "The difference of every client from the fixed effect.",
     place=2, source="run", needs=_effects, order=11,
 )  # fmt: skip
 def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
-    """A random effect in every place, in order: posterior mean and central 90 %."""
+    """A random effect of every client, in order: posterior mean and central 90 %."""
     from matplotlib.ticker import MaxNLocator
 
     ax = axis_for(ax)
     order = clients.sort_values(f"b[{effect}]")
     mean, half = order[f"b[{effect}]"], 1.645 * order[f"sd b[{effect}]"]
-    places = np.arange(len(order))
-    ax.hlines(places, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
-    ax.scatter(mean, places, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
+    rows = np.arange(len(order))
+    ax.hlines(rows, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
+    ax.scatter(mean, rows, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
     ax.axvline(0, color=QUIET, lw=1, ls="--")
     if len(order) <= 30:
-        ax.set_yticks(places, order["client"])
+        ax.set_yticks(rows, order["client"])
     else:
         ax.set_yticks([])
-        ax.set_ylabel(f"{len(order)} places, in order")
+        ax.set_ylabel(f"{len(order)} clients, in order")
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set(xlabel="deviation from the fixed effect, with central 90 %", title=f"Random effect: {effect}")

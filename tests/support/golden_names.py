@@ -125,6 +125,7 @@ EXEMPT: list[tuple[str, str, str, str]] = [
     ("*", "*.json", "*method_digest*", "digest of the method's source file"),
     ("table/collect", "table/table.md", "line *", "names of the committed searches' settings"),
     ("*", "*participation*.png", "*", "words of its legend: absent, message rejected"),
+    ("*", "*effects-*.png", "*", "words of its axis: clients, in order"),
     ("*", "*overview.png", "*", "the same words; the figures that it joins are compared one by one"),
     ("own/*", "*mine.py", "*", "the user's file itself: its imports and names"),
     ("*", "*/checkpoint.json", "digest", "of the tensors' file, which is compared itself"),
@@ -135,6 +136,7 @@ EXEMPT: list[tuple[str, str, str, str]] = [
 ]
 #: of an html page, what is taken out before it is compared (regular expressions), and why
 HTML: list[tuple[str, str]] = [
+    (r"(Of every place, the difference|The difference of every client) from the fixed effect", "words of a caption"),
     (
         r"<td>(idle|absent_clients|client|group|error|known_se|test|test_fraction|validation|validation_fraction|noise"
         r"|response_sd)</td>",

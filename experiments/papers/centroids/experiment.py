@@ -58,7 +58,7 @@ class Wanted:
         """
         for variant in rows or ():
             if variant not in VARIANTS:
-                raise unknown("method of this table", variant, VARIANTS)
+                raise unknown("row of this table", variant, VARIANTS)
         if mine := [k for k in ("prior", "precision") if k in settings]:
             raise UserError(f"{mine[0]} is what tells the rows of this table apart: choose rows with --row")
         keep = KEPT.get((data, beta), 1.0) if keep is None else keep

@@ -51,7 +51,7 @@ def run_table(
     """
     for variant in rows or ():
         if variant not in VARIANTS:
-            raise unknown("method of this table", variant, VARIANTS)
+            raise unknown("row of this table", variant, VARIANTS)
     if seeds < 1:
         raise UserError("seeds must be at least 1")
     cells = [table_cell(v, data, s, settings) for s in range(seeds) for v in rows or VARIANTS]

@@ -36,7 +36,8 @@ def parse(name: str) -> tuple[str, float, dict[str, float]]:
     whole = SPLITS[kind].whole
     if not (0 < value < float("inf")) or (whole and value != int(value)):
         number = "a whole number above zero" if whole else "a number above zero"
-        raise UserError(f"split {kind} needs {number}, as in {kind}:{5 if whole else 0.3}; got {text or 'none'!r}")
+        got = repr(text) if text else "nothing"
+        raise UserError(f"split {kind} needs {number}, as in {kind}:{5 if whole else 0.3}; got {got}")
     return kind, value, options
 
 

@@ -51,7 +51,7 @@ def npz(path: Path, **change: object) -> Path:
             ["run", "pfedvem", "--set", "sigma=1"],
             "unknown setting of pfedvem 'sigma'; known: prior, tau, sigma_0",
         ),
-        (["run", "pfedvem", "--set", "sigma_0"], "settings are said as KEY=VALUE"),
+        (["run", "pfedvem", "--set", "sigma_0"], "settings are given as KEY=VALUE"),
         (["run", "pfedvem", "--set", "sigma_0=big"], "sigma_0 must be a number, not 'big'"),
         (["run", "pfedvem", "--set", "sigma_0=nan"], "sigma_0 must be finite"),
         (["run", "pfedvem", "--set", "sigma_0=0"], "sigma_0 must be above 0"),

@@ -85,7 +85,7 @@ def test_strange_inputs_are_noticed(hierfl: Call, tmp_path: Path) -> None:
         ((*how, "--ood", "none"), "unknown data set 'none'"),
         ((*how, "--ood", "ours"), "is what the models are made for"),
         (("run", "fedpop", "--ood", "ours", "--data-root", "."), "inputs of ours have shape (1, 4, 4), not (1, 8, 8)"),
-        (("run", "mixed-effects", "--ood", "ours"), "--ood is a data set's"),
+        (("run", "mixed-effects", "--ood", "ours"), "--ood is for data sets of arrays"),
     ):
         code, _, err = hierfl(*arguments)
         assert code == 2

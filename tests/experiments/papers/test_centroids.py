@@ -116,7 +116,7 @@ def test_the_papers_settings() -> None:
 
 def test_what_cannot_be(tiny: list[str]) -> None:
     for more, words in (
-        (["--row", "FedProto"], "unknown method of this table 'FedProto'"),
+        (["--row", "FedProto"], "unknown row of this table 'FedProto'"),
         (["--seeds", "0"], "at least 1"),
         (["--set", "prior=flat"], "prior is what tells the rows"),
         (["--set", "precision=count"], "precision is what tells the rows"),

@@ -129,7 +129,7 @@ def test_rows_are_what_their_names_say() -> None:
 
 def test_what_cannot_be(tiny: list[str]) -> None:
     for more, words in (
-        (["--row", "FedProx"], "unknown method of this table 'FedProx'"),
+        (["--row", "FedProx"], "unknown row of this table 'FedProx'"),
         (["--seeds", "0"], "at least 1"),
         (["--set", "alpha"], "KEY=VALUE"),
         (["--set", "prior=flat"], "tells the rows"),
@@ -187,7 +187,7 @@ def test_a_domain_that_was_left_out(tiny: list[str], capsys: pytest.CaptureFixtu
     assert "| FedV |" in again.out
     for more, words in (
         (["--leave", "svhn", "--out", "s"], "no domain 'svhn'"),
-        (["--row", "Local"], "unknown method of this table 'Local'"),
+        (["--row", "Local"], "unknown row of this table 'Local'"),
         (["--steps", "0"], "seeds and steps must be at least 1"),
         (["--examples", "1"], "at least 2"),
         (["--examples", "81", "--out", "s"], "mnist-m has 80 training examples; --examples asks for 81"),

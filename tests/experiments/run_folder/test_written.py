@@ -87,3 +87,10 @@ def test_in_memory_is_what_arviz_writes(hierfl: Call, tmp_path: Path) -> None:
     assert ours.groups() == theirs.groups()
     for group in ours.groups():
         assert ours[group].identical(theirs[group])
+
+
+def test_a_run_of_no_rounds_has_its_page(hierfl: Call, tmp_path: Path) -> None:
+    """Its participation.csv has columns, and no rows to tell their type by."""
+    assert hierfl("run", "fedavg", "--clients", "4", "--network", "linear", "--rounds", "0", "--out", "none")[0] == 0
+    assert hierfl("report", "none", "--no-features")[0] == 0
+    assert "0 rounds" in (tmp_path / "none/report.html").read_text(encoding="utf-8")

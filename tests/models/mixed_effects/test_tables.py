@@ -49,12 +49,12 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
         ((*how, *model), "a binomial response is 0 or 1"),
         (how, "say what to fit to mine.csv: --formula"),
         ((*how, "--formula", "y ~ nope + (1 | site)"), "unknown column 'nope'"),
-        ((*how, *model, "--clients", "3"), "--clients is a data set's"),
+        ((*how, *model, "--clients", "3"), "--clients is for data sets of arrays"),
         (("run", "mixed-effects", "--data", "digits"), "mixed-effects needs a table: FILE.csv, eight-schools"),
         (("run", "mixed-effects", "--data", "none.csv", "--formula", "y ~ 1 + (1|s)"), "no file"),
         (("run", "mixed-effects", "--data", "semi.csv", "--formula", "y ~ 1 + (1|s)"), "separated by commas"),
         (("run", "pfedvem", "--data", "mine.csv"), "pfedvem needs a data set or FILE.npz"),
-        (("run", "pfedvem", "--formula", "y ~ x"), "--formula is a table's"),
+        (("run", "pfedvem", "--formula", "y ~ x"), "--formula is for tables, and digits is not one"),
         (("run", "mixed-effects", "--family", "gamma"), "unknown family 'gamma'"),
     ):
         code, _, err = hierfl(*arguments)
