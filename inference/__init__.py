@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .messages.codec import Sparsify as Sparsify
     from .messages.pipeline import Codec as Codec
     from .method.base import Method as Method
+    from .method.schedule import Schedule as Schedule
     from .method.settings import setting as setting
     from .run.fit import fit as fit
     from .run.result import Run as Run
@@ -32,6 +33,7 @@ _ROOMS = {
     "Run": "run.result",
     "SVI": "local.svi",
     "SampleWeighted": "server.rules.means",
+    "Schedule": "method.schedule",
     "Sparsify": "messages.codec",
     "fit": "run.fit",
     "setting": "method.settings",
