@@ -24,8 +24,8 @@ def test_the_files_that_a_class_inherits_from_in_order() -> None:
     def names(method: str) -> list[str]:
         return [path.name for path in foundation(load(method).cls)]
 
-    assert names("fedbn") == ["fedavg.py", "_local_head.py"]
-    assert names("ditto") == ["_global_and_personal.py", "_whole_network.py"]
+    assert names("fedbn") == ["fedavg.py", "_local_head.py", "_common_settings.py"]
+    assert names("ditto") == ["_global_and_personal.py", "_common_settings.py", "_whole_network.py"]
     assert names("fedv") == []
     assert names("mixed-effects")[0] == "model.py"
     assert set(names("mixed-effects")) == {
@@ -37,7 +37,7 @@ def test_the_file_itself_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(MINE)
     loaded = load(str(path))
-    assert [file.name for file in foundation(loaded.cls)] == ["fedper.py", "_local_head.py"]
+    assert [file.name for file in foundation(loaded.cls)] == ["fedper.py", "_local_head.py", "_common_settings.py"]
     other = fingerprint(loaded.cls, path.read_bytes() + b"#")
     assert own_part(other) != own_part(loaded.digest)
     assert other.partition("-")[2] == loaded.digest.partition("-")[2]
