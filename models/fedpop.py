@@ -187,7 +187,8 @@ class FedPop(Method):
         net, scale = self.network, self.settings.mu_scale
         population = flat(net.head.d)
         if self.sampled:
-            mu = sample("mu", Normal(torch.zeros(net.head.d), scale).to_event(1) if scale else flat(net.head.d))
+            prior = Normal(batch.n.new_zeros(net.head.d), scale).to_event(1) if scale else flat(net.head.d)
+            mu = sample("mu", prior)
             population = Normal(mu, param("log_sigma").exp()).to_event(1)
         if self.second_chain:
             values = {k: param(k) for k in energy_names(self.settings.energy_hidden)}

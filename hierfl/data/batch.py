@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,7 @@ class Batch:
         mask: (S, n), False where a row is padded; None where no row is.
         n: (S,), how many training examples each of these clients has in all.
         scale: (S, 1), the likelihood's weight n_j / b_j in a minibatch; None where the whole set is here.
+        counts: how many examples each row has here, on the host; None where that is not known without the device.
     """
 
     x: Tensor
@@ -25,6 +27,7 @@ class Batch:
     mask: Tensor | None
     n: Tensor
     scale: Tensor | None = None
+    counts: Sequence[int] | Tensor | None = None
 
     @property
     def num_clients(self) -> int:
@@ -35,6 +38,12 @@ class Batch:
     def width(self) -> int:
         """n, the length to which the rows are padded."""
         return self.x.shape[1]
+
+    def present(self) -> Sequence[int] | Tensor:
+        """How many examples each row has here, on the host: read from the mask where it is not known."""
+        if self.counts is not None:
+            return self.counts
+        return [self.width] * self.num_clients if self.mask is None else self.mask.sum(1).tolist()
 
     def narrow(self) -> Batch:
         """The same rows with one example each, for what does not depend on them (Pyro has no empty plates)."""

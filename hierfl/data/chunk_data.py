@@ -47,9 +47,13 @@ class ChunkData:
         """N, how many places there are, padding included."""
         return len(self._index)
 
+    def places(self, clients: Sequence[int]) -> list[int]:
+        """Where each client's own examples begin."""
+        return [self._first[j] for j in clients]
+
     def first(self, clients: Sequence[int]) -> Tensor:
-        """Where each client's own examples begin, (S, 1)."""
-        return torch.tensor([self._first[j] for j in clients], device=self.federation.device)[:, None]
+        """The same on the device, (S, 1)."""
+        return torch.tensor(self.places(clients), device=self.federation.device)[:, None]
 
     def at(self, places: Tensor, defer: bool = False) -> tuple[Tensor, Tensor]:
         """Inputs and targets at these places (S, n) of :attr:`data`; inputs when they are used, where deferred."""
@@ -64,11 +68,11 @@ class ChunkData:
 
     def batch(self, clients: Sequence[int]) -> Batch:
         """All examples of these clients, padded to the longest; not to be changed in place."""
-        sizes = torch.tensor([len(self.federation.train[j]) for j in clients], device=self.federation.device)
-        n = sizes.to(self.federation.dtype)
+        sizes, device = [len(self.federation.train[j]) for j in clients], self.federation.device
+        n = torch.tensor(sizes, dtype=self.federation.dtype, device=device)
         if tuple(clients) in self._buckets:
             place, shape, mask = self._buckets[tuple(clients)]
             x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)
-            return Batch(x, y, mask, n)
-        places, mask = pad([torch.arange(k, device=self.federation.device) for k in sizes.tolist()])
-        return Batch(*self.at(self.first(clients) + places), mask, n)
+            return Batch(x, y, mask, n, counts=sizes)
+        places, mask = pad([torch.arange(k, device=device) for k in sizes])
+        return Batch(*self.at(self.first(clients) + places), mask, n, counts=sizes)

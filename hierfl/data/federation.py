@@ -221,8 +221,8 @@ class Federation:
 
     def batch(self, rows: Sequence[int], split: str = "train") -> Batch:
         """All examples of some clients, padded to the longest; clients without any are padded whole."""
-        index, mask = pad([self.indices(split)[j] for j in rows])
-        return self.gather(index, mask, rows)
+        picked = [self.indices(split)[j] for j in rows]
+        return replace(self.gather(*pad(picked), rows), counts=[len(index) for index in picked])
 
     def gather(self, index: Tensor, mask: Tensor | None, rows: Sequence[int]) -> Batch:
         """The batch that holds the pool's examples ``index`` (S, n), of the clients ``rows``."""

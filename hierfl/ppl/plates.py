@@ -75,6 +75,15 @@ def data(batch: Batch) -> PlateMessenger:
     return _Data(batch)
 
 
-def flat(*shape: int) -> ImproperUniform:
+class Flat(ImproperUniform):
+    """Pyro's, whose log density is on the value's device (Pyro's own is on the CPU)."""
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Zeros of the batch shape."""
+        shape = value.shape[: value.dim() - self.event_dim]
+        return value.new_zeros(()).expand(torch.broadcast_shapes(shape, self.batch_shape))
+
+
+def flat(*shape: int) -> Flat:
     """A flat prior over R^d (or arrays of this shape): log density 0 everywhere."""
-    return ImproperUniform(constraints.independent(constraints.real, len(shape)), torch.Size(), torch.Size(shape))
+    return Flat(constraints.independent(constraints.real, len(shape)), torch.Size(), torch.Size(shape))

@@ -57,7 +57,7 @@ def minibatches(
             frozen.show(x, places[step, :active, :width])
             noise.counts = counts[step]
             noise.at(step, active)
-            yield Batch(x, y, here, sizes, weight[step, :active])
+            yield Batch(x, y, here, sizes, weight[step, :active], counts[step, :active])
 
 
 def constant_features(chunk: ClientChunk, network: Network) -> Tensor:
@@ -67,7 +67,7 @@ def constant_features(chunk: ClientChunk, network: Network) -> Tensor:
         chunk: the rows; the network's weights are fixed.
         network: which.
     """
-    sizes, firsts = chunk.sizes, chunk.examples.first(chunk.clients).flatten().tolist()
+    sizes, firsts = chunk.sizes, chunk.examples.places(chunk.clients)
     kept: Tensor | None = None
     for first, last in buckets(sizes):
         part = chunk.part(first, last)

@@ -83,7 +83,7 @@ def curvature(
     with pyro.validation_enabled(False), torch.enable_grad():
         if sigma_points:
             outline = guide_latents(chunk.method, chunk.federation.template(), chunk.part(0, 1).values, None)
-            points = SigmaPoints(chunk.federation.dtype, degree=5)
+            points = SigmaPoints(chunk.federation.dtype, chunk.federation.device, degree=5)
             particles = len(points.weights(outline[latent].fn.event_shape.numel()))
         for first, last in buckets(chunk.sizes, HELD // particles):
             part = chunk.part(first, last)
@@ -103,7 +103,7 @@ def _curvature(
     drawn = {k: site.value.detach() for k, site in guide_latents(chunk.method, batch, chunk.view, noise).items()}
     z = drawn[latent].clone().requires_grad_()
     particles = len(z)
-    weights = noise.weights(z[0, 0].numel(), z.device) if isinstance(noise, SigmaPoints) else None
+    weights = noise.weights(z[0, 0].numel()) if isinstance(noise, SigmaPoints) else None
     leaves = {
         k: chunk.shared[k].expand(particles, rows, 1, *chunk.shared[k].shape).clone().requires_grad_() for k in names
     }

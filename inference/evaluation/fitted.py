@@ -102,7 +102,7 @@ class Fitted:
             if draws and noise is None:
                 noise = self.noise(rows, draws, purpose)
             if noise is not None:
-                noise.counts = None if batch.mask is None else batch.mask.sum(1).tolist()
+                noise.counts = None if batch.mask is None else batch.present()
             latents = guide_latents(self.method, batch, values, noise)
             return latents, model_sites(self.method, batch, values, latents, features)
 
@@ -116,7 +116,8 @@ class Fitted:
         for first in range(0, batch.width, size):
             part = slice(first, first + size)
             mask = None if batch.mask is None else batch.mask[:, part]
-            yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n)
+            counts = batch.counts and [min(max(0, int(n) - first), size) for n in batch.counts]
+            yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n, counts=counts)
 
     def population_noise(self, rows: int, draws: int) -> ClientNoise | None:
         """What latents of single examples are drawn with by the global model, all pieces of a batch by the same."""
@@ -155,10 +156,10 @@ class Fitted:
 
         Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
         """
-        points = SigmaPoints(self.federation.dtype)
+        points = SigmaPoints(self.federation.dtype, self.federation.device)
 
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
-            return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape, batch.x.device), name)
+            return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape), name)
 
         values = self._newcomer(batch.num_clients)
         with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:

@@ -90,7 +90,7 @@ class Trainer:
                 nonlocal norms
                 batch = batches[number]
                 norms = Norms(batch.mask, frozen.moving)
-                noise.counts = examples_present(batch)
+                noise.counts = batch.present()
                 leaves = {k: v.detach().requires_grad_() for k, v in at.items()}
                 loss = self._loss(batch, {**values, **leaves}, noise, frozen, None, norms)
                 slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -123,8 +123,3 @@ class Trainer:
         if self.optimizer is not None and not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
         return -(objective / batch.n if self.per == "example" else objective).sum()
-
-
-def examples_present(batch: Batch) -> list[int]:
-    """How many examples each row has in a batch."""
-    return [batch.width] * batch.num_clients if batch.mask is None else batch.mask.sum(1).tolist()

@@ -47,8 +47,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
             client = clients[int((~fine).nonzero()[0])]
             raise NotFinite(f"the model of client {client} says nothing finite of its training data")
         keys = [(fitted.seed, "posterior_predictive", client, *place) for client in clients]
-        counts = [piece.width] * len(rows) if piece.mask is None else piece.mask.sum(1).tolist()
-        parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, counts)))
+        parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, piece.present())))
     density, drawn_y = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
     chains = fitted.trace.chains

@@ -194,14 +194,14 @@ class Fit:
         self.state = self.server(self.state, reports.sums)
         self.used = (reports.status == ClientStatus.REPORTED) & ~self.state.last_skipped
         self.journal.status.append(reports.status)
-        diverged = reports.diverged.nonzero().flatten().tolist()  # the round's one word to the host, after its end
+        diverged = int(reports.sums.diverged)  # the round's one word to the host, after its end
         self.journal.seconds += time.perf_counter() - start
-        self.journal.diverged += int(reports.sums.diverged)
+        self.journal.diverged += diverged
         if diverged:
-            names = ", ".join(ids[j] for j in diverged[:10])
+            names = ", ".join(ids[j] for j in reports.diverged.nonzero().flatten().tolist()[:10])
             log.warning(
                 "round %d: %d client%s diverged and kept the previous state: %s%s",
-                number, len(diverged), "s" * (len(diverged) > 1), names, ", ..." * (len(diverged) > 10),
+                number, diverged, "s" * (diverged > 1), names, ", ..." * (diverged > 10),
             )  # fmt: skip
 
     @torch.no_grad()

@@ -57,7 +57,7 @@ def marginals(method: MixedModel, batch: Batch, values: Mapping[str, Tensor]) ->
         mean, root = PosteriorMode(method).solve(batch)
     if method.exact:
         there = {"b_mean": mean.unsqueeze(1), "b_root": root.unsqueeze(1), "b_draws": values["b_draws"][..., :0, :]}
-        return elbo(method, batch, {**values, **there}, SigmaPoints(batch.x.dtype))
+        return elbo(method, batch, {**values, **there}, SigmaPoints(batch.x.dtype, batch.x.device))
     nodes, weights = np.polynomial.hermite_e.hermegauss(NODES[q])
     u = torch.as_tensor(list(itertools.product(nodes, repeat=q)), dtype=batch.x.dtype)  # (K, q)
     log_weight = torch.as_tensor(list(itertools.product(np.log(weights), repeat=q)), dtype=batch.x.dtype).sum(-1)

@@ -43,8 +43,8 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
     method, federation = fitted.method, fitted.federation
     assert isinstance(method, MixedModel)
     design, q = method.network, len(method.network.random)
-    width = FLAT_PRIOR_WIDTH * method.first_sd() / method.settings.sd_0
-    wide = {"log_sd": width.log(), "corr": torch.zeros(q * (q - 1) // 2, dtype=torch.float64)}
+    width = (FLAT_PRIOR_WIDTH * method.first_sd() / method.settings.sd_0).to(federation.device)
+    wide = {"log_sd": width.log(), "corr": width.new_zeros(q * (q - 1) // 2)}
     with Restrict(fitted.values([0])):
         beta = method.value("beta")
     same = _combinations(fitted)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from support.cases import METHODS
 from support.federations import blobs
+from support.methods import case_name, network_for
 from torch import nn
 
 from hierfl.experiments.bench.memory import peak_memory
 from hierfl.experiments.bench.settings import choose_setting
 from hierfl.experiments.bench.timing import measure
-from hierfl.inference import fit
-from hierfl.models import FedPer, PFedVEM
+from hierfl.inference import Method, fit
+from hierfl.models import FedPer, FedPop, PFedVEM
 from hierfl.nn.functional import Network
 from hierfl.nn.networks.build import architecture
 from hierfl.rng import generator
@@ -41,6 +44,18 @@ def test_the_state_stays_on_the_device_and_does_not_depend_on_the_chunk() -> Non
             assert torch.allclose(value, {**other.shared, **other.personal}[name], rtol=1e-5, atol=1e-5)
     assert runs[0].posterior(draws=10).posterior["w_j"].shape[2] == 4
     assert runs[0].predict_new_client(fed.x[:3]).device.type == "cuda"
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_every_method_runs_there(cls: type[Method], settings: dict) -> None:
+    fed = blobs([23, 7, 2, 14])
+    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    method = cls(network_for(cls, fed), **settings, **more)
+    run = fit(method, fed, rounds=2, participation=0.6, device="cuda", dtype=torch.float64, progress=False)
+    for name, value in {**run.shared, **run.personal}.items():
+        assert value.device.type == "cuda", name
+        assert bool(value.isfinite().all()), name
+    assert bool(np.isfinite(run.posterior(draws=4).log_likelihood["y"].values).all())
 
 
 def test_convolutions_of_many_clients_equal_those_on_the_cpu() -> None:

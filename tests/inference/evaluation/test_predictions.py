@@ -98,7 +98,7 @@ def test_a_prior_without_a_mean_is_said_so_before_the_fit(small: Federation, net
         def has_global_model(self) -> bool:
             return True
 
-    with pytest.raises(UserError, match="the prior of 'w_j', ImproperUniform, cannot be put at its mean"):
+    with pytest.raises(UserError, match="the prior of 'w_j', Flat, cannot be put at its mean"):
         fit(FlatGlobal(net), small, rounds=1, progress=False)
 
 

@@ -1,0 +1,167 @@
+"""Every method on a device that is not the host's: no tensor is left behind, and nothing differs from the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.accelerator import DEVICE, Held, Waits, simulated
+from support.cases import METHODS
+from support.federations import blobs, slopes
+from support.methods import case_name, network_for
+from support.mixed import table
+from support.pfedvmp import bumps
+from torch import Tensor
+
+from hierfl import Federation
+from hierfl.data.formula.federate import from_formula
+from hierfl.inference import Method, Run, fit
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.server.rules.gradient import Gradient
+from hierfl.models import FedPop, MixedEffects, PFedV, PFedVEM, PFedVMP
+from hierfl.nn.networks.build import architecture
+
+HOW = {"rounds": 2, "participation": 0.6, "draws": 3, "dtype": torch.float64, "progress": False}
+SHORT = {"final_steps": 12, "final_keep": 4}
+
+
+def same(here: object, there: object, rtol: float = 0.0, what: str = "") -> None:
+    """The same numbers, to the bit where rtol is 0; tensors are each on its own device."""
+    if isinstance(here, Tensor):
+        assert isinstance(there, Held), what
+        torch.testing.assert_close(there.inner, here, rtol=rtol, atol=rtol, equal_nan=True, msg=what)
+    elif isinstance(here, pd.DataFrame):
+        pd.testing.assert_frame_equal(here, there, rtol=rtol, atol=rtol, obj=what)
+    elif isinstance(here, dict):
+        assert here.keys() == there.keys()
+        for name in here.keys() - {"seconds"}:
+            same(here[name], there[name], rtol, f"{what} {name}")
+    elif isinstance(here, list):
+        for number, (one, other) in enumerate(zip(here, there, strict=True)):
+            same(one, other, rtol, f"{what} {number}")
+    elif isinstance(here, np.ndarray | float):
+        np.testing.assert_allclose(here, there, rtol=rtol, atol=rtol, err_msg=what)
+    else:
+        assert here == there, what
+
+
+def everything(run: Run) -> dict[str, Any]:
+    """What a user may ask of a run; a refusal is an answer, too."""
+    data = run.posterior(draws=4)
+    groups = {
+        f"{group}.{name}": data[group][name].values
+        for group in data.groups()
+        for name in data[group].data_vars
+        if group != "observed_data"
+    }
+    return {
+        "shared": run.shared, "personal": run.personal, "evaluations": run.evaluations, "posterior": groups,
+        "clients": run.clients,
+    }  # fmt: skip
+
+
+def both(make: Callable[[], tuple[Method, Federation]], **how: object) -> tuple[Run, Run]:
+    """The same fit here and there, compared."""
+    here = fit(*make(), **{**HOW, **how})
+    expected = everything(here)
+    with simulated():
+        there = fit(*make(), device=DEVICE, **{**HOW, **how})
+        same(expected, everything(there), rounding(there.fitted.method))
+    return here, there
+
+
+def rounding(method: Method) -> float:
+    """To the bit, but where the server takes steps by Adam: elsewhere than on the host its step count is a tensor."""
+    adam = any(isinstance(rule, Gradient) for rule in method.exchange().values())
+    return 1e-9 if adam else 0.0
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_every_method(cls: type[Method], settings: dict) -> None:
+    federation = blobs([23, 7, 2, 14])
+    more = SHORT if cls is FedPop else {}
+    here, there = both(lambda: (cls(network_for(cls, federation), **settings, **more), federation))
+    x = federation.x[:3]
+    expected = [here.predict(x, 0), here.predict(x, 1, draws=3)]
+    with simulated():
+        same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4}, {"precondition": "rms"},
+        {"precondition": "fisher"}, {"precondition": "full"}, {"mu_scale": 1.0}, {"population": "diagonal"},
+        {"compress": "quantise:4"}, {"compress": "sparsify:0.5"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_every_kernel_and_compressor(settings: dict) -> None:
+    federation = blobs([23, 7, 2, 14])
+    both(lambda: (FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation))
+
+
+@pytest.mark.parametrize("precision", ["full", "diagonal", "count", "equal"])
+@pytest.mark.parametrize("prior", ["hierarchical", "fixed", "flat"])
+def test_centroids(precision: str, prior: str) -> None:
+    federation = bumps(test=0.3)
+    if prior != "hierarchical" and precision != "full":
+        pytest.skip("the precision is that of a message of centroids")
+    both(lambda: (PFedVMP(architecture("mlp:6", federation), prior=prior, precision=precision), federation))
+
+
+@pytest.mark.parametrize("cls", [PFedVEM, PFedV, FedPop])
+def test_regressions(cls: type[Method]) -> None:
+    federation = slopes([40, 11, 23, 8])
+    more = SHORT if cls is FedPop else {}
+    both(lambda: (cls(architecture("mlp:5", federation, latent=cls.latent), **more), federation))
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+@pytest.mark.parametrize("random", ["1", "1 + x"])
+def test_tables(family: str, random: str) -> None:
+    df = table(5)
+    if family != "gaussian":
+        df["y"] = (df["y"] > df["y"].median()).astype(int)
+
+    def make() -> tuple[Method, Federation]:
+        federation, design = from_formula(df, f"y ~ x + ({random} | site)", family=family, test=0.2)
+        return MixedEffects(design, draws=20), federation
+
+    here, there = both(make, participation=1.0)
+    expected = [here.fitted.method.population_summary(here.fitted), here.fitted.method.shrinkage_table(here.fitted)]
+    with simulated():
+        found = [
+            there.fitted.method.population_summary(there.fitted),
+            there.fitted.method.shrinkage_table(there.fitted),
+        ]
+    assert str(expected) == str(found)
+
+
+def in_rounds(method: Method, federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """What waits between a round's begin and its end, evaluations left out."""
+    with simulated() as waits:
+        waits.on, step = False, Fit.step
+
+        def watched(fit: Fit) -> None:
+            waits.on = True
+            step(fit)
+            waits.on = False
+
+        monkeypatch.setattr(Fit, "step", watched)
+        fit(method, federation, device=DEVICE, **HOW)
+    return waits
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_rounds_do_not_wait(cls: type[Method], settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for one word to the host, after a round's end: how many clients' computation has failed."""
+    federation = blobs([23, 7, 2, 14])
+    more = SHORT if cls is FedPop else {}
+    waits = in_rounds(cls(network_for(cls, federation), **settings, **more), federation, monkeypatch)
+    assert {line.partition(":")[0] for _, line in waits} == {"inference/run/fit.py"}, waits
+    assert sum(waits.values()) == HOW["rounds"]

@@ -1,0 +1,178 @@
+"""An accelerator on any machine: tensors of a device of their own, whose numbers lie where every machine has them.
+
+Within ``simulated()`` the device :data:`DEVICE` holds numbers. It is torch's "meta", whose tensors hold none by
+themselves; here they are computed on the CPU, so that results are the CPU's to the bit. What a real device refuses is
+refused: an operation on tensors of both devices (scalars of the CPU are let through, as on CUDA). What makes the host
+wait for a real device is counted, with the line of this project that did it: a number read, a copy to the host, a
+tensor whose shape depends on numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from support.paths import ROOT
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from hierfl import rng
+
+DEVICE = torch.device("meta")
+#: operations that wait for the device: they read a number, or their result's shape depends on numbers
+WAITING = {
+    "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten.unique_dim", "aten.equal",
+    "aten.repeat_interleave",
+}  # fmt: skip
+
+
+class Held(Tensor):
+    """A tensor of the simulated device.
+
+    Attributes:
+        inner: its numbers, on the CPU.
+    """
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Held:
+        made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            device=DEVICE,
+        )  # fmt: skip
+        made.inner = inner
+        return made
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"Held({self.inner})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} outside of the simulation")
+
+
+class Waits(Counter):
+    """How often the host waited, by operation and line ("inference/run/fit.py:196"); kept while :attr:`on`."""
+
+    on = True
+
+    def add(self, operation: str) -> None:
+        """One more."""
+        if self.on:
+            self[operation, _line()] += 1
+
+
+class _Operations(TorchDispatchMode):
+    """What every operation does."""
+
+    def __init__(self, waits: Waits) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(not issubclass(kind, Held) and kind not in (Tensor, torch.nn.Parameter) for kind in types):
+            return NotImplemented  # (lazy tensors make themselves first)
+        kwargs, name = dict(kwargs or {}), func._overloadpacket._qualified_op_name.replace("::", ".")
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        held = [value for value in tensors if isinstance(value, Held)]
+        there = bool(held)
+        if kwargs.get("device") is not None:
+            there = torch.device(kwargs["device"]).type == DEVICE.type
+            kwargs["device"] = torch.device("cpu")
+        if name == "aten._to_copy":
+            if held and not there:
+                self.waits.add(name)
+        elif name == "aten.copy_":
+            if isinstance(args[1], Held) and not isinstance(args[0], Held):
+                self.waits.add(name)
+        else:
+            self._check(name, args, held, [value for value in tensors if not isinstance(value, Held)])
+        plain = tree_map_only(Held, lambda value: value.inner, (args, kwargs))
+        known = {id(value.inner): value for value in held}
+        found = func(*plain[0], **plain[1])
+        if torch.Tag.inplace_view in func.tags and held:  # (the shape of what holds the numbers follows)
+            with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Python)):
+                func(*args, **kwargs)
+        if not there:
+            return found
+        return tree_map_only(Tensor, lambda value: known[id(value)] if id(value) in known else Held(value), found)
+
+    def _check(self, name: str, args: Any, held: list[Held], others: list[Tensor]) -> None:
+        """Refuses tensors of two devices, and counts what waits."""
+        if not held:
+            return
+        by_index = name in ("aten.index", "aten.index_put_", "aten.index_put")
+        if any(value.dim() for value in others) and not by_index:
+            raise RuntimeError(
+                f"{name} on tensors of two devices: {[tuple(v.shape) for v in held]} there, "
+                f"{[tuple(v.shape) for v in others]} here"
+            )
+        if others and by_index:  # (indices on the host are copied to the device, which does not wait for it)
+            return
+        if name in WAITING or (by_index and any(isinstance(v, Tensor) and v.dtype == torch.bool for v in args[1])):
+            self.waits.add(name)
+
+
+class _Functions(TorchFunctionMode):
+    """What torch's Python functions do before any operation is seen: numbers of the host go to the device by a copy."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
+            device = kwargs.pop("device")
+            return func(*args, **kwargs).to(device)
+        if func is Tensor.new_tensor:
+            return torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs}).to(
+                kwargs.get("device", args[0].device)
+            )
+        if func in (Tensor.__getitem__, Tensor.__setitem__):
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            index = tuple(torch.tensor(i).to(args[0].device) if isinstance(i, list | range) else i for i in index)
+            return func(args[0], index, *args[2:])
+        if func is Tensor.tolist and isinstance(args[0], Held):
+            return args[0].cpu().tolist()
+        return func(*args, **kwargs)
+
+
+class _Generator(torch.Generator):
+    """Of either device: streams are the CPU's."""
+
+    def __new__(cls, device: torch.device | str = "cpu") -> _Generator:
+        return super().__new__(cls)
+
+
+@contextlib.contextmanager
+def simulated() -> Iterator[Waits]:
+    """The simulated device is there, and what waits for it is counted."""
+    waits = Waits()
+    there = ["cpu", DEVICE.type]
+    optimizers = ("optimizer._get_fused_kernels_supported_devices", "adam._get_capturable_supported_devices")
+    with (
+        mock.patch("torch.Generator", _Generator),
+        mock.patch.dict(rng.NORMALS_PER_BLOCK, {DEVICE.type: rng.NORMALS_PER_BLOCK["cpu"]}),
+        mock.patch(f"torch.optim.{optimizers[0]}", return_value=there),
+        mock.patch(f"torch.optim.{optimizers[1]}", return_value=there),
+        _Functions(),
+        _Operations(waits),
+    ):
+        yield waits
+
+
+def _line() -> str:
+    """The innermost line of the project's own code that is being run."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT) and "tests" not in path.relative_to(ROOT).parts:
+            return f"{path.relative_to(ROOT)}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "nowhere"
