@@ -48,7 +48,7 @@ def sample_keyed(
     draws: int,
     device: torch.device,
     keys: Sequence[tuple[object, ...]],
-    counts: Sequence[int] | None = None,
+    counts: Sequence[int] | Tensor | None = None,
 ) -> Tensor:
     """Draws (K, S, n, *event) from any distribution that can sample, as a function of the keys alone.
 
@@ -73,7 +73,7 @@ def sample_keyed(
                     torch.cuda.manual_seed(key(*one))
             if len(keys) == 1:
                 return fn.sample(shape)
-            parts.append(_row(fn, row, fn.batch_shape[-1] if counts is None else counts[row]).sample(shape))
+            parts.append(_row(fn, row, fn.batch_shape[-1] if counts is None else int(counts[row])).sample(shape))
     found = parts[0].new_zeros((len(parts[0]), len(parts), *fn.batch_shape[-1:], *fn.event_shape))
     for row, part in enumerate(parts):
         found[:, row, : part.shape[2]] = part[:, 0]
