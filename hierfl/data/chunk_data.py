@@ -28,7 +28,8 @@ class ChunkData:
         self.federation, self.clients = federation, list(clients)
         self._first: dict[int, int] = {}  # where a client's row begins
         index, self._buckets, place = [], {}, 0
-        for first, last in buckets([len(federation.train[j]) for j in self.clients]):
+        sizes = federation.sizes()
+        for first, last in buckets([sizes[j] for j in self.clients]):
             rows = self.clients[first:last]
             padded, mask = pad([federation.train[j] for j in rows])
             self._buckets[tuple(rows)] = (place, padded.shape, mask)
@@ -68,7 +69,8 @@ class ChunkData:
 
     def batch(self, clients: Sequence[int]) -> Batch:
         """All examples of these clients, padded to the longest; not to be changed in place."""
-        sizes, device = [len(self.federation.train[j]) for j in clients], self.federation.device
+        known, device = self.federation.sizes(), self.federation.device
+        sizes = [known[j] for j in clients]
         n = torch.tensor(sizes, dtype=self.federation.dtype, device=device)
         if tuple(clients) in self._buckets:
             place, shape, mask = self._buckets[tuple(clients)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -50,12 +51,13 @@ class ClientChunk:
         """What the rows see: {name: (*shape) or (S, 1, *shape)}."""
         return client_view(self.shared, self.values)
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """n_j of the rows."""
-        return [len(self.federation.train[j]) for j in self.clients]
+        sizes = self.federation.sizes()
+        return [sizes[j] for j in self.clients]
 
-    @property
+    @cached_property
     def n(self) -> Tensor:
         """n_j of the rows, (S,)."""
         return torch.tensor(self.sizes, dtype=self.federation.dtype, device=self.federation.device)

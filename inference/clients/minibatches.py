@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
@@ -17,26 +17,68 @@ from hierfl.rng import ClientNoise, permutation
 from .chunk import ClientChunk
 
 
-def plan(chunk: ClientChunk, row: int, phase: object, size: int, epochs: int) -> Tensor:
-    """A row's minibatches in order, epoch after epoch: (steps, size), places in its own data, -1 for padding."""
-    n = chunk.sizes[row]
-    orders = [permutation(n, *chunk.key(phase, row), "epoch", epoch) for epoch in range(epochs)]
-    return torch.cat([torch.nn.functional.pad(order, (0, -n % size), value=-1).view(-1, size) for order in orders])
+@dataclass(frozen=True)
+class MinibatchPlan:
+    """The minibatches of all rows, in order, epoch after epoch.
+
+    Attributes:
+        position: (steps, S, B), places in a row's own data, -1 for padding; on the host.
+        steps: how many each row has; no row more than the one before it.
+    """
+
+    position: Tensor
+    steps: Sequence[int]
+
+    def of(self, row: int) -> Tensor:
+        """A row's own, (steps, B)."""
+        return self.position[: self.steps[row], row]
 
 
-def minibatches(
-    chunk: ClientChunk, plans: Sequence[Tensor], frozen: FrozenFeatures, noise: ClientNoise
-) -> Iterator[Batch]:
+def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | None = None) -> MinibatchPlan:
+    """Minibatches of so many passes through each row's data, every pass in an order of its own.
+
+    Args:
+        chunk: the rows.
+        phase: keys the orders.
+        size: B, examples in a minibatch; an epoch's last one has what is left.
+        epochs: passes; as many as it takes where ``most`` is given.
+        most: steps of every row instead.
+    """
+    sizes = chunk.sizes
+    each = [-(-n // size) for n in sizes]  # steps of a pass
+    passes = [epochs if most is None else -(-most // steps) for steps in each]
+    orders = [
+        permutation(n, *chunk.key(phase, row), "epoch", epoch)
+        for row, n in enumerate(sizes)
+        for epoch in range(passes[row])
+    ]
+    steps = [k * steps if most is None else most for k, steps in zip(passes, each, strict=True)]
+    position = torch.full((max(steps), len(sizes), size), -1)
+    if not orders:
+        return MinibatchPlan(position, steps)
+    # where each number of the orders, one after the other, belongs
+    n = torch.tensor(sizes)
+    read = n * torch.tensor(passes)
+    row = torch.repeat_interleave(torch.arange(len(sizes)), read)
+    number = torch.arange(len(row)) - torch.repeat_interleave(read.cumsum(0) - read, read)
+    number, place = number // n[row], number % n[row]
+    step, slot = number * torch.tensor(each)[row] + place // size, place % size
+    held = step < len(position)
+    position[step[held], row[held], slot[held]] = torch.cat(orders)[held]
+    return MinibatchPlan(position, steps)
+
+
+def minibatches(chunk: ClientChunk, plan: MinibatchPlan, frozen: FrozenFeatures, noise: ClientNoise) -> Iterator[Batch]:
     """The minibatches of all rows, step by step; rows that have finished are left out.
 
     Args:
         chunk: the rows.
-        plans: each row's steps, see :func:`plan`; no row has more than the one before it.
+        plan: their places.
         frozen: gets what is shown.
         noise: is moved to the step.
     """
     federation = chunk.federation
-    position = pad_sequence(list(plans), padding_value=-1)  # (steps, S, B)
+    position = plan.position
     present = position >= 0
     counts = present.sum(-1)
     # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
@@ -49,7 +91,7 @@ def minibatches(
     n = chunk.n
     weight = (n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
     places = chunk.examples.first(chunk.clients) + position
-    for first, last, active in active_spans([len(steps) for steps in plans]):
+    for first, last, active in active_spans(plan.steps):
         sizes = n[:active]
         for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
             x, y = chunk.examples.at(places[step, :active, :width], defer)

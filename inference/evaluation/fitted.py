@@ -116,7 +116,8 @@ class Fitted:
         for first in range(0, batch.width, size):
             part = slice(first, first + size)
             mask = None if batch.mask is None else batch.mask[:, part]
-            counts = batch.counts and [min(max(0, int(n) - first), size) for n in batch.counts]
+            known = batch.counts
+            counts = None if known is None else [min(max(0, int(n) - first), size) for n in known]
             yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n, counts=counts)
 
     def population_noise(self, rows: int, draws: int) -> ClientNoise | None:

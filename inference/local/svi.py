@@ -120,7 +120,8 @@ class SVI:
         names = frozenset(k for block in blocks for k in block.names)
         batch = chunk.batch()
         trainers = [Trainer(block, chunk, self.per, self.transform, bool(self.then)) for block in blocks]
-        noise = chunk.noise(phase, self.particles, chunk.sizes)
+        turns = sum(block.repeats for block in blocks)
+        noise = chunk.noise(phase, self.particles, chunk.sizes).reading(steps * turns)
         values = {**chunk.view, **all_leaves(trainers)}
         frozen = FrozenFeatures.of(batch.x, names, values)
         for step in range(steps):
@@ -130,14 +131,15 @@ class SVI:
     def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
         each = self.transform.batches if self.transform is not None else 1
-        plans = _plans(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
+        planned = plan(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
         frozen = FrozenFeatures(names, partial(constant_features, chunk))
-        noise = chunk.noise(phase, self.particles)
-        batches = minibatches(chunk, plans, frozen, noise)
+        turns = sum(block.repeats for block in blocks)
+        noise = chunk.noise(phase, self.particles).reading(planned.steps[0] * turns)
+        batches = minibatches(chunk, planned, frozen, noise)
         before: list[Trainer | None] = [None] * len(blocks)
         alone = len(blocks) == 1 and blocks[0].repeats == 1 and self.transform is None
         # rows come largest first, so their plans longest first
-        for first, last, active in active_spans([len(steps) for steps in plans]):
+        for first, last, active in active_spans(planned.steps):
             part = chunk.part(0, active)
             trainers = [
                 Trainer(block, part, self.per, self.transform, bool(self.then), old)
@@ -170,15 +172,6 @@ class SVI:
                     noise.at(step * turns + turn, batches[0].num_clients)
                 trainer.step(batches, values, noise, frozen, latents)
                 turn += 1
-
-
-def _plans(chunk: ClientChunk, phase: object, size: int, epochs: int, steps: int | None) -> list[Tensor]:
-    """Every row's minibatches: of whole epochs, or as many as there are steps."""
-    rows = range(len(chunk.clients))
-    if steps is None:
-        return [plan(chunk, row, phase, size, epochs) for row in rows]
-    enough = [-(-steps // -(-n // size)) for n in chunk.sizes]
-    return [plan(chunk, row, phase, size, enough[row])[:steps] for row in rows]
 
 
 def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:

@@ -129,7 +129,8 @@ class Run:
         if self.tested is not None:
             return self.tested
         draws = (0, self.options.draws) if self.random else (0,)
-        chunk = self.options.chunk or suitable_chunk(self.fitted.federation.clients, self.fitted.federation.device)
+        numbers = sum(v[0].numel() for v in {**self.fitted.copies, **self.fitted.personal}.values())
+        chunk = self.options.chunk or suitable_chunk(self.fitted.federation, numbers)
         return evaluate_personal(self.fitted, "test", chunk, draws)
 
     def reliability(self, averaged: bool = False) -> np.ndarray:

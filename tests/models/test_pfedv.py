@@ -87,7 +87,7 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> 
             optimizer = torch.optim.SGD(client.parameters(), lr=method.settings.lr)
             chunk = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
             noise = chunk.noise(0, 1)
-            for number, step in enumerate(plan(chunk, 0, 0, 4, 2)):
+            for number, step in enumerate(plan(chunk, 0, 4, 2).of(0)):
                 index = fed.train[j][step[step >= 0]]
                 noise.counts = [len(index)]
                 xi = noise.at(number).normal("z", len(index), torch.Size([method.network.latents]))[0, 0]

@@ -89,7 +89,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
             client = Torch(method, base, heads[j])
             optimizer = torch.optim.SGD(client.parameters(), lr=0.05, momentum=s.momentum)
             chunk = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
-            for step in plan(chunk, 0, 0, 4, 2):
+            for step in plan(chunk, 0, 4, 2).of(0):
                 index = fed.train[j][step[step >= 0]]
                 optimizer.zero_grad()
                 (client.loss(fed.x[index].double(), fed.y[index], xi, mu, counts > 0) / len(index)).backward()

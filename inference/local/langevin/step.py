@@ -180,13 +180,9 @@ class Langevin:
 
     def _minibatches(self, chunk: ClientChunk, phase: object) -> State:
         size = min(self.batch or 1, max(chunk.sizes))
-        plans = []
-        for row, n in enumerate(chunk.sizes):
-            epochs = -(-self.steps // -(-n // size))
-            plans.append(plan(chunk, row, phase, size, epochs)[: self.steps])
         frozen = FrozenFeatures(frozenset(self.names), partial(constant_features, chunk))
         noise, target = self._noise(chunk, phase), Target(chunk)
-        batches = minibatches(chunk, plans, frozen, noise)
+        batches = minibatches(chunk, plan(chunk, phase, size, 0, self.steps), frozen, noise)
         return self._chain(chunk, target, noise, lambda: target.density(next(batches), frozen))
 
     def _chains(self, chunk: ClientChunk) -> int:

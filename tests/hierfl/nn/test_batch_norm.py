@@ -188,7 +188,7 @@ def test_a_round_is_torchs_own_training() -> None:
         module[1].load_state_dict({"weight": w[:18].view(3, 6), "bias": w[18:]})
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
         local = ClientChunk(method, fed.to(dtype=torch.float64), [j], 1, 4, {}, {})
-        for step in plan(local, 0, 0, 5, 2):
+        for step in plan(local, 0, 5, 2).of(0):
             index = fed.train[j][step[step >= 0]]
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(fed.x[index].double()), fed.y[index]).backward()
