@@ -29,6 +29,8 @@ from .pool import PooledDataset, Task
 if TYPE_CHECKING:
     import pandas as pd
 
+SPLITS = ("train", "validation", "test")
+
 
 @dataclass(frozen=True)
 class Federation:
@@ -218,8 +220,8 @@ class Federation:
 
     @cached_property
     def _sizes(self) -> dict[str, list[int]]:
-        """(asked for again and again, and a tensor's length takes a microsecond)"""
-        return {split: [len(index) for index in self.indices(split)] for split in ("train", "validation", "test")}
+        # (asked for again and again, and a tensor's length takes a microsecond)
+        return {split: [len(index) for index in self.indices(split)] for split in SPLITS}
 
     def indices(self, split: str) -> Sequence[Tensor]:
         """The clients' index sets of "train", "validation" or "test"."""
@@ -273,28 +275,21 @@ class Federation:
         def move(t: Tensor) -> Tensor:  # index sets that are one tensor (a common test set) stay one
             return seen.setdefault(id(t), t.to(device))
 
+        splits: dict[str, Any] = {split: [move(index) for index in self.indices(split)] for split in SPLITS}
         return replace(
             self,
+            **splits,
             x=self.x.to(device),
             y=self.y.to(device),
-            train=[move(i) for i in self.train],
-            validation=[move(i) for i in self.validation],
-            test=[move(i) for i in self.test],
             global_test=self.global_test.to(device),
             mean=None if self.mean is None else self.mean.to(device),
-            std=None if self.std is None else self.std.to(device),
-            dtype=dtype,
-        )
+            std=None if self.std is None else self.std.to(device), dtype=dtype,
+        )  # fmt: skip
 
     def select(self, rows: Sequence[int]) -> Federation:
         """The federation of some of the clients, in the order given."""
-        return replace(
-            self,
-            train=[self.train[j] for j in rows],
-            validation=[self.validation[j] for j in rows],
-            test=[self.test[j] for j in rows],
-            ids=[self.ids[j] for j in rows],
-        )
+        splits: dict[str, Any] = {split: [self.indices(split)[j] for j in rows] for split in SPLITS}
+        return replace(self, **splits, ids=[self.ids[j] for j in rows])
 
     def digest(self) -> str:
         """A fingerprint of data and split: two federations with the same digest hold the same examples."""
