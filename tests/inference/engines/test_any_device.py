@@ -27,6 +27,12 @@ from hierfl.nn.networks.build import architecture
 
 HOW = {"rounds": 2, "participation": 0.6, "draws": 3, "dtype": torch.float64, "progress": False}
 SHORT = {"final_steps": 12, "final_keep": 4}
+#: FedPop's kernels, populations and codecs
+CHAINS: list[dict[str, Any]] = [
+    {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4}, {"precondition": "rms"},
+    {"precondition": "fisher"}, {"precondition": "full"}, {"mu_scale": 1.0}, {"population": "diagonal"},
+    {"compress": "quantise:4"}, {"compress": "sparsify:0.5"},
+]  # fmt: skip
 
 
 def same(here: object, there: object, rtol: float = 0.0, what: str = "") -> None:
@@ -91,15 +97,7 @@ def test_every_method(cls: type[Method], settings: dict) -> None:
         same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4}, {"precondition": "rms"},
-        {"precondition": "fisher"}, {"precondition": "full"}, {"mu_scale": 1.0}, {"population": "diagonal"},
-        {"compress": "quantise:4"}, {"compress": "sparsify:0.5"},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("settings", CHAINS, ids=str)
 def test_every_kernel_and_compressor(settings: dict) -> None:
     federation = blobs([23, 7, 2, 14])
     both(lambda: (FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation))
@@ -162,6 +160,17 @@ def test_rounds_do_not_wait(cls: type[Method], settings: dict, monkeypatch: pyte
     """But for one word to the host, after a round's end: how many clients' computation has failed."""
     federation = blobs([23, 7, 2, 14])
     more = SHORT if cls is FedPop else {}
-    waits = in_rounds(cls(network_for(cls, federation), **settings, **more), federation, monkeypatch)
+    only_one_word(in_rounds(cls(network_for(cls, federation), **settings, **more), federation, monkeypatch))
+
+
+@pytest.mark.parametrize("settings", CHAINS, ids=str)
+def test_chains_do_not_wait(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = blobs([23, 7, 2, 14])
+    method = FedPop(architecture("mlp:5", federation), **SHORT, **settings)
+    only_one_word(in_rounds(method, federation, monkeypatch))
+
+
+def only_one_word(waits: Waits) -> None:
+    """The host has read one number in each round, at its end."""
     assert {line.partition(":")[0] for _, line in waits} == {"inference/run/fit.py"}, waits
     assert sum(waits.values()) == HOW["rounds"]
