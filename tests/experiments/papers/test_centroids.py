@@ -65,35 +65,17 @@ def test_cells_and_numbers(tiny: list[str], capsys: pytest.CaptureFixture) -> No
     stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     assert len(stamps) == 6
     command(
-        "papers",
-        "centroids",
-        *tiny,
-        "--seeds",
-        "1",
-        "--set",
-        "lr=0.05",
-        "--set",
-        "xi=0.5",
-        "--row",
+        "papers", "centroids", *tiny, "--seeds", "1", "--set", "lr=0.05", "--set", "xi=0.5", "--row",
         "centroids at zero",
-    )
+    )  # fmt: skip
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
     again = [row["variant"] for row in json.loads(Path("t/centroids.json").read_text())["rows"]]
     assert again == ["FedPer", "centroids at zero", "pFedVMP-avg", "pFedVMP"]
     with pytest.raises(UserError, match="differ in lr: pfedvmp-diagonal-0 has 0.2"):
         command(
-            "papers",
-            "centroids",
-            *tiny,
-            "--seeds",
-            "1",
-            "--set",
-            "lr=0.2",
-            "--set",
-            "xi=0.5",
-            "--row",
+            "papers", "centroids", *tiny, "--seeds", "1", "--set", "lr=0.2", "--set", "xi=0.5", "--row",
             "pFedVMP, diagonal",
-        )
+        )  # fmt: skip
 
 
 def test_the_papers_settings() -> None:

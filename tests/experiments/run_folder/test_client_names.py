@@ -117,20 +117,9 @@ def test_names_with_dollars_are_drawn_and_are_no_mathematics(hierfl: Call) -> No
     Path("t.csv").write_text(Path("t.csv").read_text().replace("y,x,site", "y,$\\bad$,site", 1))
     formula = "y ~ `$\\bad$` + (1 + `$\\bad$` | site)"
     said = (
-        "--data",
-        "t.csv",
-        "--formula",
-        formula,
-        "-T",
-        2,
-        "--test-fraction",
-        0.2,
-        "--set",
-        "draws=20",
-        "-q",
-        "--out",
+        "--data", "t.csv", "--formula", formula, "-T", 2, "--test-fraction", 0.2, "--set", "draws=20", "-q", "--out",
         "o",
-    )
+    )  # fmt: skip
     assert hierfl("run", "mixed-effects", *said) == (0, "", "")
     assert hierfl("report", "o", "-q") == (0, "", "")
     assert sorted(read_frame(Path("o/clients.csv"), ("client",))["client"]) == sorted(names)
@@ -192,18 +181,8 @@ def test_validation_rows_without_test_rows_leave_a_finished_run(tmp_path: Path, 
     none = {"x_test": x[:0], "y_test": y[:0], "client_test": who[:0]}
     np.savez("d.npz", x_train=x, y_train=y, client_train=who, **none)
     said = (
-        "--data",
-        "d.npz",
-        "--split",
-        "natural",
-        "--validation-fraction",
-        0.2,
-        "--network",
-        "linear",
-        "-T",
-        1,
-        "--out",
-        "o",
-    )
+        "--data", "d.npz", "--split", "natural", "--validation-fraction", 0.2, "--network", "linear", "-T", 1,
+        "--out", "o",
+    )  # fmt: skip
     assert hierfl("run", "fedavg", *said, "-q") == (0, "", "")
     assert Path("o/summary.json").is_file()
