@@ -214,7 +214,10 @@ class FedPop(Method):
     def init_new_client(self, personal: State, initial: State) -> State:
         if not self.second_chain:
             return initial
-        return {**initial, "z_new_draws": personal["z_new_draws"].flatten(0, 1)}
+        # the second chains of all clients draw from the population; beside each of them one of the client's own
+        pool = personal["z_new_draws"].flatten(0, 1)
+        own = initial["z_draws"][:1].expand(len(pool), *initial["z_draws"].shape[1:])
+        return {**initial, "z_draws": own, "z_new_draws": pool}
 
     def local(self) -> list[LocalStep]:
         s, kept = self.settings, (self.settings.steps - self.settings.burn) * self.settings.chains

@@ -138,6 +138,8 @@ class PFedVEM(Method):
         return {**w, "base": SampleWeighted(server_lr=s.server_lr)}
 
     def init_new_client(self, personal: State, initial: State) -> State:
+        if self.settings.prior == "flat":
+            return initial
         return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population
 
     def client_summary(self, v: State) -> State:

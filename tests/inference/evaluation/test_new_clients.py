@@ -1,0 +1,30 @@
+"""A client that was never seen, with a few examples: every method answers, or says in one line why it cannot."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.cases import METHODS
+from support.federations import blobs
+from support.methods import case_name, network_for
+
+from hierfl import UserError
+from hierfl.inference import Method, fit
+from hierfl.models import FedPop
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_a_new_client_with_examples(cls: type[Method], settings: dict) -> None:
+    federation = blobs([23, 7, 2, 14])
+    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    method = cls(network_for(cls, federation), **settings, **more)
+    run = fit(method, federation, rounds=2, dtype=torch.float64, progress=False)
+    x, given = federation.x[:3], (federation.x[:12], federation.y[:12])
+    if not run.fitted.initial or not method.new_client_steps():
+        with pytest.raises(UserError, match="nothing that a new client could learn"):
+            run.predict_new_client(x, given=given)
+        return
+    for draws, rounds in ((0, 1), (7, 2)):
+        found = run.predict_new_client(x, draws, given, rounds)
+        assert found.shape == (3, 3)
+        torch.testing.assert_close(found.sum(1), torch.ones(3, dtype=found.dtype))
