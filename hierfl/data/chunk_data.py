@@ -11,7 +11,7 @@ from torch import Tensor
 from .batch import Batch
 from .federation import Federation
 from .lazy_tensor import LazyTensor
-from .padding import buckets, pad
+from .padding import buckets, padded_places
 
 
 class ChunkData:
@@ -31,7 +31,7 @@ class ChunkData:
         sizes = federation.sizes()
         for first, last in buckets([sizes[j] for j in self.clients]):
             rows = self.clients[first:last]
-            padded, mask = pad([federation.train[j] for j in rows])
+            padded, mask = federation.indices("train").padded(rows)
             self._buckets[tuple(rows)] = (place, padded.shape, mask)
             self._first |= {j: place + row * padded.shape[1] for row, j in enumerate(rows)}
             index.append(padded.flatten())
@@ -76,5 +76,5 @@ class ChunkData:
             place, shape, mask = self._buckets[tuple(clients)]
             x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)
             return Batch(x, y, mask, n, counts=sizes)
-        places, mask = pad([torch.arange(k, device=device) for k in sizes])
-        return Batch(*self.at(self.first(clients) + places), mask, n, counts=sizes)
+        places, mask = padded_places(self.places(clients), sizes, device)
+        return Batch(*self.at(places), mask, n, counts=sizes)

@@ -10,18 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch
 from .frames import frame_arrays
+from .index_sets import IndexSets
 from .npz import load_npz
-from .padding import pad
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
 from .pool import PooledDataset, Task
@@ -68,11 +69,14 @@ class Federation:
             raise UserError("a federation needs at least one client")
         if len(set(self.ids)) != len(self.ids):
             raise UserError("client ids must differ")
+        for split in SPLITS:
+            if not isinstance(getattr(self, split), IndexSets):
+                object.__setattr__(self, split, IndexSets(getattr(self, split)))
         least = 2 if self.task == "classification" else 1
-        for name, index in zip(self.ids, self.train, strict=True):
-            if len(index) < least:
+        for name, n in zip(self.ids, self.sizes(), strict=True):
+            if n < least:
                 raise UserError(
-                    f"client {name} has {len(index)} training example{'s' * (len(index) != 1)}, fewer than "
+                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than "
                     f"{least}; fewer clients, another split or seed, or tell a random split to redraw "
                     "(for example --split dirichlet:0.3,redraw)"
                 )
@@ -216,25 +220,26 @@ class Federation:
 
     def sizes(self, split: str = "train") -> Sequence[int]:
         """n_j for each client; not to be changed."""
-        return self._sizes[split]
+        return self.indices(split).sizes
 
     @cached_property
-    def _sizes(self) -> dict[str, list[int]]:
-        # (asked for again and again, and a tensor's length takes a microsecond)
-        return {split: [len(index) for index in self.indices(split)] for split in SPLITS}
+    def keys(self) -> Tensor:
+        """What keys the clients' random numbers, (J,); on the CPU. See :func:`hierfl.rng.client_keys`."""
+        return client_keys(self.ids)
 
-    def indices(self, split: str) -> Sequence[Tensor]:
+    def indices(self, split: str) -> IndexSets:
         """The clients' index sets of "train", "validation" or "test"."""
-        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+        held: Any = {"train": self.train, "validation": self.validation, "test": self.test}
+        return cast(IndexSets, held[split])
 
     def batch(self, rows: Sequence[int], split: str = "train") -> Batch:
         """All examples of some clients, padded to the longest; clients without any are padded whole."""
-        picked = [self.indices(split)[j] for j in rows]
-        return replace(self.gather(*pad(picked), rows), counts=[len(index) for index in picked])
+        sets = self.indices(split)
+        return replace(self.gather(*sets.padded(rows), rows), counts=[sets.sizes[j] for j in rows])
 
     def gather(self, index: Tensor, mask: Tensor | None, rows: Sequence[int]) -> Batch:
         """The batch that holds the pool's examples ``index`` (S, n), of the clients ``rows``."""
-        n = torch.tensor([len(self.train[j]) for j in rows], dtype=self.dtype, device=self.device)
+        n = torch.tensor([self.sizes()[j] for j in rows], dtype=self.dtype, device=self.device)
         return Batch(*self.examples(index), mask, n)
 
     def examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -270,12 +275,7 @@ class Federation:
         device, dtype = torch.device(device or self.device), dtype or self.dtype
         if (device, dtype) == (self.device, self.dtype):
             return self
-        seen: dict[int, Tensor] = {}
-
-        def move(t: Tensor) -> Tensor:  # index sets that are one tensor (a common test set) stay one
-            return seen.setdefault(id(t), t.to(device))
-
-        splits: dict[str, Any] = {split: [move(index) for index in self.indices(split)] for split in SPLITS}
+        splits: dict[str, Any] = {split: self.indices(split).to(device) for split in SPLITS}
         return replace(
             self,
             **splits,
@@ -288,7 +288,7 @@ class Federation:
 
     def select(self, rows: Sequence[int]) -> Federation:
         """The federation of some of the clients, in the order given."""
-        splits: dict[str, Any] = {split: [self.indices(split)[j] for j in rows] for split in SPLITS}
+        splits: dict[str, Any] = {split: self.indices(split).select(rows) for split in SPLITS}
         return replace(self, **splits, ids=[self.ids[j] for j in rows])
 
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""Ragged index sets as padded tensors, and which clients are padded together."""
+"""Which clients are padded together, and how."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ def buckets(sizes: Sequence[int], most: float = float("inf")) -> Iterator[tuple[
         yield first, len(sizes)
 
 
-def pad(index: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Ragged index sets as one (S, n) tensor and its mask (None where nothing is padded); n is at least 1.
+def padded_places(
+    firsts: Sequence[int], sizes: Sequence[int], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor | None]:
+    """Stretches of places as one tensor (S, n), and its mask (None where nothing is padded); n is at least 1.
 
-    A row is padded with its own first index: what is masked is still computed, and no other client's data belong there.
+    Args:
+        firsts: where each row's begins; it is padded with this place.
+        sizes: how many places each row has.
+        device: of what is returned.
     """
-    lengths = [len(i) for i in index]
-    width = max(1, *lengths) if lengths else 1
-    if min(lengths) == width:
-        return torch.stack(list(index)), None
-    padded = torch.nn.utils.rnn.pad_sequence(list(index), batch_first=True)
-    if padded.shape[1] < width:
-        padded = padded.new_zeros((len(index), width))
-    counts = torch.tensor(lengths, device=padded.device)
-    mask = torch.arange(width, device=padded.device) < counts[:, None]
-    return torch.where(mask, padded, padded[:, :1]), mask
+    width = max(1, *sizes) if sizes else 1
+    first, place = torch.tensor(firsts, device=device)[:, None], torch.arange(width, device=device)
+    if min(sizes, default=0) == width:
+        return first + place, None
+    mask = place < torch.tensor(sizes, device=device)[:, None]
+    return first + place * mask, mask

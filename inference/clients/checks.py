@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hierfl.data.federation import Federation
-from hierfl.data.padding import pad
+from hierfl.data.index_sets import IndexSets
 from hierfl.errors import UserError
 from hierfl.ppl.restrict import Site
-from hierfl.rng import ClientNoise
+from hierfl.rng import ClientNoise, client_keys
 
 from ..objective.elbo import elbo
 from ..objective.joint_model import JointModel
@@ -29,16 +29,14 @@ def check_rows(method: JointModel, federation: Federation, shared: State, person
     """
     if federation.clients < 2:
         return
-    picked = [federation.train[j][:3] for j in (0, 1)]
+    picked = IndexSets(federation.train[j][:3] for j in (0, 1))
     own = {k: torch.stack([v, v * 1.1]).unsqueeze(1) for k, v in personal.items()}
 
     def value(rows: list[int]) -> Tensor:
-        index, mask = pad([picked[j] for j in rows])
+        index, mask = picked.padded(rows)
         batch = federation.gather(index, mask, rows)
-        noise = ClientNoise(
-            [("rows", j) for j in rows], 3, counts=[len(picked[j]) for j in rows],
-            device=federation.device, dtype=federation.dtype,
-        )  # fmt: skip
+        keys, counts = client_keys(rows, federation.device), [picked.sizes[j] for j in rows]
+        noise = ClientNoise(keys, ("rows",), 3, counts=counts, dtype=federation.dtype)
         return elbo(method, batch, client_view(shared, {k: v[rows] for k, v in own.items()}), noise)
 
     with torch.no_grad():
@@ -74,7 +72,7 @@ def check_shapes(
     clients, particles, width = 2, 3, 5
     own = {k: v.expand(clients, 1, *v.shape) for k, v in {**{k: shared[k] for k in rows}, **personal}.items()}
     batch, values = federation.template(clients, width), client_view(shared, own)
-    noise = ClientNoise([("shapes", j) for j in range(clients)], particles, device=batch.x.device, dtype=batch.n.dtype)
+    noise = ClientNoise(client_keys(range(clients), batch.x.device), ("shapes",), particles, dtype=batch.n.dtype)
     with torch.no_grad():
         latents = guide_latents(method, batch, values, noise)
         sites = model_sites(method, batch, values, latents)

@@ -62,9 +62,14 @@ class ClientChunk:
         """n_j of the rows, (S,)."""
         return torch.tensor(self.sizes, dtype=self.federation.dtype, device=self.federation.device)
 
-    def key(self, phase: object, row: int) -> tuple[object, ...]:
-        """What identifies this row's randomness in this phase of this round."""
-        return (self.seed, self.round, self.federation.ids[self.clients[row]], phase)
+    @cached_property
+    def keys(self) -> Tensor:
+        """The rows' of :attr:`~hierfl.data.federation.Federation.keys`, (S,)."""
+        return self.federation.keys[torch.tensor(self.clients, dtype=torch.long)]
+
+    def stream(self, phase: object) -> tuple[object, ...]:
+        """What identifies randomness in this phase of this round, beside whose it is."""
+        return (self.seed, self.round, phase)
 
     def batch(self) -> Batch:
         """All examples of the rows, padded to the longest."""
@@ -73,10 +78,10 @@ class ClientChunk:
     def noise(self, phase: object, particles: int, counts: Sequence[int] | None = None) -> ClientNoise:
         """Client-keyed noise for the rows."""
         return ClientNoise(
-            [self.key(phase, row) for row in range(len(self.clients))],
+            self.keys.to(self.federation.device),
+            self.stream(phase),
             particles,
             counts=counts,
-            device=self.federation.device,
             dtype=self.federation.dtype,
         )
 

@@ -12,7 +12,7 @@ from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
 from hierfl.nn.functional import Network
 from hierfl.ppl.frozen_features import FrozenFeatures
-from hierfl.rng import ClientNoise, permutation
+from hierfl.rng import ClientNoise, permutations
 
 from .chunk import ClientChunk
 
@@ -47,14 +47,10 @@ def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | 
     sizes = chunk.sizes
     each = [-(-n // size) for n in sizes]  # steps of a pass
     passes = [epochs if most is None else -(-most // steps) for steps in each]
-    orders = [
-        permutation(n, *chunk.key(phase, row), "epoch", epoch)
-        for row, n in enumerate(sizes)
-        for epoch in range(passes[row])
-    ]
+    orders = permutations(chunk.keys, sizes, passes, *chunk.stream(phase), "epochs")
     steps = [k * steps if most is None else most for k, steps in zip(passes, each, strict=True)]
     position = torch.full((max(steps), len(sizes), size), -1)
-    if not orders:
+    if not len(orders):
         return MinibatchPlan(position, steps)
     # where each number of the orders, one after the other, belongs
     n = torch.tensor(sizes)
@@ -64,7 +60,7 @@ def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | 
     number, place = number // n[row], number % n[row]
     step, slot = number * torch.tensor(each)[row] + place // size, place % size
     held = step < len(position)
-    position[step[held], row[held], slot[held]] = torch.cat(orders)[held]
+    position[step[held], row[held], slot[held]] = orders[held]
     return MinibatchPlan(position, steps)
 
 

@@ -24,7 +24,7 @@ from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.ppl.reparametrise import reparametrise
 from hierfl.ppl.restrict import Restrict, Site
 from hierfl.ppl.sigma_points import SigmaPoints
-from hierfl.rng import ClientNoise
+from hierfl.rng import ClientNoise, client_keys
 
 from ..objective.sites import guide_latents, model_sites
 from ..state import State, client_view
@@ -75,8 +75,8 @@ class Fitted:
 
     def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
-        keys = [(self.seed, purpose, self.federation.ids[j]) for j in rows]
-        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
+        keys = self.federation.keys[torch.tensor(rows, dtype=torch.long)].to(self.federation.device)
+        return ClientNoise(keys, (self.seed, purpose), draws, dtype=self.federation.dtype)
 
     def personal_sites(
         self,
@@ -124,8 +124,8 @@ class Fitted:
         """What latents of single examples are drawn with by the global model, all pieces of a batch by the same."""
         if not draws:
             return None
-        keys = [(self.seed, "population", row) for row in range(rows)]
-        return ClientNoise(keys, draws, device=self.federation.device, dtype=self.federation.dtype).reading(1)
+        keys = client_keys(range(rows), self.federation.device)
+        return ClientNoise(keys, (self.seed, "population"), draws, dtype=self.federation.dtype)
 
     def global_sites(self, batch: Batch, draws: int = 0, noise: ClientNoise | None = None) -> dict[str, Site]:
         """The model's sites where only the shared values are known.
@@ -148,7 +148,8 @@ class Fitted:
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
-        return self.prior_sites(batch, values, draws, [("population",)], latents=encoded)
+        # (noise from its beginning: all pieces of a batch are of the same clients)
+        return self.prior_sites(batch, values, self.population_noise(batch.num_clients, draws), latents=encoded)
 
     def global_moments(self, batch: Batch) -> Site:
         """The global model's response where it is Gaussian.
@@ -179,8 +180,7 @@ class Fitted:
         self,
         batch: Batch,
         values: State,
-        draws: int,
-        purposes: Sequence[tuple[object, ...]] = (),
+        noise: ClientNoise | None = None,
         latents: State | None = None,
     ) -> dict[str, Site]:
         """The model's sites with latents from their prior, one after the other as the model has them, or as given.
@@ -188,20 +188,18 @@ class Fitted:
         Args:
             batch: data, any rows.
             values: what they see.
-            draws: of each latent; 0 for its mean.
-            purposes: key the draws of each row, or all rows' in one.
+            noise: what each latent is drawn with; None for its mean.
             latents: those that are given.
 
         Raises:
-            UserError: for a prior that has no mean (``draws`` 0), or cannot be drawn from.
+            UserError: for a prior that has no mean (without noise), or cannot be drawn from.
         """
 
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
             try:
-                keys = [(self.seed, *purpose, name) for purpose in purposes]
-                return sample_keyed(fn, draws, batch.x.device, keys) if draws else fn.mean
+                return sample_keyed(fn, noise, name) if noise else fn.mean
             except NotImplementedError as error:
-                wanted = "be drawn from" if draws else "be put at its mean"
+                wanted = "be drawn from" if noise else "be put at its mean"
                 raise UserError(f"the prior of {name!r}, {type(fn).__name__}, cannot {wanted}") from error
 
         with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, latents, draw=from_prior) as seen:

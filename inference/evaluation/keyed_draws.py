@@ -2,79 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from scipy import stats
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, MultivariateNormal, Normal, Poisson
 
 from hierfl.nn.likelihoods import Softmax
-from hierfl.rng import key
+from hierfl.rng import ClientNoise, key
 
-#: distributions of which a row of a plate is one of the same kind, by what they are made from; of others a plate has
-#: one row
-OF_ROWS: dict[type, tuple[str, ...]] = {
-    Normal: ("loc", "scale"), MultivariateNormal: ("loc", "scale_tril"), Bernoulli: ("logits",), Poisson: ("rate",),
-    Softmax: ("logits",),
-}  # fmt: skip
-
-
-def _kind(fn: Any) -> type | None:
-    """Which of those a distribution is (Pyro's are torch's, with a mixin)."""
-    return next((kind for kind in type(fn).__mro__[:2] if kind in OF_ROWS), None)
+#: distributions that are drawn as a function of the rows' own noise
+BY_ROW = (Normal, MultivariateNormal, Bernoulli, Poisson, Softmax)
 
 
 def has_rows(fn: Any) -> bool:
     """Whether :func:`sample_keyed` draws each row of this distribution by itself."""
-    return _kind(fn.base_dist if isinstance(fn, Independent) else fn) is not None
+    return isinstance(fn.base_dist if isinstance(fn, Independent) else fn, BY_ROW)
 
 
-def _row(fn: Any, row: int, width: int) -> Any:
-    """The distribution of the first examples of one row of a plate, batch shape (..., 1, width)."""
-    base, dims = (fn.base_dist, fn.reinterpreted_batch_ndims) if isinstance(fn, Independent) else (fn, 0)
-    kind, parts = _kind(base), {}
-    assert kind is not None
-    for name in OF_ROWS[kind]:
-        value, event = getattr(base, name), base.arg_constraints[name].event_dim
-        value = value.expand(*base.batch_shape, *value.shape[value.dim() - event :])
-        parts[name] = value[(..., slice(row, row + 1), slice(width), *[slice(None)] * (dims + event))]
-    made = kind(**parts, validate_args=False)
-    return Independent(made, dims, validate_args=False) if dims else made
+def sample_keyed(fn: Any, noise: ClientNoise, site: str) -> Tensor:
+    """Draws (K, S, n, *event) from any distribution that can sample, as a function of the noise's keys alone.
 
-
-def sample_keyed(
-    fn: Any,
-    draws: int,
-    device: torch.device,
-    keys: Sequence[tuple[object, ...]],
-    counts: Sequence[int] | Tensor | None = None,
-) -> Tensor:
-    """Draws (K, S, n, *event) from any distribution that can sample, as a function of the keys alone.
-
-    A distribution whose parameters carry K draws already gives one for each of them. Torch's distributions read the
-    global generator: it is borrowed, seeded by the key, and given back.
+    A distribution whose parameters carry K draws already gives one for each of them. One that has no :func:`has_rows`
+    is drawn by torch, which reads its global generator: it is borrowed, seeded by the first row's key, and given back.
 
     Args:
         fn: what to draw from, batch shape ([K,] S, n).
-        draws: K.
-        device: of ``fn``.
-        keys: one for each row, where it :func:`has_rows`; or one for all of them.
-        counts: examples of each row; what is padded is zero. None where all rows are full.
+        noise: of the rows; what is padded is drawn, too.
+        site: whose streams are read.
     """
-    shape = torch.Size() if len(fn.batch_shape) > 2 else torch.Size((draws,))
-    parts = []
+    if has_rows(fn):
+        return _from_noise(fn, noise, site)
+    shape = torch.Size() if len(fn.batch_shape) > 2 else torch.Size((noise.particles,))
+    device, seed = noise.keys.device, key(*noise.stream, int(noise.keys[0]), site)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for row, one in enumerate(keys):
-            # (torch.manual_seed tells every accelerator, whether it is there or not: a millisecond each time)
-            torch.default_generator.manual_seed(key(*one))
-            if device.type == "cuda":
-                with torch.cuda.device(device):
-                    torch.cuda.manual_seed(key(*one))
-            if len(keys) == 1:
-                return fn.sample(shape)
-            parts.append(_row(fn, row, fn.batch_shape[-1] if counts is None else int(counts[row])).sample(shape))
-    found = parts[0].new_zeros((len(parts[0]), len(parts), *fn.batch_shape[-1:], *fn.event_shape))
-    for row, part in enumerate(parts):
-        found[:, row, : part.shape[2]] = part[:, 0]
-    return found
+        # (torch.manual_seed tells every accelerator, whether it is there or not: a millisecond each time)
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        drawn: Tensor = fn.sample(shape)
+        return drawn
+
+
+def _from_noise(fn: Any, noise: ClientNoise, site: str) -> Tensor:
+    base = fn.base_dist if isinstance(fn, Independent) else fn
+    width = fn.batch_shape[-1]
+    if isinstance(base, Normal):
+        return base.loc + base.scale * noise.normal(site, width, fn.event_shape)
+    if isinstance(base, MultivariateNormal):
+        z = noise.normal(site, width, fn.event_shape)
+        return base.loc + (base.scale_tril @ z.unsqueeze(-1)).squeeze(-1)
+    u = noise.uniform(site, width, fn.event_shape)
+    if isinstance(base, Bernoulli):
+        return (u < base.probs).to(u.dtype)
+    if isinstance(base, Softmax):  # the first class at which the sum of probabilities passes u
+        passed = base.probs.cumsum(-1) < u[..., None]
+        return passed.sum(-1).clamp(max=base.probs.shape[-1] - 1)
+    rate = base.rate.expand(u.shape)
+    return torch.from_numpy(stats.poisson.ppf(u.cpu().numpy(), rate.cpu().numpy())).to(u)

@@ -21,8 +21,8 @@ from hierfl.schema import Number, Schema, check, read_json
 
 from ..state import State
 
-#: 1 was the first edition's, whose states had other names
-FORMAT = 2
+#: 1 had other names of states, 2 other random numbers
+FORMAT = 3
 #: what checkpoint.json must hold, whatever else is in it
 RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum": str}
 

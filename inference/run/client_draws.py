@@ -37,17 +37,18 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     """
     federation, clients = fitted.federation, [fitted.federation.ids[j] for j in rows]
     batch, noise, parts = federation.batch(rows), fitted.noise(rows, draws, "posterior"), []
-    for number, piece in enumerate(fitted.pieces(batch, draws)):
+    replicated = fitted.noise(rows, draws, "posterior_predictive")
+    for piece in fitted.pieces(batch, draws):
         latents, sites = fitted.personal_sites(rows, piece, draws, noise=noise)
-        y, place = response(sites), (number,) if number else ()
+        y = response(sites)
         density = y.fn.log_prob(y.value)
         density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)
         fine = over_draws(density).isfinite().all(0).all(-1)
         if not bool(fine.all()):  # (nor can anything be drawn from it)
             client = clients[int((~fine).nonzero()[0])]
             raise NotFinite(f"the model of client {client} says nothing finite of its training data")
-        keys = [(fitted.seed, "posterior_predictive", client, *place) for client in clients]
-        parts.append((density, sample_keyed(y.fn, draws, federation.device, keys, piece.present())))
+        replicated.counts = piece.present()
+        parts.append((density, sample_keyed(y.fn, replicated, y.name)))
     density, drawn_y = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
     chains = fitted.trace.chains
@@ -62,8 +63,8 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     for name, site in personal.items():
         groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(3)
     if personal and not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # (a flat prior cannot)
-        template, purposes = federation.template(len(rows)), [("prior", client) for client in clients]
-        prior = fitted.prior_sites(template, fitted.values(rows), draws, purposes)
+        noise = fitted.noise(rows, draws, "prior")
+        prior = fitted.prior_sites(federation.template(len(rows)), fitted.values(rows), noise)
         for name in personal:
             groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(3)
     stats: dict[str, Tensor] = {}

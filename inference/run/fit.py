@@ -16,6 +16,7 @@ from torch import Tensor
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.metrics.registry import global_metrics, names_of
+from hierfl.rng import client_keys
 from hierfl.schema import check
 
 from ..engines.base import Broadcast, ClientStatus, Engine
@@ -100,6 +101,7 @@ class Fit:
         if options.quorum > clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
         check_participation(clients, options.participation, options.quorum)
+        self.keys = client_keys(self.engine.ids)
         shared, self.initial = self._initial()
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()
@@ -187,7 +189,7 @@ class Fit:
         options, start, number = self.options, time.perf_counter(), self.journal.round + 1
         self.journal.round = number  # (which is what is said where it fails)
         ids = self.engine.ids
-        reporting = draw_participants(ids, number, options.seed, options.participation, options.quorum)
+        reporting = draw_participants(self.keys, number, options.seed, options.participation, options.quorum)
         personal = bool(self.initial or self.method.local_copies)
         plan = self.schedule.plan(reporting, len(ids), evaluated=options.evaluates(number), personal=personal)
         reports = self.engine.round(Broadcast(number, self.state.shared, self.used), plan)

@@ -38,7 +38,7 @@ def inference_data(
     draws = -(-draws // trace.chains) * trace.chains
     found = _all_draws(fitted, rows, draws, dtype)
     names = [federation.ids[j] for j in rows]
-    sizes = [len(federation.train[j]) for j in rows]
+    sizes = [federation.sizes()[j] for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
     for name, value in fitted.method.client_summary(fitted.values(rows)).items():
         constants[name] = (("client",), value.cpu().numpy())
@@ -72,7 +72,7 @@ FLAT = ("log_likelihood", "posterior_predictive")
 def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
     """The arrays of all these clients, in their order."""
     federation = fitted.federation
-    sizes = np.array([len(federation.train[j]) for j in rows])
+    sizes = np.array([federation.sizes()[j] for j in rows])
     firsts = np.cumsum(sizes) - sizes
     found: Groups = {group: {} for group in (*FLAT, "posterior", "prior", "sample_stats")}
     together = 1000 if _separable(fitted) else 1
@@ -104,5 +104,5 @@ def _separable(fitted: Fitted) -> bool:
 def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> float:
     """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
     numbers = fitted.trace.numbers_per_client
-    each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(len(fitted.federation.train[j]) for j in rows)
+    each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(fitted.federation.sizes()[j] for j in rows)
     return float(dtype.itemsize * each)

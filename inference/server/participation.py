@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+
+from torch import Tensor
 
 from hierfl.errors import UserError
-from hierfl.rng import uniform
+from hierfl.rng import uniforms
 
 #: how often who reports is drawn again before that is given up
 ATTEMPTS = 10_000
@@ -37,8 +38,8 @@ def _never(clients: int, probability: float, least: int) -> UserError:
     )
 
 
-def draw_participants(ids: Sequence[str], round: int, seed: int, probability: float, least: int) -> list[int]:
-    """Who reports in this round: every client for itself with the same probability (Bernoulli), keyed by its id.
+def draw_participants(keys: Tensor, round: int, seed: int, probability: float, least: int) -> list[int]:
+    """Who reports in this round: every client for itself with the same probability (Bernoulli), by its key.
 
     Where fewer than ``least`` would, everyone draws again (pFedVEM's public code asks for two).
 
@@ -46,9 +47,10 @@ def draw_participants(ids: Sequence[str], round: int, seed: int, probability: fl
         UserError: if that many practically never report.
     """
     if probability >= 1:
-        return list(range(len(ids)))
+        return list(range(len(keys)))
     for attempt in range(ATTEMPTS):
-        chosen = [j for j, c in enumerate(ids) if uniform(seed, round, c, "reports", attempt) < probability]
+        drawn = uniforms(keys, seed, round, "reports", attempt) < probability
+        chosen: list[int] = drawn.nonzero().flatten().tolist()
         if len(chosen) >= least:
             return chosen
-    raise _never(len(ids), probability, least)
+    raise _never(len(keys), probability, least)

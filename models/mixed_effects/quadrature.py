@@ -80,8 +80,8 @@ def passes(fitted: Fitted) -> Iterator[list[int]]:
     assert isinstance(method, MixedModel)
     q = len(method.network.random)
     nodes = 2 * q if method.exact else NODES.get(q, 1) ** q
-    order = sorted(range(federation.clients), key=lambda j: -len(federation.train[j]))
-    for first, last in buckets([len(federation.train[j]) for j in order], NODES_PER_PASS // nodes):
+    order = sorted(range(federation.clients), key=lambda j: -federation.sizes()[j])
+    for first, last in buckets([federation.sizes()[j] for j in order], NODES_PER_PASS // nodes):
         for row in range(first, last, CLIENTS_PER_PASS):
             yield order[row : min(row + CLIENTS_PER_PASS, last)]
 

@@ -17,7 +17,7 @@ from hierfl.models import (
     PFedVEM,
 )
 from hierfl.nn.architecture import Architecture
-from hierfl.rng import ClientNoise
+from hierfl.rng import ClientNoise, client_keys
 
 
 @pytest.mark.parametrize("case", METHODS, ids=case_name)
@@ -54,9 +54,9 @@ def test_a_client_computes_the_same_alone_as_among_others(small: Federation, net
 
 
 def test_noise_of_a_client_is_its_own_and_standard_normal() -> None:
-    noise = ClientNoise([(0, "a"), (0, "b")], 5, dtype=torch.float64)
+    noise = ClientNoise(client_keys("ab"), (0,), 5, dtype=torch.float64)
     steps = torch.stack([noise.at(s).normal("w", None, torch.Size([700])) for s in range(40)])
-    alone = ClientNoise([(0, "b")], 5, dtype=torch.float64)
+    alone = ClientNoise(client_keys("b"), (0,), 5, dtype=torch.float64)
     again = torch.stack([alone.at(s).normal("w", None, torch.Size([700])) for s in range(40)])
     assert torch.equal(steps[:, :, 1:], again)
     assert len(steps.flatten().unique()) == steps.numel()  # no draw is used twice

@@ -66,17 +66,14 @@ def test_the_last_evaluation_is_kept(trained: dict) -> None:
     assert fit(method_of(FedV, fed), fed, rounds=1, progress=False, splits=("validation",)).tested is None
 
 
-def test_pieces_change_nothing_but_the_draws(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_change_nothing(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained["fedv"]
     whole = evaluate_personal(run.fitted, "test", 3, (0, 8))
     monkeypatch.setattr(predictions, "LATENTS", 7 * 8 * run.fitted.method.network.latents)
-    for chunk in (1, 3):  # seven examples at a time, and draws that do not depend on who else is there
+    for chunk in (1, 3):  # seven examples at a time
         cut = evaluate_personal(run.fitted, "test", chunk, (0, 8))
         np.testing.assert_allclose(cut[0]["nll"], whole[0]["nll"], rtol=1e-5)
-        if chunk == 1:
-            alone = cut[1]["nll"]
-        np.testing.assert_allclose(cut[1]["nll"], alone, rtol=1e-4)
-        assert not np.allclose(cut[1]["nll"], whole[1]["nll"], rtol=1e-6)
+        np.testing.assert_allclose(cut[1]["nll"], whole[1]["nll"], rtol=1e-5)
     posterior = run.posterior(draws=4)
     assert posterior.log_likelihood["y"].shape == (1, 4, sum(run.fitted.federation.sizes()))
     assert "posterior" not in posterior.groups() or "z" not in posterior.posterior
@@ -147,6 +144,6 @@ def test_what_is_said_of_z(prior: str) -> None:
         return
     torchs = Torch(run.fitted.method.network).load(run.shared, run.shared["w"]).eval()
     with torch.no_grad():
-        x = fed.x[torch.cat(fed.train)].double()
+        x = fed.x[torch.cat([*fed.train])].double()
         sd = (0.5 * torchs.encoder(x).chunk(2, -1)[1]).exp()
     assert numbers == pytest.approx({"z_sd_median": float(sd.median()), "z_sd_least": float(sd.min())})

@@ -11,7 +11,7 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.participation import draw_participants
 from hierfl.models import PFedVEM
 from hierfl.nn.networks.build import architecture
-from hierfl.rng import ClientNoise, permutation
+from hierfl.rng import ClientNoise, client_keys, permutation
 
 SEED, PARTICIPATION, K, R, E, B = 3, 0.6, 4, 3, 2, 4
 SIGMA, HEAD_LR, BASE_LR, MOMENTUM = 0.3, 0.003, 0.05, 0.9
@@ -19,10 +19,10 @@ CLASSES, HIDDEN = 3, 5
 
 
 def draws(round: int, client: str, phase: int, step: int, d: int, streams: dict) -> torch.Tensor:
-    """(K, d) standard normals from the stream of (seed, round, client, phase, site), read in order."""
+    """(K, d) standard normals from the client's stream of (seed, round, phase, site)."""
     key = (SEED, round, client, phase)
     if key not in streams:
-        streams[key] = ClientNoise([key], K, dtype=torch.float64)
+        streams[key] = ClientNoise(client_keys([client]), (SEED, round, phase), K, dtype=torch.float64)
     return streams[key].at(step).normal("w_j", None, torch.Size([d]))[:, 0, 0]
 
 
@@ -72,14 +72,14 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
             optimizer = torch.optim.SGD(list(base.values()), lr=BASE_LR, momentum=MOMENTUM)
             step = 0
             for epoch in range(E):  # the base: minibatches, the mean objective, fresh draws each time
-                for batch in permutation(n, SEED, t, c, 2, "epoch", epoch).split(B):
+                for batch in permutation(n, c, SEED, t, 2, "epochs", number=epoch).split(B):
                     optimizer.zero_grad()
                     sampled = mu[c] + softplus(pi[c]) * draws(t, c, 2, step, d, streams)
                     (-log_likelihood(sampled, base, x[batch], y[batch]) / len(batch)).backward()
                     optimizer.step()
                     step += 1
             own[c] = {k: v.detach() for k, v in base.items()}
-        heard = [fed.ids[j] for j in draw_participants(fed.ids, t, SEED, PARTICIPATION, 1)]
+        heard = [fed.ids[j] for j in draw_participants(fed.keys, t, SEED, PARTICIPATION, 1)]
         assert len(heard) < fed.clients
         tau = {c: rho[c] ** -2 for c in heard}
         w = sum(tau[c] * mu[c] for c in heard) / sum(tau.values())  # Eq. 9

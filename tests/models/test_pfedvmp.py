@@ -79,7 +79,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
     mu, counts = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.float64)
     xi, kept = s.xi / (d if s.distance == "mean" else 1), 0
     for t in range(1, rounds + 1):
-        reporting = draw_participants(fed.ids, t, seed, participation, 1)
+        reporting = draw_participants(fed.keys, t, seed, participation, 1)
         n_all = sum(fed.sizes()[j] for j in reporting)
         totals: dict[str, Tensor] = {}
         top = s.prior_precision * torch.eye(d).double().repeat(CLASSES, 1, 1)

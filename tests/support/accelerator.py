@@ -24,8 +24,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from hierfl import rng
-
 DEVICE = torch.device("meta")
 #: operations that wait for the device: they read a number, or their result's shape depends on numbers
 WAITING = {
@@ -143,13 +141,6 @@ class _Functions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _Generator(torch.Generator):
-    """Of either device: streams are the CPU's."""
-
-    def __new__(cls, device: torch.device | str = "cpu") -> _Generator:
-        return super().__new__(cls)
-
-
 @contextlib.contextmanager
 def simulated() -> Iterator[Waits]:
     """The simulated device is there, and what waits for it is counted."""
@@ -157,8 +148,6 @@ def simulated() -> Iterator[Waits]:
     there = ["cpu", DEVICE.type]
     optimizers = ("optimizer._get_fused_kernels_supported_devices", "adam._get_capturable_supported_devices")
     with (
-        mock.patch("torch.Generator", _Generator),
-        mock.patch.dict(rng.NORMALS_PER_BLOCK, {DEVICE.type: rng.NORMALS_PER_BLOCK["cpu"]}),
         mock.patch(f"torch.optim.{optimizers[0]}", return_value=there),
         mock.patch(f"torch.optim.{optimizers[1]}", return_value=there),
         _Functions(),

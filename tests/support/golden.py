@@ -1,6 +1,6 @@
 """Golden runs: the same small runs with two checkouts, compared bit for bit.
 
-    python tests/support/golden.py write OUT [--case PATTERN] [--jobs N]
+    python tests/support/golden.py write OUT [--case PATTERN] [--jobs N] [--old-noise]
     python tests/support/golden.py compare A B [--case PATTERN]
     python tests/support/golden.py list [--case PATTERN]
 
@@ -33,6 +33,7 @@ def main() -> int:
         one.add_argument("--case", default="*", metavar="PATTERN", help="only cases such as 'fedpop/*'")
         if name == "write":
             one.add_argument("--jobs", type=int, default=1, help="processes")
+            one.add_argument("--old-noise", action="store_true", help="random numbers as of old: see old_noise.py")
     said = parser.parse_args()
     from golden_cases import CASES
 
@@ -49,7 +50,7 @@ def main() -> int:
     from golden_write import write
 
     start = time.perf_counter()
-    failed = write(said.out, names, said.jobs)
+    failed = write(said.out, names, said.jobs, said.old_noise)
     print(f"{len(names)} cases in {time.perf_counter() - start:.0f} s, {len(failed)} failed: {', '.join(failed)}")
     return 1 if failed else 0
 

@@ -31,19 +31,27 @@ class Stopped(Exception):
     """A case asked for a run to be stopped, and it was not."""
 
 
-def write(out: Path, names: Sequence[str], jobs: int = 1) -> list[str]:
+def write(out: Path, names: Sequence[str], jobs: int = 1, old_noise: bool = False) -> list[str]:
     """Runs cases into OUT/CASE; returns those that failed. What they ran on is in OUT/_data."""
     out.mkdir(parents=True, exist_ok=True)
     os.environ["HIERFL_STATE"] = str(out.resolve() / DATA / "state")
     write_data(out / DATA)
     (out / ROOT).write_text(str(out.resolve()))
     if jobs == 1:
+        _prepare(old_noise)
         return [name for name in names if not _one((out.resolve(), name))]
     from multiprocessing import get_context
 
-    with get_context("spawn").Pool(jobs) as pool:
+    with get_context("spawn").Pool(jobs, _prepare, (old_noise,)) as pool:
         done = pool.imap(_one, [(out.resolve(), name) for name in names], chunksize=4)
         return [name for name, good in zip(names, done, strict=True) if not good]
+
+
+def _prepare(old_noise: bool) -> None:
+    if old_noise:
+        import old_noise as noise
+
+        noise.install()
 
 
 def _one(task: tuple[Path, str]) -> bool:

@@ -17,7 +17,7 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
 from hierfl.nn.networks.build import architecture
-from hierfl.rng import ClientNoise, generator
+from hierfl.rng import ClientNoise, client_keys, generator, permutation
 
 ROOT = Path(__file__).parents[2]
 #: the tutorial's method
@@ -64,7 +64,13 @@ def chunk_of(method: Method, fed: Federation, order: list[int] | None = None) ->
     return ClientChunk(method, fed, order, 1, 0, shared, {k: v[order] for k, v in rows.items()})
 
 
+def order_of(chunk: ClientChunk, row: int, phase: object, epoch: int) -> torch.Tensor:
+    """The order in which a row's examples are taken in an epoch of a phase."""
+    name = chunk.federation.ids[chunk.clients[row]]
+    return permutation(chunk.sizes[row], name, *chunk.stream(phase), "epochs", number=epoch)
+
+
 def noise_for(fed: Federation, clients: list[int], particles: int = 1, counts: bool = False) -> ClientNoise:
     """Client-keyed noise, for each example or not."""
     sizes = [len(fed.train[j]) for j in clients] if counts else None
-    return ClientNoise([(0, fed.ids[j]) for j in clients], particles, counts=sizes, dtype=torch.float64)
+    return ClientNoise(client_keys(fed.ids[j] for j in clients), (0,), particles, counts=sizes, dtype=torch.float64)

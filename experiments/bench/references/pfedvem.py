@@ -10,7 +10,6 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 from hierfl.data.padding import buckets
-from hierfl.data.padding import pad as pad_indices
 from hierfl.inference.clients.minibatches import active_spans
 from hierfl.inference.local.optimizers import slice_optimizer
 from hierfl.inference.state import State
@@ -129,7 +128,7 @@ def batched(work: Work[PFedVEM]) -> State:
 
 def _batched_head(work: Work[PFedVEM], rows: list[int], mu: Tensor, pi: Tensor, rho: Tensor) -> None:
     s, net = work.method.settings, work.method.network
-    index, mask = pad_indices([work.federation.train[j] for j in rows])
+    index, mask = work.federation.indices("train").padded(rows)
     x = pad_sequence([work.x[j] for j in rows], batch_first=True)
     y = work.federation.y[index]
     weights = net.base.parameters_from(work.shared)

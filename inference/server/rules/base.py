@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from hierfl.rng import generator
+from hierfl.rng import normals
 
 from ...clients.chunk import ClientChunk
 from ...messages.form import Form, values_form
@@ -74,5 +73,4 @@ class AggregationContext:
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Standard normals of the server's own for a value, keyed by seed and round."""
-        rng = generator(self.seed, self.round, "server", name, device=like.device)
-        return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
+        return normals(like.shape, self.seed, self.round, "server", name, dtype=like.dtype, device=like.device)

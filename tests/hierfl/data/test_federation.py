@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from hierfl import Federation, UserError
 from hierfl.data.arrays import make_pool
 from hierfl.data.chunk_data import ChunkData
 from hierfl.data.datasets.registry import load
-from hierfl.data.padding import buckets, pad
+from hierfl.data.index_sets import IndexSets
+from hierfl.data.padding import buckets
 
 
 def test_digits_are_embedded_and_always_the_same(tmp_path: Path) -> None:
@@ -67,13 +69,34 @@ def test_examples_are_the_same_whether_a_bucket_lies_ready_or_is_put_together() 
 
 
 def test_padding_is_left_out_where_rows_are_equally_long() -> None:
-    index, mask = pad([torch.arange(3), torch.arange(3)])
+    index, mask = IndexSets([torch.arange(3), torch.arange(3)]).padded([0, 1])
     assert mask is None
     assert index.shape == (2, 3)
-    index, mask = pad([torch.arange(0), torch.arange(0)])
-    assert index.shape == (2, 1)
+    index, mask = IndexSets([torch.arange(0), torch.arange(0)]).padded([0, 1])
+    assert index.tolist() == [[0], [0]]
     assert mask is not None
     assert not mask.any()
+
+
+def test_a_row_is_padded_with_its_own_first_index() -> None:
+    sets = IndexSets([torch.tensor([7, 8, 9]), torch.tensor([4]), torch.tensor([], dtype=torch.long)])
+    index, mask = sets.padded([1, 2, 0])
+    assert index.tolist() == [[4, 4, 4], [0, 0, 0], [7, 8, 9]]
+    assert mask is not None
+    assert mask.tolist() == [[True, False, False], [False] * 3, [True] * 3]
+
+
+def test_index_sets_are_what_they_were_made_of() -> None:
+    common = torch.tensor([5, 2, 11])
+    own = [common, torch.tensor([3]), torch.tensor([], dtype=torch.long), common]
+    sets = IndexSets(own)
+    assert len(sets.flat) == 4  # the set that two clients have lies there once
+    assert [one.tolist() for one in sets] == [one.tolist() for one in own]
+    assert [one.tolist() for one in sets[1:]] == [one.tolist() for one in own[1:]]
+    some = sets.select([3, 1]).to(torch.device("cpu"))
+    assert (some.sizes, [one.tolist() for one in some]) == ([3, 1], [[5, 2, 11], [3]])
+    with pytest.raises(IndexError):
+        sets[4]
 
 
 def test_images_stay_uint8_until_batched_and_are_standardised_per_channel() -> None:
@@ -96,9 +119,11 @@ def test_images_stay_uint8_until_batched_and_are_standardised_per_channel() -> N
 def test_common_test_sets_stay_one_tensor_when_moved() -> None:
     pool = make_pool("p", np.zeros((40, 2)), np.arange(40) % 2, np.zeros((10, 2)), np.arange(10) % 2)
     fed = Federation.from_pool(pool, 4, "equal", validation=0.0)
+    fed = replace(fed, test=[fed.global_test] * 4)
     moved = fed.to(dtype=torch.float64)
     assert moved.batch([0]).x.dtype == torch.float64
-    assert len({id(t) for t in moved.train}) == 4
+    assert len(moved.indices("test").flat) == len(fed.global_test)
+    assert moved.sizes("test") == [len(fed.global_test)] * 4
 
 
 def test_selecting_keeps_ids_with_their_data(small: Federation) -> None:

@@ -13,14 +13,6 @@ from hierfl.inference.clients.gradients import elbo_gradient
 from hierfl.inference.local.optimizers import sgd
 from hierfl.models import FedPer, PFedVEM
 from hierfl.nn.architecture import Architecture
-from hierfl.rng import ClientNoise
-
-
-def test_noise_is_read_forwards() -> None:
-    noise = ClientNoise([("a",)], 5)
-    noise.at(500).normal("w", None, torch.Size([700]))
-    with pytest.raises(ValueError, match="read forwards"):
-        noise.at(0).normal("w", None, torch.Size([700]))
 
 
 def test_every_step_of_a_phase_has_fresh_draws(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from support.federations import blobs
-from support.methods import chunk_of
+from support.methods import chunk_of, order_of
 from torch import Tensor
 
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.minibatches import plan
 from hierfl.models import FedAvg
 from hierfl.nn.networks.build import architecture
-from hierfl.rng import permutation
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def chunk() -> ClientChunk:
 def one_by_one(chunk: ClientChunk, row: int, size: int, epochs: int) -> Tensor:
     """A row's minibatches, made without the others: each epoch's order is cut, and its end padded."""
     n = chunk.sizes[row]
-    orders = [permutation(n, *chunk.key("phase", row), "epoch", epoch) for epoch in range(epochs)]
+    orders = [order_of(chunk, row, "phase", epoch) for epoch in range(epochs)]
     return torch.cat([torch.nn.functional.pad(order, (0, -n % size), value=-1).view(-1, size) for order in orders])
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.federations import blobs
-from support.methods import chunk_of
+from support.methods import chunk_of, order_of
 from torch.nn.functional import cross_entropy
 
 from hierfl import Batch, Federation, UserError
@@ -39,7 +39,7 @@ def test_minibatch_training_equals_a_plain_loop_over_clients(
         optimizer = make([mu, *weights.values()])
         x, y = small.examples(small.train[j])
         for epoch in range(3):
-            order = permutation(len(y), *chunk.key(0, place), "epoch", epoch)
+            order = order_of(chunk, place, 0, epoch)
             for batch in order.split(4):
                 optimizer.zero_grad()
                 cross_entropy(net.head(mu, net.base.apply(weights, x[batch][None]))[0], y[batch]).backward()
@@ -139,7 +139,7 @@ def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, ne
     full = elbo(method, small.batch([0]), chunk.view, None)
     total = torch.zeros(1, dtype=torch.float64)
     n = len(small.train[0])
-    for part in permutation(n, "any").split(5):
+    for part in permutation(n, "any", 0).split(5):
         x, y = small.examples(small.train[0][part][None])
         scale = torch.tensor([[n / len(part)]], dtype=torch.float64)
         total += elbo(method, Batch(x, y, None, torch.tensor([float(n)]), scale), chunk.view, None) * len(part) / n

@@ -19,7 +19,7 @@ from hierfl.nn.architecture import Architecture
 
 def test_who_does_not_report_still_trains_and_moves_nothing_shared(small: Federation, net: Architecture) -> None:
     run = fit(PFedVEM(net), small, rounds=1, participation=0.3, dtype=torch.float64, progress=False)
-    silent = sorted(set(range(7)) - set(draw_participants(small.ids, 1, 0, 0.3, 1)))
+    silent = sorted(set(range(7)) - set(draw_participants(small.keys, 1, 0, 0.3, 1)))
     assert silent
     start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
     assert all(not torch.equal(run.personal["mu"][j], start) for j in silent)
@@ -43,7 +43,7 @@ def test_who_catches_up_trains_when_it_reports_or_is_evaluated(small: Federation
     two = Fit(PFedVEM(net), small, Options(rounds=3, **{k: v for k, v in how.items() if k != "progress"}))
     two.step()
     two.step()
-    speaking = set(draw_participants(small.ids, 2, 0, 0.3, 1))
+    speaking = set(draw_participants(small.keys, 2, 0, 0.3, 1))
     assert 0 < len(speaking) < 7
     for j in range(7):
         assert torch.equal(two.engine.store.personal["mu"][j], before.personal["mu"][j]) == (j not in speaking), j
@@ -67,7 +67,7 @@ def test_who_is_frozen_when_absent_is_as_it_last_reported(
         ready.step()
         ready.evaluate()
         after = {**ready.engine.store.personal, **{f"its {k}": v for k, v in ready.engine.store.copies.items()}}
-        speaking = draw_participants(small.ids, number, 0, 0.3, 1)
+        speaking = draw_participants(small.keys, number, 0, 0.3, 1)
         assert 0 < len(speaking) < 7
         for j in range(7):
             assert all(torch.equal(after[k][j], v[j]) for k, v in before.items()) == (j not in speaking), (number, j)

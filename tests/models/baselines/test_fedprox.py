@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
 from support.federations import blobs, pictures
+from support.methods import order_of
 
 from hierfl import Federation, UserError
 from hierfl.inference.method.initial import InitialWeights
@@ -16,7 +17,6 @@ from hierfl.models import (
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 from hierfl.ppl.restrict import Restrict
-from hierfl.rng import permutation
 
 
 @pytest.mark.parametrize("spec", ["mlp:5,4", "cnn:2,3:6", "linear", "bncnn:2:5"])
@@ -81,7 +81,7 @@ def test_fedproxs_steps_are_a_plain_loops(small: Federation, net: Architecture) 
         v = w = chunk.shared["w"]
         moment = torch.zeros_like(v)
         for epoch in range(2):
-            for batch in permutation(len(y), *chunk.key(0, place), "epoch", epoch).split(4):
+            for batch in order_of(chunk, place, 0, epoch).split(4):
                 slope = slope_at(net, v, x, y, batch)
                 moment = 0.9 * moment + slope + 0.7 * (v - w)
                 v = v - 0.05 * moment

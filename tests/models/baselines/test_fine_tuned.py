@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from support.baselines import WHOLE, fitted, rows_of, slope_at
+from support.methods import order_of
 from torch import Tensor, nn
 from torch.func import grad
 
@@ -21,7 +22,6 @@ from hierfl.models import (
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
-from hierfl.rng import permutation
 
 
 def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
@@ -58,7 +58,7 @@ def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(small:
     for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         w, epochs = chunk.shared["w"], range(6)
-        batches = [b for e in epochs for b in permutation(len(y), *chunk.key(0, place), "epoch", e).split(4)]
+        batches = [b for e in epochs for b in order_of(chunk, place, 0, e).split(4)]
         for number in range(2):
             three = batches[3 * number : 3 * number + 3]
             slopes_of = [partial(slope_at, net, x=x, y=y, batch=b) for b in three]

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from support.baselines import fitted, rows_of, slope_at
+from support.methods import order_of
 
 from hierfl import Federation
 from hierfl.models import (
@@ -15,7 +16,6 @@ from hierfl.models import (
     FedAvg,
 )
 from hierfl.nn.architecture import Architecture
-from hierfl.rng import permutation
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_dittos_own_steps_are_around_what_was_received(small: Federation, net: A
         x, y = small.examples(small.train[j])
         v, w = chunk.values["v"][place, 0], chunk.shared["w"]
         for epoch in range(2):
-            for batch in permutation(len(y), *chunk.key(0, place), "epoch", epoch).split(4):
+            for batch in order_of(chunk, place, 0, epoch).split(4):
                 slope = slope_at(net, v, x, y, batch)
                 v = v - 0.05 * (slope + 0.8 * (v - w))
         assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-11)
@@ -64,7 +64,7 @@ def test_apfls_steps_are_the_papers(small: Federation, net: Architecture) -> Non
         alpha = float((alpha - 0.2 * along).clamp(0, 1))
         assert math.isclose(float(done.values["alpha"][place]), alpha, rel_tol=1e-9)
         for epoch in range(2):
-            for batch in permutation(len(y), *chunk.key(2, place), "epoch", epoch).split(4):
+            for batch in order_of(chunk, place, 2, epoch).split(4):
                 slope = slope_at(net, w, x, y, batch)
                 own = slope_at(net, alpha * v + (1 - alpha) * w, x, y, batch)
                 v, w = v - 0.05 * alpha * own, w - 0.05 * slope

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from support.baselines import WHOLE, Quadratics, fitted, linear, rows_of, slope_at
+from support.methods import order_of
 from torch import Tensor
 
 from hierfl import Federation
@@ -14,7 +15,6 @@ from hierfl.models import (
     PFedMe,
 )
 from hierfl.nn.architecture import Architecture
-from hierfl.rng import permutation
 
 
 def stationary(fed: Federation, strength: float) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> N
     for place, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         theta = w = chunk.shared["w"]
-        epochs = [permutation(len(y), *chunk.key(phase, place), "epoch", e).split(5) for e in range(3)]
+        epochs = [order_of(chunk, place, phase, e).split(5) for e in range(3)]
         for batch in [b for epoch in epochs for b in epoch][:3]:
             for _ in range(4):
                 slope = slope_at(net, theta, x, y, batch)

@@ -95,7 +95,7 @@ def test_fedavg_fts_fit_is_plain_descent_from_w(scope: str, small: Federation, n
         x, y = small.examples(small.train[j])
         v = w
         for epoch in range(3):
-            for batch in permutation(len(y), 0, 2, small.ids[j], ("posterior", 0), "epoch", epoch).split(4):
+            for batch in permutation(len(y), small.ids[j], 0, 2, ("posterior", 0), "epochs", number=epoch).split(4):
                 v = v - 0.02 * slope_at(net, v, x, y, batch).where(moves, 0)
         torch.testing.assert_close(run.personal["offset"][j], (v - w)[moves], rtol=1e-8, atol=1e-11)
         assert_says(run, small, j, logits(net, v, small, j))
@@ -106,6 +106,6 @@ def test_per_fedavgs_fit_goes_by_alpha(small: Federation, net: Architecture) -> 
     for j in range(small.clients):
         x, y = small.examples(small.train[j])
         v = run.shared["w"]
-        for batch in permutation(len(y), 0, 2, small.ids[j], ("posterior", 0), "epoch", 0).split(4):
+        for batch in permutation(len(y), small.ids[j], 0, 2, ("posterior", 0), "epochs").split(4):
             v = v - 0.2 * slope_at(net, v, x, y, batch)
         assert_says(run, small, j, logits(net, v, small, j))

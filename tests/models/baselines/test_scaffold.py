@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.baselines import WHOLE, Quadratics, fitted, linear, slope_at
 from support.federations import blobs
+from support.methods import order_of
 from torch import Tensor
 
 from hierfl import Federation
@@ -21,7 +22,6 @@ from hierfl.models import (
 )
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
-from hierfl.rng import permutation
 
 
 def test_scaffold_with_one_client_is_plain_descent() -> None:
@@ -65,7 +65,7 @@ def test_scaffolds_variates_are_mean_gradients_of_those_who_reported(small: Fede
             chunk = ClientChunk(method, small, [j], ready.journal.round, 0, {}, {})
             v, slopes_of = shared["w"], []
             for epoch in range(2):
-                for batch in permutation(len(y), *chunk.key(0, 0), "epoch", epoch).split(4):
+                for batch in order_of(chunk, 0, 0, epoch).split(4):
                     slopes_of.append(slope_at(net, v, x, y, batch))
                     v = v - 0.05 * (slopes_of[-1] - before["c_j"][j] + shared["c"])
             ends.append(v)

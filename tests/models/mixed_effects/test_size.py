@@ -36,7 +36,6 @@ from hierfl.models.mixed_effects.quadrature import marginal_log_likelihood, marg
 from hierfl.models.mixed_effects.shrinkage import shrinkage_table
 from hierfl.models.mixed_effects.summary import effects_table
 from hierfl.ppl.sigma_points import SigmaPoints
-from hierfl.rng import ClientNoise
 
 
 class Counted(MixedEffects):
@@ -151,19 +150,6 @@ def test_chains_on_a_quadratic_are_those_that_ask_the_model_at_every_step() -> N
     always = Langevin(["b"], 100, 0.5, **how).run(chunk, 0).values
     for name in ("b_draws", "b_draws/stats"):
         assert torch.allclose(once[name], always[name], rtol=1e-8, atol=1e-8), name
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_that_is_read_for_some_steps_only_is_the_same(dtype: torch.dtype) -> None:
-    for draws, event, steps in itertools.product((1, 3, 20, 5000), ((), (2,), (7,)), (1, 2, 41)):
-        whole = ClientNoise([("a",), ("b",)], draws, dtype=dtype)
-        some = whole.reading(steps)
-        for step in range(steps):
-            wanted = whole.at(step).normal("z", None, torch.Size(event))
-            assert torch.equal(some.at(step).normal("z", None, torch.Size(event)), wanted)
-    some = whole.reading(1)
-    with pytest.raises(ValueError, match="step 1 of 1"):
-        some.at(1).normal("z", None, torch.Size((20_000,)))
 
 
 def test_rhat_and_ess_are_arvizs() -> None:
