@@ -23,6 +23,7 @@ precision is n_j / n I (Eq. 10, 12). Before any client has reported a class, not
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pyro.distributions import Delta, Normal
 from torch import Tensor
@@ -44,7 +45,7 @@ from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.server.rules.running import CountSum
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
-from hierfl.ppl.gaussian_factors import Gaussian, Kind, packed_size, sample_factor
+from hierfl.ppl.gaussian_factors import Gaussian, Kind, packed_size, sample_factor, sample_mean
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
 from ._common_settings import client_momentum
@@ -170,7 +171,7 @@ class PFedVMP(Method):
 
     def factors(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
         """What each row's features say of the centroids, h (S, C, D) and Lambda, packed: of its own classes."""
-        base = self.network.base
+        base, where = self.network.base, chunk.federation.by_class
         shape = (len(chunk.clients), self.classes, self.features)
         linear = torch.zeros(shape, dtype=torch.float64, device=chunk.n.device)
         precision = linear.new_zeros((*shape[:2], packed_size(self.features, self.kind)))
@@ -179,19 +180,30 @@ class PFedVMP(Method):
             batch = part.batch()
             with torch.no_grad():
                 zs = base.apply(base.parameters_from(part.view), batch.x)
-            for row, n, z, y in zip(range(first, last), part.sizes, zs, batch.y, strict=True):
-                for k in y[:n].unique().tolist():
-                    found = self.factor(z[:n][y[:n] == k])
-                    linear[row, k], precision[row, k] = found.linear, found.packed()
+            counts = where.counts[part.clients]  # (S, C)
+            rows, classes = (-counts).ravel().argsort(kind="stable"), counts.shape[1]
+            rows, labels = np.divmod(rows[: np.count_nonzero(counts)], classes)  # largest first
+            sizes = counts[rows, labels].tolist()
+            for one, end in buckets(sizes):
+                who = torch.from_numpy(np.stack([rows[one:end], labels[one:end]])).to(linear.device)
+                own = [torch.from_numpy(where.places(part.clients[rows[p]], labels[p])) for p in range(one, end)]
+                places = torch.nn.utils.rnn.pad_sequence(own, batch_first=True).to(linear.device)
+                n = torch.tensor(sizes[one:end], device=linear.device)
+                found = self.factor(zs[who[0][:, None], places], n)
+                linear[first + who[0], who[1]] = found.linear
+                precision[first + who[0], who[1]] = found.packed()
         return linear, precision
 
-    def factor(self, z: Tensor) -> Gaussian:
-        """What a class's features (Z, D) say of its centroid (Eq. 11, or an ablation)."""
+    def factor(self, z: Tensor, n: Tensor) -> Gaussian:
+        """What each class's features (P, Z, D), of which the first n (P,) are there, say of its centroid.
+
+        Eq. 11, or an ablation.
+        """
         s = self.settings
         if self.kind != "scalar":
-            return sample_factor(z, self.kind, s.alpha, s.cutoff)
-        weight = z.new_full((1,), len(z) if s.precision == "count" else 1, dtype=torch.float64)
-        return Gaussian.of(z.double().mean(0), weight, "scalar")
+            return sample_factor(z, self.kind, s.alpha, s.cutoff, n)
+        weight = n if s.precision == "count" else torch.ones_like(n)
+        return Gaussian.of(sample_mean(z.double(), n), weight[:, None].double(), "scalar")
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """How many examples of each class the rows have, (S, C): q(y_k), but for the sum."""

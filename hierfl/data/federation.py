@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch
+from .by_class import ByClass
 from .frames import frame_arrays
 from .index_sets import IndexSets
 from .npz import load_npz
@@ -76,9 +77,8 @@ class Federation:
         for name, n in zip(self.ids, self.sizes(), strict=True):
             if n < least:
                 raise UserError(
-                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than "
-                    f"{least}; fewer clients, another split or seed, or tell a random split to redraw "
-                    "(for example --split dirichlet:0.3,redraw)"
+                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; fewer clients, "
+                    "another split or seed, or tell a random split to redraw (for example --split dirichlet:0.3,redraw)"
                 )
 
     # -- making one ---------------------------------------------------------------------------------------------
@@ -195,10 +195,9 @@ class Federation:
     def __repr__(self) -> str:
         """Sizes, not data."""
         sizes = self.sizes()
-        data = self.about.get("data", "data")
         return (
-            f"Federation({data}: {self.clients} clients, {self.task}, {min(sizes)} to {max(sizes)} training examples, "
-            f"inputs {tuple(self.event_shape)})"
+            f"Federation({self.about.get('data', 'data')}: {self.clients} clients, {self.task}, {min(sizes)} to "
+            f"{max(sizes)} training examples, inputs {tuple(self.event_shape)})"
         )
 
     # -- asking it ----------------------------------------------------------------------------------------------
@@ -226,6 +225,11 @@ class Federation:
     def keys(self) -> Tensor:
         """What keys the clients' random numbers, (J,); on the CPU. See :func:`hierfl.rng.client_keys`."""
         return client_keys(self.ids)
+
+    @cached_property
+    def by_class(self) -> ByClass:
+        """Where the clients' training examples of each class are."""
+        return ByClass([self.y[index].cpu().numpy() for index in self.train], self.classes)
 
     def indices(self, split: str) -> IndexSets:
         """The clients' index sets of "train", "validation" or "test"."""
@@ -275,16 +279,12 @@ class Federation:
         device, dtype = torch.device(device or self.device), dtype or self.dtype
         if (device, dtype) == (self.device, self.dtype):
             return self
-        splits: dict[str, Any] = {split: self.indices(split).to(device) for split in SPLITS}
-        return replace(
-            self,
-            **splits,
-            x=self.x.to(device),
-            y=self.y.to(device),
-            global_test=self.global_test.to(device),
-            mean=None if self.mean is None else self.mean.to(device),
-            std=None if self.std is None else self.std.to(device), dtype=dtype,
-        )  # fmt: skip
+        names = ("x", "y", "global_test", "mean", "std", *SPLITS)
+        moved: dict[str, Any] = {k: None if (held := getattr(self, k)) is None else held.to(device) for k in names}
+        made = replace(self, **moved, dtype=dtype)
+        if self.task == "classification":  # (labels are read while they are here: later the device would be waited for)
+            made.__dict__["by_class"] = self.by_class
+        return made
 
     def select(self, rows: Sequence[int]) -> Federation:
         """The federation of some of the clients, in the order given."""

@@ -153,50 +153,60 @@ def _solved(precision: Tensor, gap: Tensor, little: float) -> Tensor:
     return torch.where((precision >= -least).all(-1, keepdim=True), step, 0.0)
 
 
-def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float) -> Gaussian:
+def sample_mean(x: Tensor, n: Tensor) -> Tensor:
+    """Means of the first n (...) rows of x (..., Z, D): (..., D)."""
+    there = torch.arange(x.shape[-2], device=x.device) < n[..., None]
+    return torch.where(there[..., None], x, 0.0).sum(-2) / n[..., None]
+
+
+def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float, n: Tensor | None = None) -> Gaussian:
     """What a sample says of its population's mean as pFedVMP has it: N(mean, (pinv(Sigma) + alpha I)^-1).
 
     Sigma is the sample's covariance, divided by its size; variances below ``cutoff`` times the largest count as zero,
     and so does their inverse; so do all that are rounding errors of x. It is no precision of the mean (Eq. 11): with
-    many examples it tends to that of a single one; up to Z = D it grows with Z, which is its rank, and far beyond that
+    many examples it tends to that of a single one; up to n = D it grows with n, which is its rank, and far beyond that
     of a single one, as the least variances are found too small.
 
     Args:
-        x: (Z, D), at least one.
+        x: (..., Z, D), any number of samples side by side.
         kind: "full", or "diagonal" for the variances alone.
         alpha: added to the precision, everywhere.
         cutoff: share of the largest variance.
+        n: how many rows of each sample are there, the first ones, (...), at least one; all where None.
 
     Returns:
-        A factor in double precision; not finite where the sample is not.
+        Factors in double precision; not finite where the sample is not.
     """
-    z, d = x.shape
-    noise = (4 * torch.finfo(x.dtype).eps * x.abs().amax()).square().double()
-    x = x.double()
-    if not bool(x.isfinite().all()):  # (no eigenvalues can be found)
-        shape = (d, d) if kind == "full" else (d,)
-        return Gaussian(x.new_full((d,), torch.nan), x.new_full(shape, torch.nan), kind)
-    mean = x.mean(0)
-    centred = x - mean
+    if kind == "scalar":
+        raise UserError(f"a sample's spread is diagonal or full, not {kind}")
+    z, d = x.shape[-2:]
+    n = torch.full(x.shape[:-2], z, device=x.device) if n is None else n
+    there = (torch.arange(z, device=x.device) < n[..., None])[..., None]
+    x = torch.where(there, x, 0.0)
+    noise = (4 * torch.finfo(x.dtype).eps * x.abs().amax((-2, -1))).square().double()[..., None]
+    x, n = x.double(), n.double()[..., None]
+    mean = sample_mean(x, n[..., 0])
+    centred = torch.where(there, x - mean[..., None, :], 0.0)
     if kind == "diagonal":
-        variance = centred.square().mean(0)
+        variance = centred.square().sum(-2) / n
         precision = _inverse(variance, cutoff, noise) + alpha
-    elif kind == "full":
-        if z <= d:  # the smaller of the two Gram matrices has the same eigenvalues
-            values, left = torch.linalg.eigh(centred @ centred.mT / z)
-            # Sigma = A^T A / Z has the eigenvectors A^T u / sqrt(Z lambda), u those of A A^T / Z
-            half = centred.mT @ (left * (_inverse(values, cutoff, d * noise) / z**0.5))
+    else:
+        if z <= d:  # the smaller of the two Gram matrices has the same eigenvalues, but for zeros
+            values, left = eigh(centred @ centred.mT / n[..., None])
+            # Sigma = A^T A / n has the eigenvectors A^T u / sqrt(n lambda), u those of A A^T / n
+            half = centred.mT @ (left * (_inverse(values, cutoff, d * noise) / n.sqrt())[..., None, :])
             precision = half @ half.mT
         else:
-            values, vectors = torch.linalg.eigh(centred.mT @ centred / z)
-            precision = (vectors * _inverse(values, cutoff, d * noise)) @ vectors.mT
+            values, vectors = eigh(centred.mT @ centred / n[..., None])
+            precision = (vectors * _inverse(values, cutoff, d * noise)[..., None, :]) @ vectors.mT
         precision = precision + alpha * torch.eye(d, dtype=x.dtype, device=x.device)
-    else:
-        raise UserError(f"a sample's spread is diagonal or full, not {kind}")
-    return Gaussian.of(mean, precision, kind)
+    # (an infinity has no eigenvalues, and a NaN no smaller or larger ones: then neither mean nor precision is known)
+    sound = x.isfinite().all((-2, -1))
+    precision = torch.where(sound.view(*sound.shape, *[1] * (precision.dim() - sound.dim())), precision, torch.nan)
+    return Gaussian.of(torch.where(sound[..., None], mean, torch.nan), precision, kind)
 
 
 def _inverse(values: Tensor, cutoff: float, noise: Tensor) -> Tensor:
-    """1 / values, and zero for those below a share of the largest, or of the size of rounding errors."""
-    there = values > torch.maximum(cutoff * values.amax(), noise)
+    """1 / values (..., k), and zero for those below a share of the largest, or of the size of rounding errors."""
+    there = values > torch.maximum(cutoff * values.amax(-1, keepdim=True), noise)
     return torch.where(there, 1 / torch.where(there, values, 1.0), 0.0)

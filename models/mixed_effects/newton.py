@@ -47,7 +47,7 @@ class PosteriorMode:
         return ("b_mean", "b_root", "b_draws")
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Solves all rows' systems at once."""
+        """Solves all rows' systems at once; a row that has arrived stays where it is."""
         parts = []
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
@@ -69,18 +69,29 @@ class PosteriorMode:
         zl = z @ root  # (S, n, q)
         one = torch.eye(zl.shape[-1], dtype=zl.dtype, device=zl.device)
         u = zl.new_zeros(zl.shape[0], zl.shape[-1])
-        for _ in range(1 if self.method.exact else NEWTON_STEPS):
+
+        def step(u: Tensor) -> tuple[Tensor, Tensor]:
+            """Newton's, and a factor of the precision of u."""
             slope, weight = self.derivatives(fixed + linear_predictor(zl, u.unsqueeze(1)), batch, known)
-            factor, failed = torch.linalg.cholesky_ex(one + (zl * weight[..., None]).mT @ zl)  # of the precision of u
+            factor, failed = torch.linalg.cholesky_ex(one + (zl * weight[..., None]).mT @ zl)
             factor = torch.where((failed == 0)[..., None, None], factor, torch.nan)  # (one row's failure is its own)
-            step = torch.cholesky_solve(((zl * slope[..., None]).sum(-2) - u)[..., None], factor).squeeze(-1)
-            if self.method.exact:
-                u = u + step
-                break
-            far = (zl @ step[..., None]).abs().amax((1, 2))
-            u = u + damping(far)[:, None] * step
-            if far.max() < NEWTON_TOLERANCE:
-                break
+            ahead = ((zl * slope[..., None]).sum(-2) - u)[..., None]
+            return torch.cholesky_solve(ahead, factor).squeeze(-1), factor
+
+        move, factor = step(u)
+        if self.method.exact:
+            u = u + move
+        else:
+            moving = torch.ones_like(u[:, 0], dtype=torch.bool)
+            for _ in range(NEWTON_STEPS):
+                far = (zl @ move[..., None]).abs().amax((1, 2))
+                u = torch.where(moving[:, None], u + damping(far)[:, None] * move, u)
+                moving = moving & (far >= NEWTON_TOLERANCE)  # (not where it is not a number)
+                # a GPU takes steps that change nothing rather than being waited for at each
+                if u.device.type == "cpu" and not moving.any():
+                    break
+                move, there = step(u)
+                factor = torch.where(moving[:, None, None], there, factor)
         # however small L is, L factor^-T is a root of V_j; its QR decomposition has the lower triangular one
         lower = torch.linalg.qr((root @ torch.linalg.inv_ex(factor).inverse.mT).mT).R.mT
         mode = (root @ u[..., None]).squeeze(-1)

@@ -28,7 +28,7 @@ DEVICE = torch.device("meta")
 #: operations that wait for the device: they read a number, or their result's shape depends on numbers
 WAITING = {
     "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten.unique_dim", "aten.equal",
-    "aten.repeat_interleave",
+    "aten.repeat_interleave", "aten._linalg_eigh",
 }  # fmt: skip
 
 

@@ -24,10 +24,11 @@ def newton_step(
         free: (k,), False for what is held.
         radius: in standard errors, ().
     """
-    index = free.nonzero().flatten()
-    profile, observed, outer = (h[index][:, index] for h in (profile, observed, outer))
+    # what is held has no curvature, and is in the null space of everything below
+    g = torch.where(free, g, 0.0)
+    profile, observed, outer = (torch.where(free & free[:, None], h, 0.0) for h in (profile, observed, outer))
     # in units of the profile information: of its diagonal first, since the numbers have units of their own
-    scale = profile.diagonal().abs().clamp_min(torch.finfo(g.dtype).tiny).sqrt()
+    scale = torch.where(free, profile.diagonal().abs().clamp_min(torch.finfo(g.dtype).tiny).sqrt(), 1.0)
     values, vectors = eigh(profile / (scale[:, None] * scale))
     # (below zero only where the log joint is not concave: then its size is all that is believed)
     none = 100 * torch.finfo(g.dtype).eps
@@ -36,8 +37,8 @@ def newton_step(
     root = root @ turn
     spread = ((root.mT @ outer) * root.mT).sum(-1)
     share = torch.where(share > LEAST_CURVATURE_SHARE, share, share.maximum(spread))
-    along = root.mT @ g[index]
+    along = root.mT @ g
     along = torch.where(share > 0, along / share.clamp_min(torch.finfo(g.dtype).tiny), 0.0)
     length = (along.square() * share).sum().sqrt()
     step = (root @ along) * (radius / length.maximum(radius))
-    return torch.zeros_like(g).index_copy(0, index, step), length
+    return torch.where(free, step, 0.0), length

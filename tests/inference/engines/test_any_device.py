@@ -170,6 +170,31 @@ def test_chains_do_not_wait(settings: dict, monkeypatch: pytest.MonkeyPatch) -> 
     only_one_word(in_rounds(method, federation, monkeypatch))
 
 
+@pytest.mark.parametrize("precision", ["full", "diagonal", "count", "equal"])
+def test_messages_of_centroids_do_not_wait(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the eigenvalues of full precisions, and for whether the server's product of them is one."""
+    federation = bumps(test=0.3)
+    method = PFedVMP(architecture("mlp:6", federation), precision=precision)
+    waits = in_rounds(method, federation, monkeypatch)
+    known = {key: times for key, times in waits.items() if key[1].startswith("hierfl/ppl/gaussian_factors.py")}
+    # (the classes of all clients together where their sizes are alike)
+    once = {"aten._linalg_eigh": HOW["rounds"], "aten._local_scalar_dense": HOW["rounds"]}
+    assert {operation: times for (operation, _), times in known.items()} == (once if precision == "full" else {})
+    only_one_word(Waits({key: times for key, times in waits.items() if key not in known}))
+
+
+@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
+def test_newton_does_not_wait(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At no client; the server's step needs the eigenvalues of two small matrices."""
+    df = table(5)
+    if family != "gaussian":
+        df["y"] = (df["y"] > df["y"].median()).astype(int)
+    federation, design = from_formula(df, "y ~ x + (1 + x | site)", family=family, test=0.2)
+    waits = in_rounds(MixedEffects(design, draws=20), federation, monkeypatch)
+    assert sum(waits.pop(key) for key in [*waits] if key[0] == "aten._linalg_eigh") == 2 * HOW["rounds"]
+    only_one_word(waits)
+
+
 def only_one_word(waits: Waits) -> None:
     """The host has read one number in each round, at its end."""
     assert {line.partition(":")[0] for _, line in waits} == {"inference/run/fit.py"}, waits
