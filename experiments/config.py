@@ -146,6 +146,11 @@ class RunConfig:
         "Device that computes: cpu, cuda, cuda:1, ... [default: cpu]", "cpu",
         commands=ALL, fit=True, identity=False, moves=True,
     )  # fmt: skip
+    client_state: str = option(
+        "Where clients' own values lie between rounds: device, or host (its memory, from which the clients that are "
+        "computed at once are streamed, where all of them do not fit on a GPU). [default: device]", "device",
+        choices=("device", "host"), metavar="device|host", fit=True, identity=False, moves=True, newer=True,
+    )  # fmt: skip
     chunk: int = option(
         "Number of clients computed at once, which trades memory for speed and changes numbers by rounding alone; "
         "0 for what suits the device. [default: 0; for tables 1000]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 
@@ -11,6 +12,9 @@ from hierfl.errors import UserError, unknown
 from .checks import check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
+
+#: where clients' own values lie between rounds
+Home = Literal["device", "host"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Options:
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
+        client_state: where clients' own values lie between rounds: on the "device", or in memory of the "host", from
+            which a plate's rows are streamed where all of them do not fit.
         max_message_ratio: a client's value counts if its largest number is at most so many times that of the broadcast
             value, or of 1 where that is less; 0 for no such bound. It holds for messages that are averaged, divided by
             the weight inside (compressed ones as they are decoded). It stops what is grossly wrong, as a value that
@@ -46,6 +52,7 @@ class Options:
     draws: int = 20
     chunk: int = 0
     device: str = "cpu"
+    client_state: Home = "device"
     dtype: torch.dtype = torch.float32
     max_message_ratio: float = MAX_MESSAGE_RATIO
     splits: tuple[str, ...] = ("validation", "test")
@@ -65,6 +72,8 @@ class Options:
             raise UserError(f"a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
         if self.absent_clients not in ABSENT:
             raise unknown("value of absent_clients", self.absent_clients, ABSENT)
+        if self.client_state not in get_args(Home):
+            raise unknown("place for client_state", self.client_state, get_args(Home))
         check_device(self.device)
 
     def evaluates(self, number: int) -> bool:

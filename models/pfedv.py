@@ -196,8 +196,8 @@ class PFedV(Method):
         if self.settings.prior == "flat":
             return None, {}
         federation, found = fitted.federation, []
-        for j, index in enumerate(federation.train):
-            x, y = federation.examples(index[: -(-EXAMPLES // federation.clients)][None])
+        for j in range(0, federation.clients, -(-federation.clients // EXAMPLES)):
+            x, y = federation.examples(federation.train[j][: -(-EXAMPLES // federation.clients)][None])
             batch = Batch(x, y, None, x.new_ones(1))
             found.append(fitted.personal_sites([j], batch, 0)[0]["z"].fn.base_dist.scale.flatten())
         sd = torch.cat(found).cpu().double()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ def run_benchmark(
         write_text(path, json.dumps(record, indent=1) + "\n")
         if not quiet:
             show(result)
+    if len(settings) > 1 and not quiet:
+        show_by_clients(record["results"])
     if not quiet:
         print(f"everything is in {path}")
 
@@ -114,7 +116,31 @@ def show(result: Mapping[str, Any]) -> None:
         share, step = value / spent["total_seconds"], 1000 * value / spent["steps"]
         table.add_row(name, f"{value:.3f}", f"{100 * share:.0f}", f"{step:.3f}")
     console.print(table)
+    host = result["host"]
+    console.print(
+        f"{host['host_seconds']:.3g} s are the host's, {host['device_seconds']:.3g} s the device's "
+        f"({host['operators']} operators)"
+    )
     console.print(
         f"peak memory {result['peak_memory_mib']:.0f} MiB; "
         f"hierfl takes {bound['hierfl_over_bound']:.1f} times the arithmetic"
     )
+
+
+def show_by_clients(results: Sequence[Mapping[str, Any]]) -> None:
+    """Prints hierfl's rounds for all numbers of clients."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("clients", title="hierfl, by clients", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("seconds a round", "host's", "device's", "times the first", "peak MiB"):
+        table.add_column(column, justify="right")
+    first = results[0]["rounds"]["hierfl"]["median_seconds"]
+    for result in results:
+        taken, host = result["rounds"]["hierfl"]["median_seconds"], result["host"]
+        table.add_row(
+            str(result["setting"]["clients"]), f"{taken:.3g}", f"{host['host_seconds']:.3g}",
+            f"{host['device_seconds']:.3g}", f"{taken / first:.2f}", f"{result['peak_memory_mib']:.0f}",
+        )  # fmt: skip
+    Console(markup=False, highlight=False).print(table)

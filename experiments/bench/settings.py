@@ -30,6 +30,7 @@ class Setting:
         batch: B of the (base) phase that goes by minibatches.
         method: whose round.
         split: label-skew:5 of ten classes with shared cuts makes sizes differ a hundredfold.
+        classes: of the labels.
     """
 
     about: str
@@ -40,6 +41,7 @@ class Setting:
     batch: int
     method: str = "pfedvem"
     split: str = "label-skew:5,redraw"
+    classes: int = 10
 
 
 SETTINGS = {
@@ -49,9 +51,18 @@ SETTINGS = {
     "digit-three": Setting(
         "28x28 colour images, pFedV's network; a fifth of the images", (3, 28, 28), 900, 3, BN_CNN, 32, "pfedv", "equal"
     ),
+    "many": Setting(
+        "16 numbers, a network of 78: thousands of clients",
+        (1, 4, 4),
+        60_000,
+        1_000,
+        "mlp:4",
+        50,
+        split="equal",
+        classes=2,
+    ),
     "fashion-mnist-fedrep": Setting("28x28 images, MLP: FedRep", (1, 28, 28), 60_000, 100, "mlp:100", 50, "fedrep"),
 }
-CLASSES = 10
 
 
 def choose_setting(name: str, clients: int | None = None, batch: int | None = None) -> Setting:
@@ -81,14 +92,15 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
         UserError: for a device that is not there.
     """
     rng = np.random.default_rng(0)
-    tests = setting.examples // 6 // CLASSES * CLASSES  # as the true sets have
+    tests = setting.examples // 6 // setting.classes * setting.classes  # as the true sets have
     total = setting.examples + tests
     x = rng.integers(0, 256, (total, *setting.event), dtype=np.uint8)
-    y = np.arange(total) % CLASSES
+    y = np.arange(total) % setting.classes
     pool = make_pool("noise", x[tests:], y[tests:], x[:tests], y[:tests])
     federation = Federation.from_pool(pool, setting.clients, setting.split, validation=0.0)
     loaded = load(setting.method)
-    batch = {"base_batch" if setting.method == "pfedvem" else "batch": setting.batch}
-    method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **batch)
+    names = [name for name in ("base_batch", "batch") if name in loaded.cls.Settings.__dataclass_fields__]
+    own = dict.fromkeys(names[:1], setting.batch)
+    method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **own)
     quorum = min(2, setting.clients)
     return Fit(method, federation, Options(rounds=10**6, participation=0.1, quorum=quorum, device=device, chunk=chunk))

@@ -15,6 +15,7 @@ from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.run.fit import Fit
 
 from .clock import seconds
+from .host import host_and_device
 from .profile import parts
 from .references.registry import REFERENCES
 from .references.work import Work
@@ -86,7 +87,8 @@ def _result(
         "hierfl_over_bound": statistics.median(t * r for t, r in zip(ours, rates, strict=True)) / flops,
     }
     about = {"setting": asdict(setting), "chunk": work_of(fit).chunk}
-    return {**about, "rounds": rounds, "bound": bound, "parts": parts(fit, device)}
+    host = host_and_device(fit, device, statistics.median(ours))
+    return {**about, "rounds": rounds, "bound": bound, "host": host, "parts": parts(fit, device)}
 
 
 def matmul_rate(device: str, size: int = 2048, repeats: int = 10) -> float:

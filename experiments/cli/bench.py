@@ -12,7 +12,7 @@ from .options import Quiet, path_option, whole_numbers
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three or fashion-mnist-fedrep.")
+        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep or many.")
     ] = "",
     clients: Annotated[
         str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers of clients.")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..metrics.registry import MIN_TEST_EXAMPLES
 from .registry import Drawing, figure
-from .style import COLOURS, GLOBAL, INK, PERSONAL, QUIET, axis_for, percent_axis
+from .style import COLOURS, GLOBAL, INK, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for, percent_axis
 from .tables import RunTables
 
 
@@ -75,7 +75,7 @@ def worst_calibrated(bins: np.ndarray) -> int | None:
     place=1, source="run", needs=_diagram_of_clients, order=5,
 )  # fmt: skip
 def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = ()) -> Any:
-    """Accuracy against confidence, a line for every client, and all of them together.
+    """Accuracy against confidence, a line for every client (how they are spread, of many), and all of them together.
 
     Args:
         bins: (J, 15, 3), as for :func:`reliability`.
@@ -85,7 +85,11 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
     few = 0 < len(names) <= len(COLOURS)
     ax = axis_for(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
-    for k, (count, confidence, right) in enumerate(np.moveaxis(np.asarray(bins), -1, 1)):
+    singly = np.asarray(bins)
+    if len(singly) > MAX_SINGLE_CLIENTS:
+        _spread_of_clients(singly, ax)
+        singly = singly[:0]
+    for k, (count, confidence, right) in enumerate(np.moveaxis(singly, -1, 1)):
         full = count >= 5  # (fewer say nothing)
         label = names[k] if few else "a client (bins of five and more)" if k == 0 else None
         how = {"color": COLOURS[k], "lw": 1.2} if few else {"color": PERSONAL, "lw": 0.7, "alpha": 0.3}
@@ -107,3 +111,18 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
     percent_axis(ax, "accuracy", "x")
     ax.legend(loc="best")
     return ax
+
+
+def _spread_of_clients(bins: np.ndarray, ax: Any) -> None:
+    """Where four fifths of the clients are, bin by bin; of fewer than five examples a bin says nothing."""
+    spans = []
+    for count, confidence, right in np.moveaxis(bins, -1, 0).transpose(2, 0, 1):
+        told = count >= 5
+        if told.any():
+            low, high = np.quantile(right[told] / count[told], [0.1, 0.9])
+            spans.append(((confidence[told] / count[told]).mean(), low, high))
+    if spans:
+        where, low, high = np.array(spans).T
+        label = "80 % of the clients (bins of five and more)"
+        ax.fill_between(where, low, high, color=PERSONAL, alpha=0.25, linewidth=0, label=label)
+        ax.plot(where, low, where, high, color=PERSONAL, lw=0.7, alpha=0.6)

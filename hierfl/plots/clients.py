@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .registry import figure, once
-from .style import GLOBAL, PERSONAL, QUIET, axis_for, main_metric, percent_axis, size_axis
+from .style import (
+    GLOBAL,
+    MAX_SINGLE_CLIENTS,
+    PERSONAL,
+    QUIET,
+    axis_for,
+    client_points,
+    main_metric,
+    percent_axis,
+    size_axis,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +32,7 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
     """Each client's personal test metric against its number of training examples (pFedVEM, Figure 2)."""
     ax = axis_for(ax)
     metric, label = main_metric(clients)
-    ax.scatter(clients["n"], clients[metric], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
+    client_points(ax, clients["n"], clients[metric])
     ax.axhline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
     ax.set(ylabel=label, title="Large clients and small ones")
     size_axis(ax, clients["n"])
@@ -66,7 +76,7 @@ _DEVIATION = "How far its model lies from the population's, against how much the
 def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = None) -> Any:
     """A column of clients.csv against the clients' sizes; a log scale where it spans a decade."""
     ax = axis_for(ax)
-    ax.scatter(clients["n"], clients[column], s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
+    client_points(ax, clients["n"], clients[column])
     wide = clients[column].min() > 0 and clients[column].max() > 10 * clients[column].min()
     ax.set(yscale="log" if wide else "linear", ylabel=label)
     size_axis(ax, clients["n"])
@@ -82,17 +92,16 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
 def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
     """How far a client's model lies from the population's against how much the server believes it (pFedVEM); the axis.
 
-    Columns n, tau and deviation; the larger a client, the larger its point.
+    Columns n, tau and deviation; the larger a client, the larger its point, where they are not too many.
     """
     ax = axis_for(ax)
     area = 12 + 90 * clients["n"] / clients["n"].max()
-    ax.scatter(
-        clients["tau"], clients["deviation"], s=area, color=PERSONAL, alpha=0.6, edgecolor="white", linewidth=0.6
-    )
+    client_points(ax, clients["tau"], clients["deviation"], area, 0.6)
     for axis, name in (("x", "tau"), ("y", "deviation")):
         if clients[name].min() > 0 and clients[name].max() > 10 * clients[name].min():
             getattr(ax, f"set_{axis}scale")("log")
-    ax.set(xlabel="confidence $\\tau_j$ (area: n)", ylabel="deviation $|w_j - w|^2 / d$")
+    of_size = " (area: n)" if len(clients) <= MAX_SINGLE_CLIENTS else ""
+    ax.set(xlabel=f"confidence $\\tau_j${of_size}", ylabel="deviation $|w_j - w|^2 / d$")
     ax.set_title("Confidence and deviation")
     return ax
 

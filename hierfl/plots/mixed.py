@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .registry import Drawing, figure, slug
-from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
+from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for
 from .tables import RunTables
 
 if TYPE_CHECKING:
@@ -72,15 +72,22 @@ def _effects(run: RunTables) -> Iterator[Drawing]:
     place=2, source="run", needs=_effects, order=11,
 )  # fmt: skip
 def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
-    """A random effect of every client, in order: posterior mean and central 90 %."""
+    """A random effect of every client, in order: posterior mean and central 90 % (of many, of two hundred groups)."""
     from matplotlib.ticker import MaxNLocator
 
     ax = axis_for(ax)
     order = clients.sort_values(f"b[{effect}]")
     mean, half = order[f"b[{effect}]"], 1.645 * order[f"sd b[{effect}]"]
     rows = np.arange(len(order))
-    ax.hlines(rows, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
-    ax.scatter(mean, rows, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
+    if len(order) > MAX_SINGLE_CLIENTS:
+        # (neighbours' intervals together: a picture has fewer lines than there are clients)
+        parts = [[v.mean() for v in np.array_split(np.asarray(values), 200)] for values in (rows, mean, half)]
+        rows, mean, half = map(np.array, parts)
+        ax.fill_betweenx(rows, mean - half, mean + half, color=PERSONAL, alpha=0.3, linewidth=0)
+        ax.plot(mean, rows, color=PERSONAL, lw=1.6)
+    else:
+        ax.hlines(rows, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
+        ax.scatter(mean, rows, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
     ax.axvline(0, color=QUIET, lw=1, ls="--")
     if len(order) <= 30:
         ax.set_yticks(rows, order["client"])

@@ -17,6 +17,8 @@ PERSONAL, GLOBAL, INK, QUIET = "#2a78d6", "#c2570c", "#1f2328", "#8c959f"
 COLOURS = [PERSONAL, GLOBAL, "#4b8a2f", "#8a5fbf", "#b8336a", "#1b8a8f"]  # of methods, and of few clients
 #: so many clients have their names in a picture
 MAX_NAMED_CLIENTS = 30
+#: so many clients are a point or a line each; of more a picture shows how they are spread
+MAX_SINGLE_CLIENTS = 1000
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,6 +55,14 @@ def axis_for(ax: Any) -> Any:
         return ax
     with styled() as plt:
         return plt.subplots(figsize=(4.2, 3.1), layout="constrained")[1]
+
+
+def client_points(ax: Any, x: Any, y: Any, area: Any = 26, alpha: float = 0.75) -> None:
+    """A point for each client; many are small and faint, so that what is darker is denser."""
+    if len(x) <= MAX_SINGLE_CLIENTS:
+        ax.scatter(x, y, s=area, color=PERSONAL, alpha=alpha, edgecolor="white", linewidth=0.6)
+    else:
+        ax.scatter(x, y, s=5, color=PERSONAL, alpha=max(0.02, 0.2 * MAX_SINGLE_CLIENTS / len(x)), linewidth=0)
 
 
 def main_metric(frame: pd.DataFrame) -> tuple[str, str]:

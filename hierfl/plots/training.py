@@ -108,6 +108,8 @@ def _moves(run: RunTables) -> Iterator[Drawing]:
 )  # fmt: skip
 def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:
     """How far what is shared moved in a round, over the rounds: root mean square of each rule's values."""
+    from matplotlib.ticker import MaxNLocator
+
     ax = axis_for(ax)
     rows = metrics[(metrics["split"] == metrics["split"].iloc[-1]) & (metrics["round"] > 0)]
     for k, name in enumerate(c for c in metrics if c.startswith("update_norm_")):
@@ -116,5 +118,6 @@ def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:
             ax.plot(rows["round"], values.where(values > 0), color=COLOURS[2 + k % 4], lw=1.6,
                     marker="o" if len(rows) < 4 else None, label=name.removeprefix("update_norm_"))  # fmt: skip
     ax.set(yscale="log", xlabel="round", ylabel="moved in the round (RMS)", title="What is shared, moving")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.legend(loc="best")
     return ax

@@ -62,7 +62,7 @@ class Fitted:
     @cached_property
     def trace(self) -> Trace:
         """The sites of guide and model, whoever the client is."""
-        own = {k: v[:1].unsqueeze(1) for k, v in self.personal.items()}
+        own = {k: v[:1].unsqueeze(1).to(self.federation.device) for k, v in self.personal.items()}
         return Trace.of(self.method, self.federation.template(), client_view(self.shared, own), self.shared)
 
     def values(self, rows: Sequence[int]) -> State:
@@ -70,8 +70,9 @@ class Fitted:
         own = {**self.copies, **self.personal}
         if list(rows) != list(range(self.federation.clients)):  # (of everybody's draws there is no second copy)
             index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
-            own = {k: v[index] for k, v in own.items()}
-        return client_view(self.shared, {k: v.unsqueeze(1) for k, v in own.items()})
+            own = {k: v[index.to(v.device)] for k, v in own.items()}
+        here = self.federation.device
+        return client_view(self.shared, {k: v.to(here).unsqueeze(1) for k, v in own.items()})
 
     def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
@@ -171,9 +172,14 @@ class Fitted:
         spread = (scale.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
         return site._replace(fn=Normal(mean.mean(0), spread, validate_args=False))
 
+    def newcomer(self) -> State:
+        """The personal values of a client that was never seen, {name: (*shape)}."""
+        found = self.method.init_new_client(self.personal, self.initial)
+        return {k: v.to(self.federation.device) for k, v in found.items()}
+
     def _newcomer(self, rows: int) -> State:
         """What clients that were never seen see."""
-        newcomer = self.method.init_new_client(self.personal, self.initial)
+        newcomer = self.newcomer()
         return {**{k: v.expand(rows, 1, *v.shape) for k, v in newcomer.items()}, **client_view(self.shared, {})}
 
     def prior_sites(

@@ -33,7 +33,8 @@ def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
         old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
         global_test=nothing, ids=["newcomer"],
     )  # fmt: skip
-    rows = {k: v[None, None].clone() for k, v in method.init_new_client(fitted.personal, fitted.initial).items()}
+    rows = fitted.newcomer()
+    rows = {k: v[None, None].clone() for k, v in rows.items()}
     chunk = ClientChunk(method, federation, [0], 0, fitted.seed, fitted.shared, rows)
     with torch.no_grad():
         for again in range(rounds):

@@ -277,10 +277,9 @@ class Fit:
             raise UserError(f"the checkpoint in {self.folder} is at round {record['round']} of {self.options.rounds}")
 
         def under(prefix: str) -> State:
-            found = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-            return {k: v.to(self.engine.device) for k, v in found.items()}
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-        self.state = self.state.restored(under("server/"))
+        self.state = self.state.restored({k: v.to(self.engine.device) for k, v in under("server/").items()})
         self.engine.load(under("engine/"))
         self.journal = Journal.restored(under("journal/"), record, self.engine.device)
         if self.observe is not None:

@@ -147,13 +147,17 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
         assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
         assert result["bound"]["seconds"] > 0
         assert 50 < result["peak_memory_mib"] < 5000
+        host, taken = result["host"], result["rounds"]["hierfl"]["median_seconds"]
+        assert 0 <= host["host_seconds"] < taken
+        assert host["device_seconds"] > 0
+        assert host["operators"] > 100
         parts = result["parts"]
         assert sum(parts["seconds"].values()) == pytest.approx(parts["total_seconds"])
         assert all(value >= 0 for value in parts["seconds"].values()), parts
         calls, steps = parts["calls"], parts["steps"]
         assert calls["backward"] == calls["likelihood"] == calls["head"] == steps > 0
         assert steps <= calls["noise"] <= 2 * steps  # a guide that stands still is asked once more
-    for words in ("torch", "cores", "tensor loop", "GFLOP/s", "peak memory", "optimiser"):
+    for words in ("torch", "cores", "tensor loop", "GFLOP/s", "peak memory", "optimiser", "by clients"):
         assert words in out
     assert hierfl("bench", "digits", "--out", "b.json")[0] == 2  # nothing is overwritten
 

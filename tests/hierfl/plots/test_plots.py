@@ -20,7 +20,7 @@ from hierfl.plots.clients import (
 from hierfl.plots.densities import densities
 from hierfl.plots.features import embedding, feature_map
 from hierfl.plots.gains import three_ways
-from hierfl.plots.mixed import shrinkage
+from hierfl.plots.mixed import caterpillar, shrinkage
 from hierfl.plots.run import panels
 from hierfl.plots.training import metric_over_bytes, metric_over_rounds, movement, who_reported
 
@@ -220,3 +220,30 @@ def test_the_worst_calibrated_client_has_enough_to_be_judged_by() -> None:
     assert worst_calibrated(bins[:1]) is None
     ax = client_reliability(np.concatenate([bins] * 3), names=[f"c{k}" for k in range(9)])
     assert "worst: client c1, ECE 0.25" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_of_thousands_of_clients_a_picture_shows_the_spread() -> None:
+    rng = np.random.default_rng(0)
+    bins = np.zeros((3000, 15, 3))
+    bins[:, 10, 0], bins[:, 10, 1] = 10, 7.0
+    bins[:, 10, 2] = rng.binomial(10, 0.7, 3000)
+    bins[:, 12, 0], bins[:, 12, 1] = 4, 3.3  # (too few to say anything of a client)
+    bins[:, 14, 0], bins[:, 14, 1] = 20, 19.6
+    bins[:, 14, 2] = rng.binomial(20, 0.9, 3000)
+    ax = client_reliability(bins)
+    assert len(ax.get_lines()) < 6
+    (band,) = ax.collections
+    corners = band.get_paths()[0].vertices
+    for x, right, n in ((0.7, bins[:, 10, 2], 10), (0.98, bins[:, 14, 2], 20)):
+        y = corners[np.isclose(corners[:, 0], x), 1]
+        assert (y.min(), y.max()) == pytest.approx(tuple(np.quantile(right / n, [0.1, 0.9])))
+    clients = pd.DataFrame({"n": rng.integers(2, 50, 3000), "pm_accuracy": rng.random(3000)})
+    (points,) = metric_by_size(clients.rename(columns={"pm_accuracy": "accuracy"})).collections
+    assert len(points.get_offsets()) == 3000
+    assert points.get_alpha() < 0.1
+    effects = pd.DataFrame({"client": range(3000), "b[x]": rng.normal(size=3000), "sd b[x]": 0.5})
+    ax = caterpillar(effects, "x")
+    assert len(ax.collections) == 1  # a band, and no line for each
+    mean, _ = ax.get_lines()[0].get_data()
+    assert len(mean) == 200
+    assert np.all(np.diff(mean) > 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,31 @@ def test_every_method(cls: type[Method], settings: dict) -> None:
     expected = [here.predict(x, 0), here.predict(x, 1, draws=3)]
     with simulated():
         same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_clients_values_may_stay_with_the_host(cls: type[Method], settings: dict, tmp_path: Path) -> None:
+    """Then the device holds those of one plate alone; numbers are the same, also of a run that goes on."""
+    federation = blobs([23, 7, 2, 14])
+    more = SHORT if cls is FedPop else {}
+    method = cls(network_for(cls, federation), **settings, **more)
+    here = fit(method, federation, **{**HOW, "rounds": 3})
+    with simulated():
+        how = {**HOW, "device": DEVICE, "client_state": "host", "chunk": 2, "folder": tmp_path}
+        fit(method, federation, **how)
+        there = fit(method, federation, **{**how, "rounds": 3}, resume=True)
+        rtol = max(1e-6, rounding(method))  # (plates of two)
+        for name, value in here.personal.items():
+            kept = there.personal[name]
+            assert kept.device.type == "cpu", name
+            torch.testing.assert_close(kept, value, rtol=rtol, atol=rtol, msg=name)
+        for name, value in here.fitted.copies.items():
+            assert there.fitted.copies[name].device.type == "cpu"
+            torch.testing.assert_close(there.fitted.copies[name], value, rtol=rtol, atol=rtol, msg=name)
+        same(here.shared, there.shared, rtol)
+        same(here.last(), there.last(), rtol)
+        same([here.predict(federation.x[:3], 1, draws=3)], [there.predict(federation.x[:3], 1, draws=3)], rtol)
+        there.posterior(draws=4)
 
 
 @pytest.mark.parametrize("settings", CHAINS, ids=str)
