@@ -181,8 +181,8 @@ class PFedVMP(Method):
             with torch.no_grad():
                 zs = base.apply(base.parameters_from(part.view), batch.x)
             counts = where.counts[part.clients]  # (S, C)
-            rows, classes = (-counts).ravel().argsort(kind="stable"), counts.shape[1]
-            rows, labels = np.divmod(rows[: np.count_nonzero(counts)], classes)  # largest first
+            largest_first = (-counts).ravel().argsort(kind="stable")[: np.count_nonzero(counts)]
+            rows, labels = np.divmod(largest_first, self.classes)
             sizes = counts[rows, labels].tolist()
             for one, end in buckets(sizes):
                 who = torch.from_numpy(np.stack([rows[one:end], labels[one:end]])).to(linear.device)
