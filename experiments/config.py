@@ -151,6 +151,15 @@ class RunConfig:
         "computed at once are streamed, where all of them do not fit on a GPU). [default: device]", "device",
         choices=("device", "host"), metavar="device|host", fit=True, identity=False, moves=True, newer=True,
     )  # fmt: skip
+    precision: str = option(
+        "In what networks multiply while they train: full, tf32 (CUDA) or bf16; evaluation is always full. "
+        "[default: full]", "full",
+        choices=("full", "tf32", "bf16"), metavar="full|tf32|bf16", fit=True, newer=True,
+    )  # fmt: skip
+    cuda_graphs: bool = option(
+        "Record the steps on a CUDA device and issue them again, which takes less of the host.", False,
+        fit=True, identity=False, moves=True, newer=True,
+    )  # fmt: skip
     chunk: int = option(
         "Number of clients computed at once, which trades memory for speed and changes numbers by rounding alone; "
         "0 for what suits the device. [default: 0; for tables 1000]",

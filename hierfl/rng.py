@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from . import philox
+from .devices import send
 
 #: normals that are made ahead, for all rows of a plate and as many steps as fit; what they are does not depend on it
 MADE_AHEAD = {"cpu": 2**19}
@@ -32,7 +33,7 @@ def key(*parts: object) -> int:
 
 def client_keys(names: Iterable[object], device: torch.device | str = "cpu") -> Tensor:
     """A key for each client, (S,); int64."""
-    return torch.tensor([key("client", name) for name in names], dtype=torch.long, device=device)
+    return send([key("client", name) for name in names], device, torch.long)
 
 
 def generator(*parts: object) -> torch.Generator:
@@ -185,6 +186,6 @@ class ClientNoise:
         noise = made.reshape(self.active, width, self.particles, *event_shape).movedim(2, 0)
         if self.counts is None:
             return noise
-        counts = torch.as_tensor(self.counts)[: self.active].to(self.keys.device)
+        counts = send(self.counts[: self.active], self.keys.device)
         present = torch.arange(width, device=self.keys.device) < counts[:, None]
         return noise * present[(..., *[None] * len(event_shape))]

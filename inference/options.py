@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from hierfl.errors import UserError, unknown
+from hierfl.nn.precision import Precision
 
 from .checks import check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
@@ -34,8 +35,11 @@ class Options:
         draws: of the posterior, for predictions averaged over draws.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
+        precision: in what networks multiply while they train in float32, see :mod:`hierfl.nn.precision`; evaluation
+            and everything else is computed in full.
         client_state: where clients' own values lie between rounds: on the "device", or in memory of the "host", from
             which a plate's rows are streamed where all of them do not fit.
+        cuda_graphs: whether the steps on a CUDA device are recorded and issued again, which takes less of the host.
         max_message_ratio: a client's value counts if its largest number is at most so many times that of the broadcast
             value, or of 1 where that is less; 0 for no such bound. It holds for messages that are averaged, divided by
             the weight inside (compressed ones as they are decoded). It stops what is grossly wrong, as a value that
@@ -53,7 +57,9 @@ class Options:
     chunk: int = 0
     device: str = "cpu"
     client_state: Home = "device"
+    cuda_graphs: bool = False
     dtype: torch.dtype = torch.float32
+    precision: Precision = "full"
     max_message_ratio: float = MAX_MESSAGE_RATIO
     splits: tuple[str, ...] = ("validation", "test")
 
@@ -70,11 +76,19 @@ class Options:
             raise UserError(f"max_message_ratio must be 0 (none) or from 1 to {most}, not {self.max_message_ratio}")
         if self.dtype not in (torch.float32, torch.float64):
             raise UserError(f"a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
+        if self.precision not in get_args(Precision):
+            raise unknown("precision", self.precision, get_args(Precision))
+        if self.precision != "full" and self.dtype != torch.float32:
+            raise UserError(f"precision {self.precision!r} is of fits in torch.float32, not {self.dtype}")
         if self.absent_clients not in ABSENT:
             raise unknown("value of absent_clients", self.absent_clients, ABSENT)
         if self.client_state not in get_args(Home):
             raise unknown("place for client_state", self.client_state, get_args(Home))
         check_device(self.device)
+        if self.cuda_graphs and torch.device(self.device).type == "cpu":
+            raise UserError("CUDA graphs need a CUDA device (device='cuda'), not 'cpu'")
+        if self.precision == "tf32" and torch.device(self.device).type == "cpu":
+            raise UserError("precision 'tf32' needs a CUDA device (device='cuda'), not 'cpu'; 'bf16' does not")
 
     def evaluates(self, number: int) -> bool:
         """Whether round ``number`` is one of those after which everything is evaluated."""

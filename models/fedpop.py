@@ -187,7 +187,9 @@ class FedPop(Method):
         net, scale = self.network, self.settings.mu_scale
         population = flat(net.head.d)
         if self.sampled:
-            prior = Normal(batch.n.new_zeros(net.head.d), scale).to_event(1) if scale else flat(net.head.d)
+            prior = flat(net.head.d)
+            if scale:
+                prior = Normal(batch.n.new_zeros(net.head.d), batch.n.new_full((), scale)).to_event(1)
             mu = sample("mu", prior)
             population = Normal(mu, param("log_sigma").exp()).to_event(1)
         if self.second_chain:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
+from hierfl.devices import send
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
@@ -142,7 +143,7 @@ class PFedVMP(Method):
             with data(batch):
                 z = net.base(batch.x)  # (S, n, D)
                 with mask(mask=known[batch.y]):
-                    sample("z", Normal(mu[batch.y], self.spread).to_event(1), obs=z)
+                    sample("z", Normal(mu[batch.y], mu.new_full((), self.spread)).to_event(1), obs=z)
                 sample("y", net.likelihood(net.head(w_j, z)), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
@@ -185,10 +186,10 @@ class PFedVMP(Method):
             rows, labels = np.divmod(largest_first, self.classes)
             sizes = counts[rows, labels].tolist()
             for one, end in buckets(sizes):
-                who = torch.from_numpy(np.stack([rows[one:end], labels[one:end]])).to(linear.device)
+                who = send(torch.from_numpy(np.stack([rows[one:end], labels[one:end]])), linear.device)
                 own = [torch.from_numpy(where.places(part.clients[rows[p]], labels[p])) for p in range(one, end)]
-                places = torch.nn.utils.rnn.pad_sequence(own, batch_first=True).to(linear.device)
-                n = torch.tensor(sizes[one:end], device=linear.device)
+                places = send(torch.nn.utils.rnn.pad_sequence(own, batch_first=True), linear.device)
+                n = send(sizes[one:end], linear.device)
                 found = self.factor(zs[who[0][:, None], places], n)
                 linear[first + who[0], who[1]] = found.linear
                 precision[first + who[0], who[1]] = found.packed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -85,8 +86,12 @@ def choose_setting(name: str, clients: int | None = None, batch: int | None = No
     return replace(setting, clients=clients or setting.clients, batch=batch or setting.batch)
 
 
-def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
+def prepare(setting: Setting, device: str = "cpu", chunk: int = 0, **options: Any) -> Fit:
     """A fit to noise; everybody trains, a tenth reports.
+
+    Args:
+        setting: of what.
+        device, chunk, options: of the fit.
 
     Raises:
         UserError: for a device that is not there.
@@ -103,4 +108,5 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0) -> Fit:
     own = dict.fromkeys(names[:1], setting.batch)
     method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **own)
     quorum = min(2, setting.clients)
-    return Fit(method, federation, Options(rounds=10**6, participation=0.1, quorum=quorum, device=device, chunk=chunk))
+    how = Options(rounds=10**6, participation=0.1, quorum=quorum, device=device, chunk=chunk, **options)
+    return Fit(method, federation, how)

@@ -29,9 +29,20 @@ def work_of(fit: Fit, federation: Federation | None = None, rows: slice = slice(
     return Work.of(fit.method, federation or fit.federation, fit.state.shared, personal, fit.engine.chunk)
 
 
-def contestants(fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
-    """hierfl and, if wanted, the references on the same work."""
+#: options of a fit that a CUDA device has, timed beside the default's
+ON_CUDA: dict[str, dict[str, Any]] = {
+    "hierfl, CUDA graphs": {"cuda_graphs": True},
+    "hierfl, tf32": {"precision": "tf32"},
+    "hierfl, bf16": {"precision": "bf16"},
+}
+
+
+def contestants(setting: Setting, fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
+    """hierfl, on CUDA its options, and, if wanted, the references on the same work."""
     found: dict[str, Callable[[], object]] = {"hierfl": fit.step}
+    device, chunk = fit.options.device, fit.options.chunk
+    if device.startswith("cuda"):
+        found |= {name: prepare(setting, device, chunk, **options).step for name, options in ON_CUDA.items()}
     if references:
         work = work_of(fit)
         found |= {name: lambda run=run: run(work) for name, run in REFERENCES[fit.method.name].items()}  # type: ignore[misc]
@@ -53,7 +64,7 @@ def measure(
     """
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):  # the references' noise
         fits = [prepare(setting, device, chunk) for setting in settings]
-        running = [contestants(fit, references) for fit in fits]
+        running = [contestants(setting, fit, references) for setting, fit in zip(settings, fits, strict=True)]
         times: list[dict[str, list[float]]] = [{name: [] for name in each} for each in running]
         rates: list[float] = []
         for turn in range(repeats + 1):

@@ -53,18 +53,19 @@ class Batch:
     @property
     def row_numbers(self) -> Tensor:
         """0..S-1 (handed to the plate, which would otherwise make it again at each step)."""
-        return _count(self.num_clients, self.x.device)
+        return numbers_up_to(self.num_clients, self.x.device)
 
     @property
     def column_numbers(self) -> Tensor:
         """0..n-1."""
-        return _count(self.width, self.x.device)
+        return numbers_up_to(self.width, self.x.device)
 
 
 _COUNTS: dict[torch.device, Tensor] = {}
 
 
-def _count(n: int, device: torch.device) -> Tensor:
+def numbers_up_to(n: int, device: torch.device) -> Tensor:
+    """0..n-1, made once on each device; not to be changed."""
     if device not in _COUNTS or len(_COUNTS[device]) < n:
         _COUNTS[device] = torch.arange(max(n, 1024), device=device)
     return _COUNTS[device][:n]

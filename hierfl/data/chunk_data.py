@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..devices import send
 from .batch import Batch
 from .federation import Federation
 from .lazy_tensor import LazyTensor
@@ -54,7 +55,7 @@ class ChunkData:
 
     def first(self, clients: Sequence[int]) -> Tensor:
         """The same on the device, (S, 1)."""
-        return torch.tensor(self.places(clients), device=self.federation.device)[:, None]
+        return send(self.places(clients), self.federation.device)[:, None]
 
     def at(self, places: Tensor, defer: bool = False) -> tuple[Tensor, Tensor]:
         """Inputs and targets at these places (S, n) of :attr:`data`; inputs when they are used, where deferred."""
@@ -71,7 +72,7 @@ class ChunkData:
         """All examples of these clients, padded to the longest; not to be changed in place."""
         known, device = self.federation.sizes(), self.federation.device
         sizes = [known[j] for j in clients]
-        n = torch.tensor(sizes, dtype=self.federation.dtype, device=device)
+        n = send(sizes, device, self.federation.dtype)
         if tuple(clients) in self._buckets:
             place, shape, mask = self._buckets[tuple(clients)]
             x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..devices import send
+
 #: examples (padding included) that cost about as much as one more pass through a model: decides about buckets
 EXAMPLES_PER_PASS = 512
 
@@ -40,8 +42,8 @@ def padded_places(
         device: of what is returned.
     """
     width = max(1, *sizes) if sizes else 1
-    first, place = torch.tensor(firsts, device=device)[:, None], torch.arange(width, device=device)
+    first, place = send(firsts, device)[:, None], torch.arange(width, device=device)
     if min(sizes, default=0) == width:
         return first + place, None
-    mask = place < torch.tensor(sizes, device=device)[:, None]
+    mask = place < send(sizes, device)[:, None]
     return first + place * mask, mask

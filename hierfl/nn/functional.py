@@ -24,6 +24,7 @@ from .layers.batch_norm import NORMS, STATISTICS, Moments, Norms, client_norm, i
 from .layers.by_example import by_example
 from .layers.dropout import dropped
 from .layers.registry import LAYERS
+from .precision import networks_output
 
 #: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
 Drop = Callable[[str, Tensor], Tensor]
@@ -141,6 +142,9 @@ class Network:
             drop: standard normals for dropout; None for the network as it predicts.
             norms: how batch norm normalises; None for by its running statistics.
         """
+        return networks_output(lambda: self._whole(weights, x, drop, norms), x.device)
+
+    def _whole(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, norms: Norms | None) -> Tensor:
         if any(w.dim() == self._dims[k] + 3 for k, w in weights.items()):
             return self._drawn(weights, x, drop, norms)
         mask, trained = None, norms is not None and not norms.moving.isdisjoint(self.names)

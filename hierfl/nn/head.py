@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .layers.linear import client_linear
+from .precision import networks_output
 
 
 @dataclass(frozen=True)
@@ -29,4 +30,4 @@ class LinearHead:
         """Outputs (..., S, n, outputs) for w (..., d) and features z (S, n, features)."""
         cut = self.outputs * self.features
         weight = w[..., :cut].unflatten(-1, (self.outputs, self.features))
-        return client_linear(z, weight, w[..., cut:] if self.bias else None)
+        return networks_output(lambda: client_linear(z, weight, w[..., cut:] if self.bias else None), z.device)

@@ -89,4 +89,5 @@ def _back(x: Tensor, order: list[int]) -> Tensor:
 
 def gaussian(output: Tensor, noise: float | Tensor) -> Normal:
     """N(output, noise^2) for a network with one output, (..., 1)."""
-    return Normal(output.squeeze(-1), noise)
+    scale = noise if isinstance(noise, Tensor) else output.new_full((), noise)
+    return Normal(output.squeeze(-1), scale)

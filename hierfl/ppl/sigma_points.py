@@ -51,8 +51,8 @@ class SigmaPoints:
         if self.degree == 3:
             return torch.full((2 * d,), 1 / (2 * d), dtype=self.dtype, device=self.device)
         centre, axis, pair = 2 / (d + 2), (4 - d) / (2 * (d + 2) ** 2), 1 / (d + 2) ** 2
-        each = [centre] + [axis] * (2 * d) + [pair] * (2 * d * (d - 1))
-        return torch.tensor(each, dtype=self.dtype, device=self.device)
+        each = (centre, 1), (axis, 2 * d), (pair, 2 * d * (d - 1))
+        return torch.cat([torch.full((n,), w, dtype=self.dtype, device=self.device) for w, n in each])
 
 
 #: what a guide's sites are drawn with

@@ -13,6 +13,8 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.chunk_data import ChunkData
 from hierfl.data.federation import Federation
+from hierfl.devices import send
+from hierfl.recorder import Recorder
 from hierfl.rng import ClientNoise
 
 from ..objective.joint_model import JointModel
@@ -31,6 +33,7 @@ class ClientChunk:
         values: personal state and the rows' own copies of shared values, {name: (S, 1, *shape)}; a copy hides the
             broadcast value.
         examples: training data of (at least) these clients, gathered once.
+        recorder: records steps and issues them again; None where each operation is issued by itself.
     """
 
     method: JointModel
@@ -41,6 +44,7 @@ class ClientChunk:
     shared: State
     values: State
     examples: ChunkData = field(default=None, repr=False)  # type: ignore[assignment]
+    recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
         if self.examples is None:
@@ -60,7 +64,7 @@ class ClientChunk:
     @cached_property
     def n(self) -> Tensor:
         """n_j of the rows, (S,)."""
-        return torch.tensor(self.sizes, dtype=self.federation.dtype, device=self.federation.device)
+        return send(self.sizes, self.federation.device, self.federation.dtype)
 
     @cached_property
     def keys(self) -> Tensor:
@@ -78,7 +82,7 @@ class ClientChunk:
     def noise(self, phase: object, particles: int, counts: Sequence[int] | None = None) -> ClientNoise:
         """Client-keyed noise for the rows."""
         return ClientNoise(
-            self.keys.to(self.federation.device),
+            send(self.keys, self.federation.device),
             self.stream(phase),
             particles,
             counts=counts,
@@ -87,7 +91,7 @@ class ClientChunk:
 
     def take(self, rows: Sequence[int]) -> ClientChunk:
         """Only these rows."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
+        index = send(rows, self.federation.device, torch.long)
         return dataclasses.replace(
             self, clients=[self.clients[r] for r in rows], values={k: v[index] for k, v in self.values.items()}
         )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
+from hierfl.devices import send
 from hierfl.nn.functional import Network
 from hierfl.ppl.frozen_features import FrozenFeatures
-from hierfl.rng import ClientNoise, permutations
+from hierfl.rng import permutations
 
 from .chunk import ClientChunk
 
@@ -64,38 +66,72 @@ def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | 
     return MinibatchPlan(position, steps)
 
 
-def minibatches(chunk: ClientChunk, plan: MinibatchPlan, frozen: FrozenFeatures, noise: ClientNoise) -> Iterator[Batch]:
+class MinibatchPlaces(NamedTuple):
+    """Which examples the rows' minibatches of one step consist of.
+
+    Attributes:
+        places: (S, b), where they lie among the plate's.
+        mask: (S, b), False for padding; None where no row is padded.
+        n: (S,), how many training examples each row has in all.
+        weight: (S, 1), n_j / b_j.
+        counts: (S,), b_j; on the host.
+    """
+
+    places: Tensor
+    mask: Tensor | None
+    n: Tensor
+    weight: Tensor
+    counts: Tensor
+
+
+def regrouped(values: Sequence[Tensor | None]) -> list[MinibatchPlaces]:
+    """Minibatches of which all fields stand one after the other."""
+    fields = len(MinibatchPlaces._fields)
+    return [MinibatchPlaces(*values[k : k + fields]) for k in range(0, len(values), fields)]  # type: ignore[arg-type]
+
+
+class Minibatches:
     """The minibatches of all rows, step by step; rows that have finished are left out.
 
     Args:
         chunk: the rows.
         plan: their places.
         frozen: gets what is shown.
-        noise: is moved to the step.
     """
-    federation = chunk.federation
-    position = plan.position
-    present = position >= 0
-    counts = present.sum(-1)
-    # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
-    # and needs no mask where all rows are full
-    widths = counts.max(1).values
-    complete = ((counts == widths[:, None]) | (counts == 0)).all(1).tolist()
-    position, mask = position.clamp_min(0).to(federation.device), present.to(federation.device)
-    networks = chunk.method.network.networks
-    defer = any(frozen.moving.isdisjoint(network.names) for network in networks)
-    n = chunk.n
-    weight = (n / counts.to(federation.device))[..., None]  # n_j / b_j; who has finished is never asked
-    places = chunk.examples.first(chunk.clients) + position
-    for first, last, active in active_spans(plan.steps):
-        sizes = n[:active]
-        for step, width in zip(range(first, last), widths[first:last].tolist(), strict=True):
-            x, y = chunk.examples.at(places[step, :active, :width], defer)
-            here = None if complete[step] else mask[step, :active, :width]
-            frozen.show(x, places[step, :active, :width])
-            noise.counts = counts[step]
-            noise.at(step, active)
-            yield Batch(x, y, here, sizes, weight[step, :active], counts[step, :active])
+
+    def __init__(self, chunk: ClientChunk, plan: MinibatchPlan, frozen: FrozenFeatures) -> None:
+        self.examples, self.frozen = chunk.examples, frozen
+        device = chunk.federation.device
+        present = plan.position >= 0
+        self._counts = present.sum(-1)
+        # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
+        # and needs no mask where all rows are full
+        widths = self._counts.max(1).values
+        self._complete = ((self._counts == widths[:, None]) | (self._counts == 0)).all(1).tolist()
+        self._widths = widths.tolist()
+        self._active = [active for first, last, active in active_spans(plan.steps) for _ in range(first, last)]
+        self._mask, self._n = send(present, device), chunk.n
+        # (n_j / b_j; who has finished is never asked)
+        self._weight = (self._n / send(self._counts, device))[..., None]
+        self._places = self.examples.first(chunk.clients) + send(plan.position.clamp_min(0), device)
+        self._defer = any(frozen.moving.isdisjoint(network.names) for network in chunk.method.network.networks)
+
+    def at(self, step: int) -> MinibatchPlaces:
+        """Those of one step."""
+        active, width = self._active[step], self._widths[step]
+        return MinibatchPlaces(
+            self._places[step, :active, :width],
+            None if self._complete[step] else self._mask[step, :active, :width],
+            self._n[:active],
+            self._weight[step, :active],
+            self._counts[step, :active],
+        )
+
+    def batch(self, at: MinibatchPlaces) -> Batch:
+        """The examples at these places."""
+        x, y = self.examples.at(at.places, self._defer)
+        self.frozen.show(x, at.places)
+        return Batch(x, y, at.mask, at.n, at.weight, at.counts)
 
 
 def constant_features(chunk: ClientChunk, network: Network) -> Tensor:

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
+from hierfl.devices import send
 from hierfl.metrics.pooling import over_clients
+from hierfl.nn.precision import precision
+from hierfl.recorder import recorder
 
 from ..clients.checks import check_rows, check_shapes
 from ..clients.chunk import ClientChunk
@@ -69,6 +72,7 @@ class PlateEngine:
         self.method, self.options = method, options
         self.federation = federation.to(options.device, options.dtype)
         self.schedule = method.schedule()
+        self.recorder = recorder(self.device) if options.cuda_graphs else None
         #: (not kept in checkpoints: a function of the round's values)
         self._final: tuple[int, State] | None = None
 
@@ -127,21 +131,23 @@ class PlateEngine:
         for rows, index in self._chunks(plan.training):
             start = self.store.rows(index)
             chunk = ClientChunk(
-                self.method, federation, rows, broadcast.round, self.options.seed, broadcast.shared, start
-            )
-            chunk = _done(chunk, self.method.local())
+                self.method, federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
+                recorder=self.recorder,
+            )  # fmt: skip
+            with precision(self.options.precision):
+                chunk = _done(chunk, self.method.local())
             healthy = _finite(chunk)
             self.store.put(index, chunk, healthy)
             diverged[index] = ~healthy
             senders = [row for row, j in enumerate(rows) if j in reporting]
             if senders and self.exchange.groups:
                 sending = chunk.take(senders)
-                at = torch.tensor(senders, device=self.device)
+                at = send(senders, self.device)
                 receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
         self.store.close()
         sums = replace(receiver.sums, diverged=diverged.sum())  # (those who train for themselves alone, too)
         status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
-        status[torch.tensor(plan.reporting, dtype=torch.long, device=self.device)] = ClientStatus.REPORTED
+        status[send(plan.reporting, self.device, torch.long)] = ClientStatus.REPORTED
         status = torch.where(receiver.rejected > 0, ClientStatus.REJECTED, status)
         return Reports(sums, status, diverged)
 
@@ -151,7 +157,7 @@ class PlateEngine:
         order = sorted(clients, key=lambda j: (-sizes[j], self.ids[j]))
         for first in range(0, len(order), self.chunk):
             rows = order[first : first + self.chunk]
-            yield rows, torch.tensor(rows, device=self.device)
+            yield rows, send(rows, self.device)
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
@@ -179,9 +185,11 @@ class PlateEngine:
         for rows, index in self._chunks(range(len(self.ids))):
             start = store.rows(index, copies=True)
             chunk = ClientChunk(
-                self.method, self.federation, rows, broadcast.round, self.options.seed, broadcast.shared, start
-            )
-            chunk = _done(chunk, self.schedule.final_steps, "posterior")
+                self.method, self.federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
+                recorder=self.recorder,
+            )  # fmt: skip
+            with precision(self.options.precision):
+                chunk = _done(chunk, self.schedule.final_steps, "posterior")
             stats = [name for name in chunk.values if name.endswith("/stats")]
             for name in (*store.personal, *stats):  # (draws are many: they are held once)
                 value = chunk.values[name].squeeze(1)

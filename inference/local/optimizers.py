@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -21,18 +22,38 @@ def adam(lr: float, weight_decay: float = 0.0, beta2: float = 0.999) -> MakeOpti
     return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, beta2))
 
 
-def slice_optimizer(
-    old: torch.optim.Optimizer | None, make: MakeOptimizer, leaves: list[Tensor], active: int
-) -> torch.optim.Optimizer:
-    """An optimiser for the rows that are left, which remembers what the old one knew of them.
+def narrow_optimizer(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> None:
+    """Goes on with the rows that are left, of which it remembers what it knew.
 
     A momentum moves rows without a gradient, too: rows that have finished must not be among its leaves.
+
+    Args:
+        optimizer: of leaves (S, ...).
+        leaves: the first rows of each of them.
     """
-    new = make(leaves)
-    if old is not None:
-        for before, after in zip(old.param_groups[0]["params"], leaves, strict=True):
-            new.state[after] = {
-                k: v[:active] if torch.is_tensor(v) and v.shape == before.shape else v
-                for k, v in old.state[before].items()
-            }
-    return new
+    (group,) = optimizer.param_groups
+    for before, after in zip(group["params"], leaves, strict=True):
+        known = optimizer.state.pop(before, {})
+        optimizer.state[after] = {
+            k: v[: len(after)] if torch.is_tensor(v) and v.shape == before.shape else v for k, v in known.items()
+        }
+    group["params"] = leaves
+
+
+def step_on_device(optimizer: torch.optim.Optimizer) -> None:
+    """One step, of which nothing leaves the device.
+
+    An optimiser's step count is then a tensor beside the values, and its bias corrections are computed from it: in
+    double precision, since 1 - beta2 in single precision is wrong in the fifth digit.
+    """
+    for group in optimizer.param_groups:
+        if "capturable" in group:
+            group["capturable"] = True
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # (torch's optimisers make their step count in it)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")
+            optimizer.step()
+    finally:
+        torch.set_default_dtype(default)

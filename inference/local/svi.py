@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,12 +21,13 @@ from hierfl.ppl.restrict import Site
 from hierfl.rng import ClientNoise
 
 from ..clients.chunk import ClientChunk
-from ..clients.minibatches import active_spans, constant_features, minibatches, plan
+from ..clients.minibatches import Minibatches, MinibatchPlaces, active_spans, constant_features, plan
 from ..objective.constant_latent import constant_latent
 from ..objective.elbo import Terms
 from .block import Block, Per
 from .gradient_transforms import GradientTransform
 from .optimizers import MakeOptimizer, sgd
+from .replay import take_steps
 from .trainer import Trainer, all_leaves
 
 #: a number, or one for each round, the same for all clients
@@ -124,9 +124,12 @@ class SVI:
         noise = chunk.noise(phase, self.particles, chunk.sizes).reading(steps * turns)
         values = {**chunk.view, **all_leaves(trainers)}
         frozen = FrozenFeatures.of(batch.x, names, values)
-        for step in range(steps):
-            noise.at(step)
-            self._round([batch], trainers, values, noise, frozen, step)
+
+        def step(places: Sequence[MinibatchPlaces], noise: ClientNoise, number: int) -> None:
+            noise.at(number * turns)
+            self._round([batch], trainers, values, noise, frozen, number)
+
+        take_steps(chunk, step, range(steps), lambda number: [], noise, turns)
 
     def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
@@ -135,24 +138,36 @@ class SVI:
         frozen = FrozenFeatures(names, partial(constant_features, chunk))
         turns = sum(block.repeats for block in blocks)
         noise = chunk.noise(phase, self.particles).reading(planned.steps[0] * turns)
-        batches = minibatches(chunk, planned, frozen, noise)
-        before: list[Trainer | None] = [None] * len(blocks)
-        alone = len(blocks) == 1 and blocks[0].repeats == 1 and self.transform is None
+        batches = Minibatches(chunk, planned, frozen)
+        trainers = [Trainer(block, chunk, self.per, self.transform, bool(self.then)) for block in blocks]
+        alone = turns == 1 and self.transform is None
+
+        def places(number: int) -> list[MinibatchPlaces]:
+            return [batches.at(number * each + k) for k in range(each)]
+
         # rows come largest first, so their plans longest first
         for first, last, active in active_spans(planned.steps):
             part = chunk.part(0, active)
-            trainers = [
-                Trainer(block, part, self.per, self.transform, bool(self.then), old)
-                for block, old in zip(blocks, before, strict=True)
-            ]
-            before = [*trainers]
+            for trainer in trainers:
+                trainer.narrow(part)
             values, standing = {**part.view, **all_leaves(trainers)}, None
-            for step in range(first, last, each):
-                group = [*itertools.islice(batches, each)]
-                if alone and step == first:
-                    standing = constant_latent(chunk.method, group[0], values, noise, names)
+            if alone:
+                standing = constant_latent(chunk.method, part.n, values, noise.at(first, active), names)
+
+            def step(
+                places: Sequence[MinibatchPlaces],
+                noise: ClientNoise,
+                number: int,
+                values: Mapping[str, Tensor] = values,
+                standing: Site | None = standing,
+            ) -> None:
+                found = [batches.batch(at) for at in places]
+                noise.counts = places[0].counts
+                noise.at(number * turns, len(places[0].places))
                 drawn = None if standing is None else standing.redrawn(noise)
-                self._round(group, trainers, values, noise, frozen, step // each, drawn)
+                self._round(found, trainers, values, noise, frozen, number, drawn)
+
+            take_steps(part, step, range(first // each, last // each), places, noise, turns)
 
     def _round(
         self,

@@ -20,7 +20,7 @@ from ..objective.elbo import elbo
 from ..state import State
 from .block import Block, Per
 from .gradient_transforms import GradientTransform
-from .optimizers import slice_optimizer
+from .optimizers import narrow_optimizer, step_on_device
 
 
 def all_leaves(trainers: Sequence[Trainer]) -> State:
@@ -37,7 +37,6 @@ class Trainer:
         per: of what the objective is.
         transform: where the steps go, if not down the gradient.
         several: whether other blocks are trained on the same minibatches.
-        before: what trained them so far, with more rows; None at the beginning.
     """
 
     def __init__(
@@ -47,15 +46,19 @@ class Trainer:
         per: Per,
         transform: GradientTransform | None,
         several: bool,
-        before: Trainer | None = None,
     ) -> None:
         self.block, self.method = block, chunk.method
         self.per, self.transform, self.several = per, transform, several
         self.leaves = leaves(chunk, block.names)
-        self.optimizer: torch.optim.Optimizer | None = None
-        if self.leaves:
-            known = before.optimizer if before is not None else None
-            self.optimizer = slice_optimizer(known, block.optimizer, list(self.leaves.values()), len(chunk.clients))
+        self.recorded, self.rows = chunk.recorder is not None, len(chunk.clients)
+        self.optimizer = block.optimizer(list(self.leaves.values())) if self.leaves else None
+
+    def narrow(self, chunk: ClientChunk) -> None:
+        """Goes on with the rows that are left, the first ones."""
+        if len(chunk.clients) < self.rows:
+            self.leaves, self.rows = leaves(chunk, self.block.names), len(chunk.clients)
+            if self.optimizer is not None:
+                narrow_optimizer(self.optimizer, list(self.leaves.values()))
 
     def step(
         self,
@@ -101,7 +104,9 @@ class Trainer:
             found = transform(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
             for name, leaf in self.leaves.items():
                 leaf.grad = found[name].detach()
-        if self.optimizer is not None:
+        if self.optimizer is not None and self.recorded:
+            step_on_device(self.optimizer)
+        elif self.optimizer is not None:
             self.optimizer.step()
         for name, new in norms.running.items():
             values[name].copy_(new.unsqueeze(1))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hierfl.data.batch import Batch
+from hierfl.data.batch import numbers_up_to
 from hierfl.ppl.guide_draws import draw_with
 from hierfl.ppl.restrict import Restrict, Site
 from hierfl.rng import ClientNoise
@@ -20,17 +20,21 @@ class DataAccessed(Exception):
 
 
 class DatalessBatch:
-    """A batch without its data: what a guide of the client plate alone needs to know."""
+    """A batch without its data: what a guide of the client plate alone needs to know.
 
-    def __init__(self, batch: Batch) -> None:
-        self.num_clients, self.row_numbers, self.n = batch.num_clients, batch.row_numbers, batch.n
+    Args:
+        n: (S,), how many training examples each row has.
+    """
+
+    def __init__(self, n: Tensor) -> None:
+        self.num_clients, self.row_numbers, self.n = len(n), numbers_up_to(len(n), n.device), n
 
     def __getattr__(self, name: str) -> Any:
         raise DataAccessed(name)
 
 
 def constant_latent(
-    method: JointModel, batch: Batch, values: Mapping[str, Tensor], noise: ClientNoise, moving: Collection[str]
+    method: JointModel, n: Tensor, values: Mapping[str, Tensor], noise: ClientNoise, moving: Collection[str]
 ) -> Site | None:
     """The guide's only latent, if its distribution is the same at every step: it need not be asked again for it.
 
@@ -39,7 +43,7 @@ def constant_latent(
     """
     with Restrict(values, draw=draw_with(noise)) as seen:
         try:
-            method.guide(DatalessBatch(batch))  # type: ignore[arg-type]
+            method.guide(DatalessBatch(n))  # type: ignore[arg-type]
         except DataAccessed:
             return None
     if len(seen.sites) != 1 or not seen.asked.isdisjoint(moving):

@@ -16,6 +16,7 @@ from torch import Tensor
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.metrics.registry import global_metrics, names_of
+from hierfl.nn.precision import precision
 from hierfl.rng import client_keys
 from hierfl.schema import check
 
@@ -184,6 +185,7 @@ class Fit:
         )  # fmt: skip
 
     @torch.no_grad()
+    @precision("full")
     def step(self) -> None:
         """One round: all clients' local steps, messages, the server's update."""
         options, start, number = self.options, time.perf_counter(), self.journal.round + 1
@@ -207,6 +209,7 @@ class Fit:
             )  # fmt: skip
 
     @torch.no_grad()
+    @precision("full")
     def evaluate(self) -> None:
         """Adds a row of metrics for each split, where it has data."""
         for split in self.options.splits:
@@ -247,8 +250,13 @@ class Fit:
         }
 
     def _record(self) -> dict[str, Any]:
-        identity = {"fit": self._identity(), "federation": self.engine.digest(), "dtype": str(self.options.dtype)}
+        identity = {"fit": self._identity(), "federation": self.engine.digest(), "dtype": self._numbers()}
         return {**self.journal.record(), **identity}
+
+    def _numbers(self) -> str:
+        """In what it is computed."""
+        options = self.options
+        return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a resumed fit to be the one that was begun."""

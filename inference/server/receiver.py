@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hierfl.devices import send
+
 from ..messages.form import LONGEST, Field, Form, everywhere, largest, listed, malformed
 from ..messages.sums import Sums
 from ..state import State
@@ -96,9 +98,9 @@ class Receiver:
             }
             failed = torch.zeros_like(valid) if healthy is None else ~healthy
             self.sums = self.sums + Sums(valid.sum(), failed.sum(), totals, rows * self.exchange.bytes)
-        lost = ~valid if all(exist) else ~valid & torch.tensor(exist, dtype=torch.bool, device=device)
+        lost = ~valid if all(exist) else ~valid & send(exist, device, torch.bool)
         index = [j if there else 0 for j, there in zip(clients, exist, strict=True)]
-        self.rejected.index_add_(0, torch.tensor(index, dtype=torch.long, device=device), lost.long())
+        self.rejected.index_add_(0, send(index, device, torch.long), lost.long())
         return valid
 
     def _existing(self, clients: Sequence[int]) -> list[bool]:
@@ -122,7 +124,7 @@ class Receiver:
         again = [j for j, there, new in zip(clients, exist, first, strict=True) if there and not new]
         if again:
             log.warning("rejected messages of clients that had sent one in this round: %s", str(again)[:LONGEST])
-        return torch.tensor(first, dtype=torch.bool, device=self.device)
+        return send(first, self.device, torch.bool)
 
     def _unreadable(self, messages: Mapping[str, State], rows: int) -> str:
         """What is wrong with the form of these messages, or nothing."""

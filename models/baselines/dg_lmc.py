@@ -63,7 +63,7 @@ class DGLMC(WholeNetwork):
         return {"w_j_draws": self.begin(start).expand(1, min(self.settings.keep, self.settings.steps), -1)}
 
     def prior(self, batch: Batch) -> Any:
-        return Normal(sample("w", flat(self.network.d)), self.settings.rho).to_event(1)
+        return Normal(sample("w", flat(self.network.d)), batch.n.new_full((), self.settings.rho)).to_event(1)
 
     def posterior_of(self) -> Any:
         return EmpiricalDraws(param("w_j_draws"), 1)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.devices import send
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.gradient_transforms import ControlVariate
@@ -83,7 +84,7 @@ class Scaffold(WholeNetwork):
         """c_j^+ - c_j = (w - w_j) / (K_j eta) - c, after K_j steps to w_j: (S, d)."""
         s = self.settings
         taken = [s.epochs * -(-n // s.batch) for n in chunk.sizes]
-        along = chunk.n.new_tensor(taken).clamp_min(1)[:, None] * s.lr
+        along = send(taken, chunk.n.device, chunk.n.dtype).clamp_min(1)[:, None] * s.lr
         return (chunk.shared["w"] - chunk.values["w"].squeeze(1)) / along - chunk.shared["c"]
 
     def exchange(self) -> dict[str, AggregationRule]:

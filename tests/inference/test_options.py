@@ -35,6 +35,10 @@ from hierfl.nn.architecture import Architecture
         ({"max_message_ratio": float("nan")}, "max_message_ratio must be 0"),
         ({"max_message_ratio": float("inf")}, "max_message_ratio must be 0"),
         ({"max_message_ratio": "much"}, "max_message_ratio must be a number"),
+        ({"cuda_graphs": True}, "CUDA graphs need a CUDA device"),
+        ({"precision": "tf32"}, "precision 'tf32' needs a CUDA device"),
+        ({"precision": "fp16"}, "unknown precision 'fp16'; known: full, tf32, bf16"),
+        ({"precision": "bf16", "dtype": torch.float64}, "precision 'bf16' is of fits in torch.float32"),
         ({"dtype": torch.int64}, "torch.float32 or torch.float64, not torch.int64"),
     ],
 )

@@ -3,8 +3,8 @@
 Within ``simulated()`` the device :data:`DEVICE` holds numbers. It is torch's "meta", whose tensors hold none by
 themselves; here they are computed on the CPU, so that results are the CPU's to the bit. What a real device refuses is
 refused: an operation on tensors of both devices (scalars of the CPU are let through, as on CUDA). What makes the host
-wait for a real device is counted, with the line of this project that did it: a number read, a copy to the host, a
-tensor whose shape depends on numbers.
+wait for a real device is counted, with the line of this project that did it: a number read, a copy to the host, a copy
+from it that is not said to be non_blocking, a tensor whose shape depends on numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ DEVICE = torch.device("meta")
 #: operations that wait for the device: they read a number, or their result's shape depends on numbers
 WAITING = {
     "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2", "aten.unique_dim", "aten.equal",
-    "aten.repeat_interleave", "aten._linalg_eigh",
+    "aten.repeat_interleave", "aten._linalg_eigh", "aten._linalg_check_errors", "aten.bincount",
+    "aten.unique_consecutive",
 }  # fmt: skip
 
 
@@ -69,6 +70,99 @@ class Waits(Counter):
             self[operation, _line()] += 1
 
 
+class Tape:
+    """Operations on the device while they are recorded: without effect, and repeated by :meth:`replay`.
+
+    As a CUDA graph does, it repeats operations on the same memory; whatever came from the host is as it was.
+    """
+
+    def __init__(self) -> None:
+        self._operations: list[tuple[Any, Any, Any]] = []
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+        self._made: set[int] = set()
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Computes, and remembers what was there where something is changed."""
+        arguments = func._schema.arguments
+        given = [*zip(arguments, args), *((a, kwargs[a.name]) for a in arguments if a.name in kwargs)]  # noqa: B905
+        for changed in tree_leaves([value for a, value in given if a.alias_info is not None and a.alias_info.is_write]):
+            if isinstance(changed, Tensor) and _memory(changed) not in self._made | self._before.keys():
+                whole = torch.empty(0, dtype=torch.uint8).set_(changed.untyped_storage())
+                self._before[_memory(changed)] = whole, whole.clone()
+        found = func(*args, **kwargs)
+        self._operations.append((func, (args, kwargs), found))
+        self._made |= {_memory(value) for value in self._new(found, (args, kwargs))}
+        return found
+
+    @staticmethod
+    def _new(found: Any, given: Any) -> list[Tensor]:
+        """Results that lie in memory of their own."""
+        known = {_memory(value) for value in tree_leaves(given) if isinstance(value, Tensor)}
+        return [v for v in tree_leaves(found) if isinstance(v, Tensor) and _memory(v) not in known]
+
+    def rewind(self) -> None:
+        """Undoes what has been changed, and spoils what has been made."""
+        for whole, before in self._before.values():
+            whole.copy_(before)
+        for _, given, found in self._operations:
+            for value in self._new(found, given):
+                value.fill_(torch.nan if value.is_floating_point() else 0)
+
+    def replay(self) -> None:
+        """All operations, on the same memory."""
+        for func, (args, kwargs), found in self._operations:
+            again = tree_leaves(func(*args, **kwargs))
+            new = {id(value) for value in self._new(found, (args, kwargs))}
+            for value, now in zip(tree_leaves(found), again, strict=True):
+                if id(value) in new:
+                    value.copy_(now)
+
+
+def _memory(value: Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+class SimulatedRecorder:
+    """Records operations of the simulated device: what waits for it, or comes from the host, is refused meanwhile."""
+
+    def __init__(self) -> None:
+        self.recorded = self.replayed = 0
+
+    def run(self, compute: Any) -> Any:
+        """See :class:`hierfl.recorder.Recorder`."""
+        return compute()
+
+    def record(self, compute: Any) -> Any:
+        """See :class:`hierfl.recorder.Recorder`."""
+        tape = Tape()
+        _TAPES.append(tape)
+        try:
+            results = compute()
+        finally:
+            _TAPES.pop()
+        tape.rewind()
+        self.recorded += 1
+
+        def replay() -> None:
+            self.replayed += 1
+            tape.replay()
+
+        return results, replay
+
+
+def _as_recorded(value: Tensor) -> Tensor:
+    """Numbers of the host as they are now: a recording does not read them again."""
+    if isinstance(value, Held):
+        return value
+    if value.dim():
+        raise RuntimeError(f"the host's memory {tuple(value.shape)} is read by what is being recorded")
+    return value.clone()
+
+
+#: what is being recorded, the innermost last
+_TAPES: list[Tape] = []
+
+
 class _Operations(TorchDispatchMode):
     """What every operation does."""
 
@@ -87,22 +181,31 @@ class _Operations(TorchDispatchMode):
             there = torch.device(kwargs["device"]).type == DEVICE.type
             kwargs["device"] = torch.device("cpu")
         if name == "aten._to_copy":
-            if held and not there:
-                self.waits.add(name)
+            if bool(held) != there and (held or not kwargs.get("non_blocking")):
+                self._wait(name)
         elif name == "aten.copy_":
-            if isinstance(args[1], Held) and not isinstance(args[0], Held):
-                self.waits.add(name)
+            to, of, lazily = (*args, False)[:3]
+            if isinstance(to, Held) != isinstance(of, Held) and (isinstance(of, Held) or not lazily):
+                self._wait(name)
         else:
             self._check(name, args, held, [value for value in tensors if not isinstance(value, Held)])
+        tape = _TAPES[-1] if _TAPES and there else None
+        if tape is not None:
+            args, kwargs = tree_map_only(Tensor, _as_recorded, (args, kwargs))
         plain = tree_map_only(Held, lambda value: value.inner, (args, kwargs))
         known = {id(value.inner): value for value in held}
-        found = func(*plain[0], **plain[1])
+        found = func(*plain[0], **plain[1]) if tape is None else tape.call(func, *plain)
         if torch.Tag.inplace_view in func.tags and held:  # (the shape of what holds the numbers follows)
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Python)):
                 func(*args, **kwargs)
         if not there:
             return found
         return tree_map_only(Tensor, lambda value: known[id(value)] if id(value) in known else Held(value), found)
+
+    def _wait(self, name: str) -> None:
+        if _TAPES:
+            raise RuntimeError(f"{name} waits for the device, which is being recorded")
+        self.waits.add(name)
 
     def _check(self, name: str, args: Any, held: list[Held], others: list[Tensor]) -> None:
         """Refuses tensors of two devices, and counts what waits."""
@@ -114,10 +217,10 @@ class _Operations(TorchDispatchMode):
                 f"{name} on tensors of two devices: {[tuple(v.shape) for v in held]} there, "
                 f"{[tuple(v.shape) for v in others]} here"
             )
-        if others and by_index:  # (indices on the host are copied to the device, which does not wait for it)
-            return
-        if name in WAITING or (by_index and any(isinstance(v, Tensor) and v.dtype == torch.bool for v in args[1])):
-            self.waits.add(name)
+        # (indices on the host are copied to the device, and waited for)
+        by_mask = by_index and any(isinstance(v, Tensor) and v.dtype == torch.bool for v in args[1])
+        if name in WAITING or by_mask or (by_index and any(value.dim() for value in others)):
+            self._wait(name)
 
 
 class _Functions(TorchFunctionMode):

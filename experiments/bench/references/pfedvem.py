@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hierfl.data.padding import buckets
 from hierfl.inference.clients.minibatches import active_spans
-from hierfl.inference.local.optimizers import slice_optimizer
+from hierfl.inference.local.optimizers import narrow_optimizer
 from hierfl.inference.state import State
 from hierfl.models import PFedVEM
 from hierfl.nn.likelihoods import Softmax
@@ -159,9 +159,10 @@ def _batched_base(work: Work[PFedVEM], rows: list[int], mu: Tensor, sigma: Tenso
     optimizer = None
     for first, last, active in active_spans([len(plan) for plan in plans]):
         leaves = {k: v[:active].detach().requires_grad_() for k, v in bases.items()}
-        optimizer = slice_optimizer(
-            optimizer, lambda p: work.sgd(p, s.base_lr, fused=True), list(leaves.values()), active
-        )
+        if optimizer is None:
+            optimizer = work.sgd(list(leaves.values()), s.base_lr, fused=True)
+        else:
+            narrow_optimizer(optimizer, list(leaves.values()))
         for step in range(first, last):
             here = places[step, :active]
             mask, at = here >= 0, (starts[:active] + here.clamp_min(0)).flatten()

@@ -75,6 +75,7 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
     Returns:
         (S, n, C, ...), and the batch's moments.
     """
+    x = x.to(own["running_mean"].dtype)  # (where networks multiply in less)
     rows, n, channels = x.shape[:3]
     around = (*range(3, x.dim()),)
     area = x[0, 0, 0].numel()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ..precision import as_multiplied
 from .registry import LAYERS, LayerKind
 
 
@@ -54,6 +55,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight = as_multiplied(x, weight)
         ctx.save_for_backward(x, weight)
         ctx.bias = None if bias is None else bias.shape
         return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias, x, weight.mT)

@@ -34,8 +34,9 @@ from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
-from ...clients.minibatches import constant_features, minibatches, plan
+from ...clients.minibatches import Minibatches, MinibatchPlaces, constant_features, plan, regrouped
 from ...state import State
+from ..replay import Replayed
 from .layout import event_first, like_event, sum_over_event
 from .names import STATS, kept_as, stats_of
 from .preconditioner import Preconditioner, Preconditioning
@@ -157,7 +158,8 @@ class Langevin:
         batch = chunk.batch()
         frozen = FrozenFeatures.of(batch.x, frozenset(self.names), chunk.view)
         noise, target = self._noise(chunk, phase), Target(chunk, self.metric)
-        return self._chain(chunk, target, noise, lambda: target.density(batch, frozen))
+        density = self._recorded(chunk, noise, lambda places: target.density(batch, frozen))
+        return self._chain(chunk, target, noise, lambda: density([]))
 
     def _quadratic(self, chunk: ClientChunk, phase: object) -> State:
         """All rows at once, whatever their sizes."""
@@ -182,8 +184,34 @@ class Langevin:
         size = min(self.batch or 1, max(chunk.sizes))
         frozen = FrozenFeatures(frozenset(self.names), partial(constant_features, chunk))
         noise, target = self._noise(chunk, phase), Target(chunk)
-        batches = minibatches(chunk, plan(chunk, phase, size, 0, self.steps), frozen, noise)
-        return self._chain(chunk, target, noise, lambda: target.density(next(batches), frozen))
+        batches = Minibatches(chunk, plan(chunk, phase, size, 0, self.steps), frozen)
+        density = self._recorded(chunk, noise, lambda places: target.density(batches.batch(*places), frozen))
+        steps = iter(range(self.steps))
+        return self._chain(chunk, target, noise, lambda: density([batches.at(next(steps))]))
+
+    def _recorded(
+        self, chunk: ClientChunk, noise: ClientNoise, density: Callable[[Sequence[MinibatchPlaces]], Density]
+    ) -> Callable[[Sequence[MinibatchPlaces]], Density]:
+        """A density given its minibatch, recorded where the rows have a recorder."""
+        if chunk.recorder is None:
+            return density
+        names = list(self.names)
+
+        def function(inputs: Sequence[Tensor | None], noise: ClientNoise) -> list[Tensor]:
+            u, places = inputs[: len(names)], inputs[len(names) :]
+            height, slopes = density(regrouped(places))(dict(zip(names, u, strict=True)))  # type: ignore[arg-type]
+            return [height, *(slopes[k] for k in names)]
+
+        replayed = Replayed(function, noise.reading(1), chunk.recorder)
+
+        def given(places: Sequence[MinibatchPlaces]) -> Density:
+            def at(u: State) -> tuple[Tensor, State]:
+                height, *slopes = replayed([*(u[k] for k in names), *(v for p in places for v in p)], self.steps)
+                return height, dict(zip(names, slopes, strict=True))
+
+            return at
+
+        return given
 
     def _chains(self, chunk: ClientChunk) -> int:
         """C, from the shape of what is kept: (S, 1, C, kept, *event)."""
@@ -264,8 +292,7 @@ class Langevin:
 
     def _first_sizes(self, chunk: ClientChunk, chains: int) -> Tensor:
         """(C, S)."""
-        size = torch.full((chains, len(chunk.clients)), self.step_size, dtype=chunk.federation.dtype)
-        size = size.to(chunk.federation.device)
+        size = torch.full((chains, len(chunk.clients)), self.step_size, dtype=chunk.n.dtype, device=chunk.n.device)
         if self.sizes is None:
             return size
         known = chunk.values[self.sizes].squeeze(1).mT

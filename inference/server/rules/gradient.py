@@ -13,7 +13,7 @@ from torch import Tensor
 from ...clients.chunk import ClientChunk
 from ...clients.gradients import elbo_gradient
 from ...clients.scores import controlled_scores
-from ...local.optimizers import MakeOptimizer
+from ...local.optimizers import MakeOptimizer, step_on_device
 from ...messages.form import Form, values_form
 from ...state import State
 from .base import AggregationContext
@@ -68,7 +68,10 @@ class Gradient:
             mine = {k.removeprefix(f"{name}/"): v for k, v in context.rule_state.items() if k.startswith(f"{name}/")}
             if mine:
                 optimizer.state[leaf] = {k: v.clone() for k, v in mine.items()}
-        _step(optimizer, next(iter(old.values())).device)
+        if next(iter(old.values())).device.type == "cpu":
+            optimizer.step()
+        else:
+            step_on_device(optimizer)
         for name, leaf in leaves.items():
             for k, v in optimizer.state[leaf].items():
                 if v is not None:
@@ -85,23 +88,3 @@ class Gradient:
             schedule = self.schedule(optimizer)
             for _ in range(rounds):
                 schedule.step()
-
-
-def _step(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """One step, of which nothing leaves the device.
-
-    Elsewhere than on a CPU an optimiser's step count is then a tensor beside the values, and its bias corrections are
-    computed from it: in double precision, since 1 - beta2 in single precision is wrong in the fifth digit.
-    """
-    if device.type == "cpu":
-        optimizer.step()
-        return
-    for group in optimizer.param_groups:
-        if "capturable" in group:
-            group["capturable"] = True
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # (torch's optimisers make their step count in it)
-    try:
-        optimizer.step()
-    finally:
-        torch.set_default_dtype(default)

@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hierfl.devices import send
+
 from ...clients.chunk import ClientChunk
 from ...clients.scores import curvature
 from ...messages.form import Field, Form, values_form
@@ -90,7 +92,7 @@ class NewtonScoring:
         least = torch.full_like(here, -torch.inf)
         for name, value in (self.least or {}).items():
             first = sum(v.numel() for v in list(old.values())[: list(old).index(name)])
-            least[first : first + value.numel()] = value.flatten().to(here)
+            least[first : first + value.numel()] = send(value.flatten(), here.device, here.dtype)
         known = {}
         for name in ("outer", "profile", "observed"):
             new = total[name] * up
@@ -119,7 +121,7 @@ class NewtonScoring:
 
     def _radius(self, g: Tensor, context: AggregationContext) -> Tensor:
         """How far the next step may go, from what the gradient is after the last one."""
-        last, least = context.rule_state, g.new_tensor(self.radius)
+        last, least = context.rule_state, g.new_full((), self.radius)
         if "step" not in last:
             return least
         kept = g @ last["step"] / last["slope"]  # (of the slope; not a number after no step, which changes nothing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +11,15 @@ import pytest
 import torch
 from support.cases import METHODS
 from support.federations import blobs
-from support.methods import case_name, network_for
+from support.methods import TUTORIAL, case_name, network_for
 from torch import nn
 
 from hierfl.experiments.bench.memory import peak_memory
 from hierfl.experiments.bench.settings import choose_setting
 from hierfl.experiments.bench.timing import measure
 from hierfl.inference import Method, fit
+from hierfl.inference.options import Options
+from hierfl.inference.run.fit import Fit
 from hierfl.models import FedPer, FedPop, PFedVEM
 from hierfl.nn.functional import Network
 from hierfl.nn.networks.build import architecture
@@ -75,3 +79,67 @@ def test_a_benchmark_runs_on_the_device() -> None:
     (result,) = measure([setting], device="cuda", repeats=1)
     assert all(row["median_seconds"] > 0 for row in result["rounds"].values())
     assert peak_memory(setting, "cuda") > 0
+
+
+def small_steps(cls: type[Method], settings: dict) -> dict:
+    """So that rounding is not amplified: every step size at most 1e-4."""
+    fields = {f.name: f.default for f in dataclasses.fields(cls.Settings)}
+    sizes = {k: v for k, v in fields.items() if (k == "lr" or k.endswith("_lr") or k == "step_size") and v is not None}
+    return {**{k: min(v, 1e-4) for k, v in sizes.items() if k not in ("server_lr", "inner_lr")}, **settings}
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_a_round_is_that_of_the_cpu(cls: type[Method], settings: dict) -> None:
+    fed = blobs([23, 7, 2, 14])
+    method = cls(network_for(cls, fed), **small_steps(cls, settings))
+    here, there = (
+        fit(method, fed, rounds=1, device=device, dtype=torch.float64, progress=False) for device in ("cpu", "cuda")
+    )
+    for name, value in {**here.shared, **here.personal}.items():
+        found = {**there.shared, **there.personal}[name].cpu()
+        torch.testing.assert_close(found, value, rtol=1e-8, atol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_recorded_steps_are_those_that_are_not(cls: type[Method], settings: dict) -> None:
+    if cls is TUTORIAL:
+        pytest.skip("torch's StudentT makes tensors of numbers, which cannot be recorded")
+    fed = blobs([200, 190, 60, 23])
+    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    method = cls(network_for(cls, fed), **small_steps(cls, settings), **more)
+    plain, recorded = (
+        fit(method, fed, rounds=2, device="cuda", cuda_graphs=graphs, dtype=torch.float64, progress=False)
+        for graphs in (False, True)
+    )
+    for name, value in {**plain.shared, **plain.personal}.items():
+        found = {**recorded.shared, **recorded.personal}[name]
+        torch.testing.assert_close(found, value, rtol=1e-8, atol=1e-8, msg=name)
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_rounds_do_not_wait_for_it(cls: type[Method], settings: dict) -> None:
+    """But for one number in each round; as test_any_device counts on a device that is simulated."""
+    if cls is TUTORIAL:
+        pytest.skip("torch's StudentT makes tensors of numbers, and waits")
+    fed = blobs([23, 7, 2, 14])
+    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    run = Fit(cls(network_for(cls, fed), **settings, **more), fed, Options(device="cuda", dtype=torch.float64))
+    run.step()
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            run.step()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)
+    waits = [str(one.message) for one in seen if "synchronizing CUDA operation" in str(one.message)]
+    assert len(waits) <= 1, [f"{one.filename}:{one.lineno}" for one in seen]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_it_trains_in_less_precision(precision: str) -> None:
+    fed = blobs([23, 7, 2, 14])
+    method = PFedVEM(architecture("mlp:5", fed))
+    full, low = (fit(method, fed, rounds=1, device="cuda", precision=p, progress=False) for p in ("full", precision))
+    assert (full.shared["w"] - low.shared["w"]).abs().max() < 0.02 * full.shared["w"].abs().max()

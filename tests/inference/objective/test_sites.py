@@ -169,7 +169,7 @@ def test_a_guide_is_asked_once_only_where_nothing_in_it_can_change(small: Federa
         shared, rows = states(method, small)
         values = {**shared, **rows}
         noise = noise_for(small, list(range(7)), 3)
-        site = constant_latent(method, small.batch(range(7)), values, noise, moving)
+        site = constant_latent(method, small.batch(range(7)).n, values, noise, moving)
         assert (site is not None) is stands, type(method)
         if site is not None:
             drawn = site.redrawn(noise.at(1))["w_j"].value
