@@ -98,8 +98,7 @@ def test_every_method(cls: type[Method], settings: dict) -> None:
         same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
-def test_recorded_steps_are_the_same(cls: type[Method], settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a CUDA graph would issue again gives the same numbers."""
     recorders: list[SimulatedRecorder] = []
 
@@ -108,14 +107,7 @@ def test_recorded_steps_are_the_same(cls: type[Method], settings: dict, monkeypa
         return recorders[-1]
 
     monkeypatch.setattr("hierfl.inference.engines.plate.recorder", recorder)
-    federation = blobs([200, 190, 60, 23])
-    more = SHORT if cls is FedPop else {"p": 0.1} if cls is L2GD else {}  # (so that it steps more than once)
-    method = cls(network_for(cls, federation), **settings, **more)
     here = fit(method, federation, **HOW)
-    if cls is TUTORIAL:  # (torch's StudentT makes tensors of numbers)
-        with simulated(), pytest.raises(RuntimeError, match="waits for the device, which is being recorded"):
-            fit(method, federation, **HOW, device=DEVICE, cuda_graphs=True)
-        return
     with simulated():
         there = fit(method, federation, **HOW, device=DEVICE, cuda_graphs=True)
         same(here.shared, there.shared, rounding(method))
@@ -123,6 +115,25 @@ def test_recorded_steps_are_the_same(cls: type[Method], settings: dict, monkeypa
         same(here.evaluations, there.evaluations, rounding(method))
     (used,) = recorders
     assert 0 < used.recorded < used.replayed
+
+
+@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+def test_recorded_steps_are_the_same(cls: type[Method], settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = blobs([200, 190, 60, 23])
+    more = SHORT if cls is FedPop else {"p": 0.1} if cls is L2GD else {}  # (so that it steps more than once)
+    method = cls(network_for(cls, federation), **settings, **more)
+    if cls is not TUTORIAL:
+        recorded_is_the_same(method, federation, monkeypatch)
+        return
+    # (torch's StudentT makes tensors of numbers)
+    with pytest.raises(RuntimeError, match="waits for the device, which is being recorded"):
+        recorded_is_the_same(method, federation, monkeypatch)
+
+
+@pytest.mark.parametrize("settings", CHAINS[:7], ids=str)
+def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = blobs([23, 7, 2, 14])
+    recorded_is_the_same(FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation, monkeypatch)
 
 
 @pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
