@@ -17,7 +17,7 @@ from torch import nn
 from hierfl.experiments.bench.memory import peak_memory
 from hierfl.experiments.bench.settings import choose_setting
 from hierfl.experiments.bench.timing import measure
-from hierfl.inference import Method, fit
+from hierfl.inference import Method, Run, fit
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.models import FedPer, FedPop, PFedVEM
@@ -25,6 +25,7 @@ from hierfl.nn.functional import Network
 from hierfl.nn.networks.build import architecture
 from hierfl.rng import generator
 
+SHORT = {"final_steps": 12, "final_keep": 4}
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and there is none")
 
 
@@ -53,7 +54,7 @@ def test_the_state_stays_on_the_device_and_does_not_depend_on_the_chunk() -> Non
 @pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
 def test_every_method_runs_there(cls: type[Method], settings: dict) -> None:
     fed = blobs([23, 7, 2, 14])
-    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    more = SHORT if cls is FedPop else {}
     method = cls(network_for(cls, fed), **settings, **more)
     run = fit(method, fed, rounds=2, participation=0.6, device="cuda", dtype=torch.float64, progress=False)
     for name, value in {**run.shared, **run.personal}.items():
@@ -81,6 +82,13 @@ def test_a_benchmark_runs_on_the_device() -> None:
     assert peak_memory(setting, "cuda") > 0
 
 
+def same_values(one: Run, other: Run) -> None:
+    """To 1e-8."""
+    found = {**other.shared, **other.personal}
+    for name, value in {**one.shared, **one.personal}.items():
+        torch.testing.assert_close(found[name].cpu(), value.cpu(), rtol=1e-8, atol=1e-8, msg=name)
+
+
 def small_steps(cls: type[Method], settings: dict) -> dict:
     """So that rounding is not amplified: every step size at most 1e-4."""
     fields = {f.name: f.default for f in dataclasses.fields(cls.Settings)}
@@ -95,9 +103,7 @@ def test_a_round_is_that_of_the_cpu(cls: type[Method], settings: dict) -> None:
     here, there = (
         fit(method, fed, rounds=1, device=device, dtype=torch.float64, progress=False) for device in ("cpu", "cuda")
     )
-    for name, value in {**here.shared, **here.personal}.items():
-        found = {**there.shared, **there.personal}[name].cpu()
-        torch.testing.assert_close(found, value, rtol=1e-8, atol=1e-8, msg=name)
+    same_values(here, there)
 
 
 @pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
@@ -105,15 +111,13 @@ def test_recorded_steps_are_those_that_are_not(cls: type[Method], settings: dict
     if cls is TUTORIAL:
         pytest.skip("torch's StudentT makes tensors of numbers, which cannot be recorded")
     fed = blobs([200, 190, 60, 23])
-    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    more = SHORT if cls is FedPop else {}
     method = cls(network_for(cls, fed), **small_steps(cls, settings), **more)
     plain, recorded = (
         fit(method, fed, rounds=2, device="cuda", cuda_graphs=graphs, dtype=torch.float64, progress=False)
         for graphs in (False, True)
     )
-    for name, value in {**plain.shared, **plain.personal}.items():
-        found = {**recorded.shared, **recorded.personal}[name]
-        torch.testing.assert_close(found, value, rtol=1e-8, atol=1e-8, msg=name)
+    same_values(plain, recorded)
 
 
 @pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
@@ -122,7 +126,7 @@ def test_rounds_do_not_wait_for_it(cls: type[Method], settings: dict) -> None:
     if cls is TUTORIAL:
         pytest.skip("torch's StudentT makes tensors of numbers, and waits")
     fed = blobs([23, 7, 2, 14])
-    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    more = SHORT if cls is FedPop else {}
     run = Fit(cls(network_for(cls, fed), **settings, **more), fed, Options(device="cuda", dtype=torch.float64))
     run.step()
     mode = torch.cuda.get_sync_debug_mode()
