@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from hierfl.devices import Receiving, Sending, send
+
 from ..options import Home
 from ..state import State
 from .chunk import ClientChunk
+
+#: among the values of a plate: which of its clients are healthy
+_HEALTHY = " healthy"
 
 
 class ClientStore:
@@ -34,6 +39,8 @@ class ClientStore:
         self.copies = {k: self._of_all(v) for k, v in shared.items()}
         self._before: State | None = None
         self._new: tuple[State, State] = {}, {}
+        #: a plate's clients, whose values are on their way to the host: the last one's, while the next one computes
+        self._arriving: tuple[Tensor, Receiving] | None = None
 
     def _of_all(self, value: Tensor) -> Tensor:
         """One client's value, for all of them."""
@@ -65,27 +72,55 @@ class ClientStore:
             return torch.empty_like(value, pin_memory=self._pinned) if everyone else self._copy(value)
 
         self._new = {k: fresh(v) for k, v in self.personal.items()}, {k: fresh(v) for k, v in self.copies.items()}
+        self._arriving = None
 
-    def rows(self, index: Tensor, copies: bool = False) -> State:
-        """Some clients' personal values as a round begins, on the index's device, {name: (S, 1, *shape)}.
+    def rows(self, clients: Sequence[int], device: torch.device, copies: bool = False) -> Sending:
+        """Some clients' personal values as a round begins, {name: (S, 1, *shape)}, on their way to a device.
 
         Args:
-            index: their places.
+            clients: their places.
+            device: where they are wanted.
             copies: whether their own copies of shared values are wanted, too.
         """
         held = {**self.copies, **self.personal} if copies else self.personal
-        return {k: rows_of(v, index).unsqueeze(1) for k, v in held.items()}
+        index = send(clients, "cpu" if self.home == "host" else device)
+        return Sending({k: self._rows(v, index).unsqueeze(1) for k, v in held.items()}, device)
 
-    def put(self, index: Tensor, chunk: ClientChunk, healthy: Tensor) -> None:
-        """Takes over what a round has made of some clients' values; who is not healthy (S,) keeps the old ones."""
-        if self.home == "host":
-            index, healthy = index.cpu(), healthy.cpu()
+    def _rows(self, value: Tensor, index: Tensor) -> Tensor:
+        """(S, *shape) of (J, *shape)."""
+        rows = torch.empty(
+            (len(index), *value.shape[1:]), dtype=value.dtype, device=value.device, pin_memory=self._pinned
+        )
+        return torch.index_select(value, 0, index, out=rows)
+
+    def put(self, clients: Sequence[int], chunk: ClientChunk, healthy: Tensor) -> None:
+        """Takes over what a round has made of some clients' values; who is not healthy (S,) keeps the old ones.
+
+        The host does not wait for them: it writes the values of the plate before, which have arrived.
+        """
+        made = {name: chunk.values[name].squeeze(1) for new in self._new for name in new if name in chunk.values}
+        if self.home == "device":
+            self._write(send(clients, healthy.device), made, healthy)
+            return
+        coming = Receiving({**made, _HEALTHY: healthy})
+        self._write_arriving()
+        self._arriving = torch.as_tensor(clients), coming
+
+    def _write_arriving(self) -> None:
+        if self._arriving is not None:
+            index, coming = self._arriving
+            values = coming.wait()
+            self._write(index, values, values.pop(_HEALTHY))
+            self._arriving = None
+
+    def _write(self, index: Tensor, values: State, healthy: Tensor) -> None:
         for new, old in zip(self._new, (self.personal, self.copies), strict=True):
             for name in new:
-                _put(new[name], index, chunk.values.get(name), old[name], healthy)
+                _put(new[name], index, values.get(name), old[name], healthy)
 
     def close(self) -> None:
         """Ends a round."""
+        self._write_arriving()
         if self.tentative:
             self._before = self.personal
         self.personal, self.copies = self._new
@@ -105,25 +140,15 @@ class ClientStore:
         self._before = None
 
 
-def rows_of(value: Tensor, index: Tensor) -> Tensor:
-    """Rows (S, *shape) of (J, *shape), wherever that lies, on the index's device."""
-    if not value.is_pinned():
-        return value[index.to(value.device)].to(index.device)
-    rows = torch.empty((len(index), *value.shape[1:]), dtype=value.dtype, pin_memory=True)
-    torch.index_select(value, 0, index.cpu(), out=rows)
-    return rows.to(index.device, non_blocking=True)
-
-
 def _where(rows: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *[1] * (new.dim() - 1)), new, old)
 
 
 def _put(all_new: Tensor, index: Tensor, values: Tensor | None, old: Tensor, healthy: Tensor) -> None:
-    """Writes (S, 1, *shape) to their clients' places; what is not there, or not healthy, stays as it was."""
-    values = None if values is None else values.to(all_new.device)
+    """Writes (S, *shape) to their clients' places; what is not there, or not healthy, stays as it was."""
     if values is None:
         all_new[index] = old[index]
     elif healthy.device.type == "cpu" and bool(healthy.all()):  # (asking a GPU would stall it)
-        all_new.index_copy_(0, index, values.squeeze(1))
+        all_new.index_copy_(0, index, values)
     else:
-        all_new[index] = _where(healthy, values.squeeze(1), old[index])
+        all_new[index] = _where(healthy, values, old[index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
-from hierfl.devices import send
+from hierfl.devices import Sending, send
 from hierfl.metrics.pooling import over_clients
 from hierfl.nn.precision import precision
 from hierfl.recorder import recorder
@@ -128,8 +129,7 @@ class PlateEngine:
         receiver = Receiver(self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio)
         diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
         self.store.open(len(plan.training) == clients)
-        for rows, index in self._chunks(plan.training):
-            start = self.store.rows(index)
+        for rows, start in self._plates(plan.training):
             chunk = ClientChunk(
                 self.method, federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
                 recorder=self.recorder,
@@ -137,8 +137,8 @@ class PlateEngine:
             with precision(self.options.precision):
                 chunk = _done(chunk, self.method.local())
             healthy = _finite(chunk)
-            self.store.put(index, chunk, healthy)
-            diverged[index] = ~healthy
+            self.store.put(rows, chunk, healthy)
+            diverged[send(rows, self.device)] = ~healthy
             senders = [row for row, j in enumerate(rows) if j in reporting]
             if senders and self.exchange.groups:
                 sending = chunk.take(senders)
@@ -151,13 +151,19 @@ class PlateEngine:
         status = torch.where(receiver.rejected > 0, ClientStatus.REJECTED, status)
         return Reports(sums, status, diverged)
 
-    def _chunks(self, clients: Iterable[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """Clients, largest first, as many at a time as make a plate, and their places."""
+    def _plates(self, clients: Iterable[int], copies: bool = False) -> Iterator[tuple[list[int], State]]:
+        """Clients, largest first, as many at a time as make a plate, and their values.
+
+        Values of the host are sent before the plate before is computed.
+        """
         sizes = self.federation.sizes()
         order = sorted(clients, key=lambda j: (-sizes[j], self.ids[j]))
-        for first in range(0, len(order), self.chunk):
-            rows = order[first : first + self.chunk]
-            yield rows, send(rows, self.device)
+        chunks = [order[first : first + self.chunk] for first in range(0, len(order), self.chunk)]
+        ahead, sent = int(self.store.home == "host"), deque[Sending]()
+        for number, rows in enumerate(chunks):
+            for wanted in chunks[number + len(sent) : number + ahead + 1]:
+                sent.append(self.store.rows(wanted, self.device, copies))
+            yield rows, sent.popleft().wait()
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
@@ -182,8 +188,7 @@ class PlateEngine:
     def _final_values(self, broadcast: Broadcast) -> State:
         """{name: (J, *new shape)}; chains' statistics are among them (``NAME/stats``)."""
         store, new = self.store, State()
-        for rows, index in self._chunks(range(len(self.ids))):
-            start = store.rows(index, copies=True)
+        for rows, start in self._plates(range(len(self.ids)), copies=True):
             chunk = ClientChunk(
                 self.method, self.federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
                 recorder=self.recorder,
@@ -196,7 +201,7 @@ class PlateEngine:
                 if name not in new:
                     home = "cpu" if store.home == "host" else self.device
                     new[name] = value.new_empty((len(self.ids), *value.shape[1:]), device=home)
-                new[name].index_copy_(0, index.to(new[name].device), value.to(new[name].device))
+                new[name].index_copy_(0, send(rows, new[name].device), value.to(new[name].device))
         return new
 
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
