@@ -15,9 +15,10 @@ from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
 from hierfl.errors import UserError
+from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.method.settings import applicable
 from hierfl.inference.options import Options
-from hierfl.inference.run.fit import Fit
+from hierfl.inference.run.fit import EngineMaker, Fit
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
     from hierfl.data.formula.design import Family
 
 
-def build(config: Configuration, loaded: methods.Loaded | None = None) -> tuple[Fit, str]:
+def build(
+    config: Configuration, loaded: methods.Loaded | None = None, engine: EngineMaker = PlateEngine
+) -> tuple[Fit, str]:
     """The fit that a configuration describes, checked and ready, and the method's name.
 
     Args:
         config: how it is run, and its settings.
         loaded: its method; None for one that was named in this command.
+        engine: where the clients are.
     """
     run = config.run
     options_of(config)  # (out of range? say so before anything is loaded)
@@ -43,9 +47,8 @@ def build(config: Configuration, loaded: methods.Loaded | None = None) -> tuple[
     if run.ood:
         ood_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
     try:
-        return Fit(
-            loaded.cls(network, **applicable(loaded.cls, config.settings)), federation, options_of(config)
-        ), loaded.name
+        method = loaded.cls(network, **applicable(loaded.cls, config.settings))
+        return Fit(method, federation, options_of(config), engine), loaded.name
     except UserError:
         raise
     except Exception as error:

@@ -8,6 +8,15 @@ from collections.abc import Iterable
 class UserError(ValueError):
     """Input that cannot be used. The command line prints its message as one line and exits with code 2."""
 
+    #: the exit code
+    status = 2
+
+
+class RankLost(UserError):
+    """Another process of the same fit has ended before it."""
+
+    status = 3
+
 
 class NotFinite(UserError):
     """A fitted model says nothing finite, so that nothing can be drawn from it."""

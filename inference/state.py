@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from hierfl.nn.functional import BROADCAST_PREFIX
 
 State = dict[str, Tensor]
+#: what tensors look like: {name: (shape, dtype)}
+StateForm = dict[str, tuple[tuple[int, ...], torch.dtype]]
+
+
+def form_of_state(state: Mapping[str, Tensor]) -> StateForm:
+    """What these tensors look like."""
+    return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
 
 
 def client_view(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:

@@ -213,10 +213,10 @@ class FedPop(Method):
         """What the chains move."""
         return ["z", "z_new"] if self.second_chain else ["z"]
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        if not self.second_chain:
+    def init_new_client(self, means: State, initial: State, personal: State) -> State:
+        if not (self.second_chain and personal):
             return initial
-        # the second chains of all clients draw from the population; beside each of them one of the client's own
+        # the clients' second chains draw from the population; beside each of them one of the client's own
         pool = personal["z_new_draws"].flatten(0, 1)
         own = initial["z_draws"][:1].expand(len(pool), *initial["z_draws"].shape[1:])
         return {**initial, "z_draws": own, "z_new_draws": pool}

@@ -137,10 +137,11 @@ class PFedVEM(Method):
         w = {"w": PrecisionWeightedMean("mu", "rho", server_lr=s.server_lr)} if s.prior == "hierarchical" else {}
         return {**w, "base": SampleWeighted(server_lr=s.server_lr)}
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        if self.settings.prior == "flat":
-            return initial
-        return {**initial, "rho": personal["rho"].square().mean(0).sqrt()}  # the spread of the whole population
+    def new_client_terms(self, personal: State) -> State:
+        return {} if self.settings.prior == "flat" else {"rho": personal["rho"].square()}
+
+    def init_new_client(self, means: State, initial: State, personal: State) -> State:
+        return {**initial, **{k: v.sqrt() for k, v in means.items()}}  # rho: the spread of the whole population
 
     def client_summary(self, v: State) -> State:
         if self.settings.prior == "flat":

@@ -161,8 +161,8 @@ class PFedVMP(Method):
     def schedule(self) -> Schedule:
         return Schedule(new_client_steps=[self.sgd("w_j_point")])
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        return {k: v.mean(0) for k, v in personal.items()}
+    def new_client_terms(self, personal: State) -> State:
+        return personal
 
     @property
     def kind(self) -> Kind:

@@ -72,7 +72,7 @@ def main() -> NoReturn:
         refuse_empty(sys.argv[1:])
         code = app(standalone_mode=False)
     except UserError as error:
-        _fail(str(error))
+        _fail(str(error), error.status)
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:  # a path that cannot be used, a full disk
@@ -89,6 +89,6 @@ def main() -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, status: int = UserError.status) -> NoReturn:
     typer.echo(f"error: {shown(' '.join(message.split()))}", err=True)
-    sys.exit(2)
+    sys.exit(status)

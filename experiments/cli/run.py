@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,9 @@ from hierfl.errors import UserError
 
 from ..config import flag, options
 from .options import Offline, Quiet, Settings, TrustCode, path_option, with_run_options
+
+if TYPE_CHECKING:
+    from hierfl.inference.run.fit import EngineMaker
 
 
 @with_run_options("run")
@@ -37,14 +41,35 @@ def run(
     ] = None,
     offline: Offline = False,
     trust_code: TrustCode = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where the clients are: plate (all in this process) or distributed (shared by --ranks processes, one "
+            "for each device; under torchrun by its own). Numbers differ by rounding alone.",
+            show_default="plate",
+        ),
+    ] = "",
+    ranks: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Processes of --engine distributed.", show_default="one for each GPU, or two"
+        ),
+    ] = 0,
     quiet: Quiet = False,
     **given: Any,
 ) -> None:  # fmt: skip
     """Fit a method to a federation, and keep everything in a run folder."""
+    from hierfl.inference.engines.ranks import follows
+
+    from ..launch import engine_of, launch, launches
+
+    if launches(engine, ranks):
+        raise typer.Exit(launch(ranks, sys.argv[1:]))
+    where, quiet = engine_of(engine), quiet or follows()
     if resume is not None:
         more = {"out": out, "overwrite": overwrite or None, "prior": prior, "set": setting or None}
         more = {**given, **{k: v for k, v in more.items() if v is not None}}
-        folder, summary = resume, _continue(resume, more, method, trust_code, not quiet)
+        folder, summary = resume, _continue(resume, more, method, trust_code, not quiet, where)
     else:
         if not method:
             from hierfl.models import METHODS
@@ -58,15 +83,17 @@ def run(
         from ..run_folder.start import start
 
         config = configure(method, given.pop("data", None), given, parse_settings(setting or [], prior))
-        folder, summary = start(config, out, overwrite, progress=not quiet)
-    if not quiet:
+        folder, summary = start(config, out, overwrite, not quiet, where) or (Path(), None)
+    if not quiet and summary is not None:
         from .screen import print_summary
 
         print_summary(summary, folder)
 
 
-def _continue(folder: Path, given: dict[str, Any], method: str, trust_code: bool, progress: bool) -> dict[str, Any]:
-    """Continues a run; its summary."""
+def _continue(
+    folder: Path, given: dict[str, Any], method: str, trust_code: bool, progress: bool, engine: EngineMaker
+) -> dict[str, Any] | None:
+    """Continues a run; its summary, where this process leads."""
     from ..run_folder.resume import resume
 
     if more := [name for name in given if name not in options() or not options()[name].moves]:
@@ -74,4 +101,4 @@ def _continue(folder: Path, given: dict[str, Any], method: str, trust_code: bool
             f"--resume goes on with what the run's folder says, without {flag(more[0])}; a run that was moved takes "
             "--data, --data-root and FILE.py, another machine --device"
         )
-    return resume(folder, progress, given, method=method, trust_code=trust_code)
+    return resume(folder, progress, given, method=method, trust_code=trust_code, engine=engine)

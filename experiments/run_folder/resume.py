@@ -8,7 +8,9 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import user_path
-from hierfl.inference.run.fit import Fit
+from hierfl.inference.engines.plate import PlateEngine
+from hierfl.inference.engines.ranks import follows
+from hierfl.inference.run.fit import EngineMaker, Fit
 from hierfl.inference.run.progress import working
 
 from .. import methods
@@ -21,9 +23,15 @@ from .start import fit_and_write
 
 
 def resume(
-    folder: Path, progress: bool, place: Mapping[str, Any] | None = None, *, method: str = "", trust_code: bool = False
-) -> dict[str, Any]:
-    """Goes on where a run stopped; returns the summary.
+    folder: Path,
+    progress: bool,
+    place: Mapping[str, Any] | None = None,
+    *,
+    method: str = "",
+    trust_code: bool = False,
+    engine: EngineMaker = PlateEngine,
+) -> dict[str, Any] | None:
+    """Goes on where a run stopped; returns the summary, or None in a process that does not lead.
 
     Args:
         folder: the run's.
@@ -31,21 +39,25 @@ def resume(
         place: where it goes on, if elsewhere: the options that are declared to move.
         method: where the method's file is, if elsewhere.
         trust_code: whether to run a method's file that this user has neither named nor run before.
+        engine: where the clients are.
 
     Raises:
         UserError: if the folder is not a run's, its checkpoint cannot be used, the method's file has changed, or the
             data are others.
         Busy: if another process is running there.
     """
-    read_config(folder)  # (not the folder of a run? say so before there is a lock in it)
+    config = read_config(folder)  # (not the folder of a run? say so before there is a lock in it)
+    # killed before its first checkpoint was written, a run has done nothing yet: it begins again
+    begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
+    if follows():
+        ready, _ = restore(folder, relocate(config, place, method), progress, trust_code or bool(method), engine)
+        ready.run(folder / "checkpoint", resume=begun)
+        return None
     with lock_run_folder(folder):
-        config = read_config(folder)
-        config = relocate(config, place, method)
-        ready, name = restore(folder, config, progress, trust_code or bool(method))
+        config = relocate(read_config(folder), place, method)
+        ready, name = restore(folder, config, progress, trust_code or bool(method), engine)
         if place or method:
             write_config(folder, config)
-        # killed before its first checkpoint was written, a run has done nothing yet: it begins again
-        begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
         return fit_and_write(ready, folder, name, progress, config.run, resume=begun)
 
 
@@ -60,7 +72,9 @@ def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str
     return config.with_run(method=found)
 
 
-def restore(folder: Path, config: Configuration, progress: bool, trust_code: bool) -> tuple[Fit, str]:
+def restore(
+    folder: Path, config: Configuration, progress: bool, trust_code: bool, engine: EngineMaker = PlateEngine
+) -> tuple[Fit, str]:
     """The fit of a run's folder: of the same method, on the same data.
 
     Raises:
@@ -68,8 +82,8 @@ def restore(folder: Path, config: Configuration, progress: bool, trust_code: boo
     """
     loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
     with working("loading data", progress):
-        ready, name = build(config, loaded)
-    digest = ready.federation.digest()
+        ready, name = build(config, loaded, engine)
+    digest = ready.engine.digest()
     if config.run.federation not in (None, digest):  # (older runs do not say; their checkpoints do)
         raise UserError(f"{config.run.data} holds other data than {folder} was run on, or splits them otherwise")
     return ready, name

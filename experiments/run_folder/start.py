@@ -8,7 +8,8 @@ from typing import Any
 
 from hierfl.data import tables
 from hierfl.errors import UserError
-from hierfl.inference.run.fit import Fit
+from hierfl.inference.engines.plate import PlateEngine
+from hierfl.inference.run.fit import EngineMaker, Fit
 from hierfl.inference.run.progress import working
 
 from .. import methods
@@ -19,14 +20,23 @@ from .layout import check_out, create_run_folder
 from .results import write_results
 
 
-def start(config: Configuration, out: Path | None, overwrite: bool, progress: bool) -> tuple[Path, dict[str, Any]]:
-    """Runs a configuration into a fresh folder; returns the folder and its summary."""
+def start(
+    config: Configuration, out: Path | None, overwrite: bool, progress: bool, engine: EngineMaker = PlateEngine
+) -> tuple[Path, dict[str, Any]] | None:
+    """Runs a configuration into a fresh folder.
+
+    Returns:
+        The folder and its summary; None in a process that does not lead.
+    """
     check_out(out, overwrite)
     with working("loading data", progress):
-        ready, name = build(config)
+        ready, name = build(config, engine=engine)
+    if not ready.engine.leads:
+        ready.run()
+        return None
     about = ready.federation.about
     config = config.with_run(
-        redraws=int(about["redraws"]), federation=ready.federation.digest(), data_origin=about.get("origin") or None
+        redraws=int(about["redraws"]), federation=ready.engine.digest(), data_origin=about.get("origin") or None
     )
     with create_run_folder(out, overwrite, f"{name}-{about['data']}", config) as folder:
         return folder, fit_and_write(ready, folder, name, progress, config.run, resume=False)

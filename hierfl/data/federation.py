@@ -49,6 +49,7 @@ class Federation:
         mean, std: how inputs are standardised when they are batched; None for as they are.
         about: where this came from (data, split, redraws, ...), for config and summary.
         dtype: of the inputs in a batch.
+        outline: whether it is one without clients: what is known of data that are elsewhere.
     """
 
     x: Tensor
@@ -64,9 +65,10 @@ class Federation:
     std: Tensor | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
+    outline: bool = False
 
     def __post_init__(self) -> None:
-        if not len(self.ids):
+        if not len(self.ids) and not self.outline:
             raise UserError("a federation needs at least one client")
         if len(set(self.ids)) != len(self.ids):
             raise UserError("client ids must differ")
@@ -80,8 +82,6 @@ class Federation:
                     f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; fewer clients, "
                     "another split or seed, or tell a random split to redraw (for example --split dirichlet:0.3,redraw)"
                 )
-
-    # -- making one ---------------------------------------------------------------------------------------------
 
     @classmethod
     def from_pool(
@@ -194,13 +194,11 @@ class Federation:
 
     def __repr__(self) -> str:
         """Sizes, not data."""
-        sizes = self.sizes()
+        sizes = self.sizes() or [0]
         return (
             f"Federation({self.about.get('data', 'data')}: {self.clients} clients, {self.task}, {min(sizes)} to "
             f"{max(sizes)} training examples, inputs {tuple(self.event_shape)})"
         )
-
-    # -- asking it ----------------------------------------------------------------------------------------------
 
     @property
     def clients(self) -> int:
@@ -282,7 +280,8 @@ class Federation:
         names = ("x", "y", "global_test", "mean", "std", *SPLITS)
         moved: dict[str, Any] = {k: None if (held := getattr(self, k)) is None else held.to(device) for k in names}
         made = replace(self, **moved, dtype=dtype)
-        if self.task == "classification":  # (labels are read while they are here: later the device would be waited for)
+        # (labels are read while they are here: later the device would be waited for)
+        if self.task == "classification" and not self.outline:
             made.__dict__["by_class"] = self.by_class
         return made
 

@@ -1,15 +1,25 @@
-"""One number from the clients': averages over clients are unweighted, those called pooled weight by test size."""
+"""One number from the clients': averages over clients are unweighted, those called pooled weight by test size.
+
+Every such number is made from sums over clients, which add up wherever the clients are. Two are more exact where all of
+them are here: the worst tenth of the clients, else read from a histogram, and how much they vary, else from squares.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from .classification import calibration_error
-from .registry import Pooling, metrics_of
+from .classification import BINS, calibration_error
+from .registry import METRICS, Pooling, client_metrics, metrics_of
+
+#: bins of the histogram from 0 to 1 that the worst tenth is read from: it is right to half a bin
+HISTOGRAM = 1000
+#: sums over clients, or examples; each {name: array}, of the same shapes whoever they are from
+MetricSums = dict[str, np.ndarray]
 
 
 def over_clients(rows: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
@@ -24,43 +34,133 @@ def over_clients(rows: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
         least one), accuracy_cv (standard deviation over mean), accuracy_pooled, ece_pooled; for regression rmse,
         nll, crps, coverage90, rmse_pooled.
     """
+    found = from_client_sums(client_sums(rows, task), task)
+    has = np.asarray(rows["n"]) > 0
+    for metric in metrics_of(task) if found else ():
+        if metric.pooled in _EXACT:
+            found[metric.name] = _EXACT[metric.pooled](np.sort(np.asarray(rows[metric.of], dtype=float)[has]))
+    return found
+
+
+def client_sums(rows: Mapping[str, np.ndarray], task: str) -> MetricSums:
+    """What :func:`from_client_sums` needs of some clients.
+
+    Args:
+        rows: as for :func:`over_clients`; n alone where none of them has data.
+        task: "classification" or "regression".
+
+    Returns:
+        clients, examples: (), how many there are; and for each metric an array of sums.
+    """
     n = np.asarray(rows["n"], dtype=float)
     has = n > 0
-    if not has.any():
+    found = {"clients": np.asarray(float(has.sum())), "examples": np.asarray(n.sum())}
+    for metric in metrics_of(task):
+        name = metric.of or metric.name
+        nothing = np.zeros((0, BINS, 3) if name == "bins" else 0)
+        values = np.asarray(rows[name], dtype=float)[has] if has.any() else nothing
+        found[metric.name] = np.asarray(_POOLED[metric.pooled].terms(values, n[has]))
+    return found
+
+
+def from_client_sums(sums: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
+    """One number per metric from sums over clients; empty where none of them has data."""
+    clients, examples = float(sums["clients"]), float(sums["examples"])
+    if not clients:
         return {}
-    weight = n[has] / n[has].sum()
-    return {
-        metric.name: _POOLED[metric.pooled](np.asarray(rows[metric.of or metric.name])[has], weight)
-        for metric in metrics_of(task)
-    }
+    return {m.name: _POOLED[m.pooled].value(sums[m.name], clients, examples) for m in metrics_of(task)}
 
 
-def _mean(values: np.ndarray, weight: np.ndarray) -> float:
-    return float(np.mean(values))
+def example_sums(rows: Sequence[Mapping[str, np.ndarray]], task: str) -> MetricSums:
+    """What :func:`from_example_sums` needs of some examples.
+
+    Args:
+        rows: metrics of parts of them, each as those of one client: n and each metric (1,), bins (1, 15, 3).
+        task: "classification" or "regression".
+
+    Returns:
+        examples, (), and for each metric that examples have a sum over them, for classification bins (15, 3).
+    """
+    n = np.array([part["n"][0] for part in rows], dtype=float)
+    found = {"examples": np.asarray(n.sum())}
+    for name in client_metrics(task):
+        values = np.array([part[name][0] for part in rows], dtype=float)
+        if name != "ece":
+            found[name] = np.asarray(n @ (np.square(values) if name == "rmse" else values))
+    if task == "classification":
+        found["bins"] = np.sum([part["bins"][0] for part in rows], 0) if rows else np.zeros((BINS, 3))
+    return found
 
 
-def _worst_tenth(values: np.ndarray, weight: np.ndarray) -> float:
-    return float(np.sort(values)[: max(1, math.ceil(0.1 * len(values)))].mean())
+def from_example_sums(sums: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
+    """Metrics of all examples as one client's; empty where there are none."""
+    n = float(sums["examples"])
+    if not n:
+        return {}
+    found = {}
+    for name in client_metrics(task):
+        if name == "ece":
+            found[name] = float(calibration_error(torch.as_tensor(sums["bins"])))
+        else:
+            value = float(sums[name]) / n
+            found[name] = math.sqrt(value) if name == "rmse" else value
+    return {name: value for name, value in found.items() if METRICS[name].of_global}
 
 
-def _variation(values: np.ndarray, weight: np.ndarray) -> float:
-    values = np.sort(values)
-    return float(values.std() / values.mean()) if values.mean() > 0 else float("nan")
+def _least_tenth(values: np.ndarray) -> float:
+    return float(values[: max(1, math.ceil(0.1 * len(values)))].mean())
 
 
-def _by_size(values: np.ndarray, weight: np.ndarray) -> float:
-    return float(weight @ values)
+def _relative_deviation(values: np.ndarray) -> float:
+    return float(values.std() / values.mean()) if values.mean() > 0 else math.nan
 
 
-def _root_mean_square(values: np.ndarray, weight: np.ndarray) -> float:
-    return float(np.sqrt(weight @ np.square(values)))
+#: of sorted values of all clients
+_EXACT: dict[Pooling, Callable[[np.ndarray], float]] = {"worst tenth": _least_tenth, "variation": _relative_deviation}
 
 
-def _of_all_bins(bins: np.ndarray, weight: np.ndarray) -> float:
-    return float(calibration_error(torch.as_tensor(bins.sum(0))))
+@dataclass(frozen=True)
+class _Pooled:
+    """How clients' numbers become one.
+
+    Attributes:
+        terms: from values (J, ...) and sizes (J,) to sums over clients.
+        value: from those, how many clients and how many examples there are, to the number.
+    """
+
+    terms: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    value: Callable[[np.ndarray, float, float], float]
 
 
-_POOLED: dict[Pooling, Callable[[np.ndarray, np.ndarray], float]] = {
-    "mean": _mean, "worst tenth": _worst_tenth, "variation": _variation, "by size": _by_size,
-    "root mean square by size": _root_mean_square, "of all bins": _of_all_bins,
-}  # fmt: skip
+def _histogram(values: np.ndarray, n: np.ndarray) -> np.ndarray:
+    return np.histogram(values, HISTOGRAM, (0.0, 1.0))[0].astype(float)
+
+
+def _worst_tenth(counts: np.ndarray, clients: float, examples: float) -> float:
+    """The mean of the least tenth, each value at the middle of its bin."""
+    left = np.clip(max(1, math.ceil(0.1 * clients)) - (np.cumsum(counts) - counts), 0, counts)
+    return float(left @ (np.arange(HISTOGRAM) + 0.5) / HISTOGRAM / left.sum()) if left.sum() else math.nan
+
+
+def _moments(values: np.ndarray, n: np.ndarray) -> np.ndarray:
+    return np.array([values.sum(), np.square(values).sum()])
+
+
+def _variation(moments: np.ndarray, clients: float, examples: float) -> float:
+    """Standard deviation over mean."""
+    mean, square = moments / clients
+    return math.sqrt(max(0.0, square - mean * mean)) / mean if mean > 0 else math.nan
+
+
+_POOLED: dict[Pooling, _Pooled] = {
+    "mean": _Pooled(lambda values, n: values.sum(), lambda total, clients, examples: float(total) / clients),
+    "worst tenth": _Pooled(_histogram, _worst_tenth),
+    "variation": _Pooled(_moments, _variation),
+    "by size": _Pooled(lambda values, n: n @ values, lambda total, clients, examples: float(total) / examples),
+    "root mean square by size": _Pooled(
+        lambda values, n: n @ np.square(values), lambda total, clients, examples: math.sqrt(float(total) / examples)
+    ),
+    "of all bins": _Pooled(
+        lambda values, n: values.sum(0), lambda bins, clients, examples: float(calibration_error(torch.as_tensor(bins)))
+    ),
+}

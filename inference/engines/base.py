@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.metrics.pooling import MetricSums
 
 from ..evaluation.fitted import Fitted
 from ..messages.sums import Sums
 from ..method.schedule import Plan
 from ..server.exchange import Exchange
-from ..state import State
+from ..state import State, StateForm
 
 
 class ClientStatus(IntEnum):
@@ -71,18 +72,29 @@ class Reports:
 
 @dataclass(frozen=True)
 class Scores:
-    """How the models predict on one split.
+    """How the models predict on one split. Scores of different clients add up.
 
     Attributes:
-        personal: for each kind of prediction (at the posterior mean; averaged over draws), one number per metric over
-            the clients.
-        global_model: the global model's; empty without one.
+        personal: for each kind of prediction (at the posterior mean; averaged over draws) sums over the clients, see
+            :func:`~hierfl.metrics.pooling.client_sums`.
+        global_model: sums over the examples, see :func:`~hierfl.metrics.pooling.example_sums`; None without one.
         clients: for each kind each client's own, {metric: (J, ...)}; None where these stay where they are.
     """
 
-    personal: list[dict[str, float]]
-    global_model: dict[str, float]
+    personal: Sequence[MetricSums]
+    global_model: MetricSums | None = None
     clients: list[dict[str, np.ndarray]] | None = None
+
+    def __add__(self, other: Scores) -> Scores:
+        """Sums of both; what each client has is left behind."""
+        personal = [_added(one, two) for one, two in zip(self.personal, other.personal, strict=True)]
+        if self.global_model is None or other.global_model is None:
+            return Scores(personal)
+        return Scores(personal, _added(self.global_model, other.global_model))
+
+
+def _added(one: MetricSums, two: MetricSums) -> MetricSums:
+    return {name: value + two[name] for name, value in one.items()}
 
 
 class Engine(Protocol):
@@ -103,6 +115,20 @@ class Engine(Protocol):
         """Of what they send."""
         ...
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes, reports and shows progress: of several that run one fit, the first."""
+        ...
+
+    @property
+    def every_round(self) -> bool:
+        """Whether a checkpoint is kept after each round: clients elsewhere can go back by no more than one."""
+        ...
+
+    def agree(self, wish: bool) -> bool:
+        """What the process that leads wishes: where it matters that all of them do the same."""
+        ...
+
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """Gives every client its initial values, and checks that the method's parts fit together.
 
@@ -119,8 +145,8 @@ class Engine(Protocol):
         """One row without data: enough for a model to be run."""
         ...
 
-    def sizes(self, split: str) -> Sequence[int]:
-        """How many examples each client has in a split."""
+    def has_data(self, split: str) -> bool:
+        """Whether any client has examples in a split."""
         ...
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
@@ -139,8 +165,16 @@ class Engine(Protocol):
         """What the clients that are here predict with."""
         ...
 
+    def result(self, broadcast: Broadcast) -> Fitted:
+        """What is kept of the fit after the last round: of all clients, where their values may be brought together."""
+        ...
+
     def state(self, broadcast: Broadcast) -> State:
-        """Its part of a checkpoint."""
+        """Its part of a checkpoint, for the process that leads; from the others it may be empty."""
+        ...
+
+    def form(self) -> StateForm:
+        """Of what :meth:`state` gives."""
         ...
 
     def load(self, state: Mapping[str, Tensor]) -> None:

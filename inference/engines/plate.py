@@ -13,7 +13,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
 from hierfl.devices import Sending, send
-from hierfl.metrics.pooling import over_clients
+from hierfl.metrics.pooling import MetricSums, client_sums
 from hierfl.nn.precision import precision
 from hierfl.recorder import recorder
 
@@ -30,7 +30,7 @@ from ..method.schedule import Plan
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.receiver import Receiver
-from ..state import State
+from ..state import State, StateForm, form_of_state
 from .base import Broadcast, ClientStatus, Reports, Scores
 
 log = logging.getLogger("hierfl")
@@ -67,10 +67,14 @@ class PlateEngine:
     Args:
         method, federation: whose clients.
         options: of the fit: device, dtype, seed, chunk.
+        everyone: how many clients the fit has, where these are some of them.
     """
 
-    def __init__(self, method: Method, federation: Federation, options: Options) -> None:
-        self.method, self.options = method, options
+    #: one process runs the fit, and may go back as far as it has to
+    leads, every_round = True, False
+
+    def __init__(self, method: Method, federation: Federation, options: Options, *, everyone: int = 0) -> None:
+        self.method, self.options, self.everyone = method, options, everyone or federation.clients
         self.federation = federation.to(options.device, options.dtype)
         self.schedule = method.schedule()
         self.recorder = recorder(self.device) if options.cuda_graphs else None
@@ -92,13 +96,17 @@ class PlateEngine:
         """Where the plate is."""
         return self.federation.device
 
+    def agree(self, wish: bool) -> bool:
+        """There is nobody else."""
+        return wish
+
     def template(self) -> Batch:
         """One row without data."""
         return self.federation.template()
 
-    def sizes(self, split: str) -> Sequence[int]:
-        """How many examples each client has."""
-        return self.federation.sizes(split)
+    def has_data(self, split: str) -> bool:
+        """Whether any client has examples."""
+        return any(self.federation.sizes(split))
 
     def digest(self) -> str:
         """A fingerprint of data and split."""
@@ -124,32 +132,59 @@ class PlateEngine:
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        self.store.settle(broadcast.used)
-        federation, clients, reporting = self.federation, len(self.ids), set(plan.reporting)
-        receiver = Receiver(self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio)
+        clients, reporting = len(self.ids), set(plan.reporting)
+        receiver = Receiver(
+            self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio, self.everyone
+        )
         diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
-        self.store.open(len(plan.training) == clients)
-        for rows, start in self._plates(plan.training):
+        for chunk, healthy in self._trained(broadcast, plan.training):
+            diverged[send(chunk.clients, self.device)] = ~healthy
+            senders = [row for row, j in enumerate(chunk.clients) if j in reporting]
+            if senders and self.exchange.groups:
+                sending = chunk.take(senders)
+                at = send(senders, self.device)
+                receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
+        sums = replace(receiver.sums, diverged=diverged.sum())  # (those who train for themselves alone, too)
+        status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
+        status[send(plan.reporting, self.device, torch.long)] = ClientStatus.REPORTED
+        status = torch.where(receiver.rejected > 0, ClientStatus.REJECTED, status)
+        return Reports(sums, status, diverged)
+
+    def message(self, broadcast: Broadcast, *, reports: bool) -> tuple[dict[str, State], bool]:
+        """One client's round, where it is the only one here.
+
+        Args:
+            broadcast: as for :meth:`round`.
+            reports: whether it is to send a message.
+
+        Returns:
+            The message {group: {key: (*shape)}}, empty where none is wanted, and whether its computation has failed.
+        """
+        found: dict[str, State] = {}
+        failed = False
+        for chunk, healthy in self._trained(broadcast, [0]):
+            failed = not bool(healthy)
+            if reports and not failed:
+                found = {
+                    group: {k: v[0] for k, v in state.items()} for group, state in self.exchange.messages(chunk).items()
+                }
+        return found, failed
+
+    def _trained(self, broadcast: Broadcast, clients: Sequence[int]) -> Iterator[tuple[ClientChunk, Tensor]]:
+        """Plates of clients after a round's local steps, whose values are kept, and who is healthy, (S,)."""
+        self.store.settle(broadcast.used)
+        self.store.open(len(clients) == len(self.ids))
+        for rows, start in self._plates(clients):
             chunk = ClientChunk(
-                self.method, federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
+                self.method, self.federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
                 recorder=self.recorder,
             )  # fmt: skip
             with precision(self.options.precision):
                 chunk = _done(chunk, self.method.local())
             healthy = _finite(chunk)
             self.store.put(rows, chunk, healthy)
-            diverged[send(rows, self.device)] = ~healthy
-            senders = [row for row, j in enumerate(rows) if j in reporting]
-            if senders and self.exchange.groups:
-                sending = chunk.take(senders)
-                at = send(senders, self.device)
-                receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
+            yield chunk, healthy
         self.store.close()
-        sums = replace(receiver.sums, diverged=diverged.sum())  # (those who train for themselves alone, too)
-        status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
-        status[send(plan.reporting, self.device, torch.long)] = ClientStatus.REPORTED
-        status = torch.where(receiver.rejected > 0, ClientStatus.REJECTED, status)
-        return Reports(sums, status, diverged)
 
     def _plates(self, clients: Iterable[int], copies: bool = False) -> Iterator[tuple[list[int], State]]:
         """Clients, largest first, as many at a time as make a plate, and their values.
@@ -173,6 +208,10 @@ class PlateEngine:
             self.method, self.federation, self.method.prediction_params(broadcast.shared), personal, self.store.copies,
             self.initial, self.options.seed,
         )  # fmt: skip
+
+    def result(self, broadcast: Broadcast) -> Fitted:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        return self.fitted(broadcast)
 
     def _finished(self, broadcast: Broadcast) -> State:
         """What the final steps make of the personal values, once for each round."""
@@ -206,15 +245,21 @@ class PlateEngine:
 
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        fitted, federation = self.fitted(broadcast), self.federation
+        return self.scores_of(self.fitted(broadcast), split, draws)
+
+    def scores_of(self, fitted: Fitted, split: str, draws: Sequence[int]) -> Scores:
+        """How the clients here predict with these values."""
         clients = evaluate_personal(fitted, split, self.chunk, draws)
-        everyone: dict[str, float] = {}
+        everyone: MetricSums | None = None
         if self.method.has_global_model:
-            index = federation.global_test
-            if split != "test":
-                index = torch.cat(list(federation.indices(split))).unique()
-            everyone = evaluate_global(fitted, index)
-        return Scores([over_clients(rows, self.task) for rows in clients], everyone, clients)
+            everyone = evaluate_global(fitted, self._pooled(split))
+        return Scores([client_sums(rows, self.task) for rows in clients], everyone, clients)
+
+    def _pooled(self, split: str) -> Tensor:
+        """The examples on which the global model is evaluated here."""
+        if split == "test":
+            return self.federation.global_test
+        return torch.cat(list(self.federation.indices(split))).unique()
 
     def client_summary(self, broadcast: Broadcast) -> State:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
@@ -224,6 +269,10 @@ class PlateEngine:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         self.store.settle(broadcast.used)
         return self.store.state()
+
+    def form(self) -> StateForm:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        return form_of_state(self.store.state())
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """See :class:`~hierfl.inference.engines.base.Engine`."""

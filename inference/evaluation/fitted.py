@@ -39,6 +39,19 @@ LATENTS = 4_000_000
 
 
 @dataclass(frozen=True)
+class Population:
+    """What is known of all clients, wherever they are.
+
+    Attributes:
+        new_client_means: see :meth:`~hierfl.inference.method.base.Method.new_client_terms`.
+        summary_sums: see :meth:`~hierfl.inference.method.base.Method.summary_terms`.
+    """
+
+    new_client_means: State
+    summary_sums: State
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A method with the state that a fit has reached; all that predictions need.
 
@@ -49,6 +62,7 @@ class Fitted:
         copies: {name: (J, *shape)}, clients' own copies of shared values.
         initial: one client's initial row, {name: (*shape)}.
         seed: keys the draws.
+        population: what is known of all clients where only some of them are here; None where all are.
     """
 
     method: PredictiveModel
@@ -58,11 +72,13 @@ class Fitted:
     copies: State
     initial: State
     seed: int
+    population: Population | None = None
 
     @cached_property
     def trace(self) -> Trace:
         """The sites of guide and model, whoever the client is."""
-        own = {k: v[:1].unsqueeze(1).to(self.federation.device) for k, v in self.personal.items()}
+        first = {k: v[:1] if len(v) else self.initial[k][None] for k, v in self.personal.items()}
+        own = {k: v.unsqueeze(1).to(self.federation.device) for k, v in first.items()}
         return Trace.of(self.method, self.federation.template(), client_view(self.shared, own), self.shared)
 
     def values(self, rows: Sequence[int]) -> State:
@@ -174,8 +190,25 @@ class Fitted:
 
     def newcomer(self) -> State:
         """The personal values of a client that was never seen, {name: (*shape)}."""
-        found = self.method.init_new_client(self.personal, self.initial)
+        here = self.personal if self.federation.clients else {}
+        found = self.method.init_new_client(self.new_client_means, self.initial, here)
         return {k: v.to(self.federation.device) for k, v in found.items()}
+
+    @property
+    def new_client_means(self) -> State:
+        """Means over all clients, see :meth:`~hierfl.inference.method.base.Method.new_client_terms`."""
+        if self.population is not None:
+            return self.population.new_client_means
+        return {k: v / self.federation.clients for k, v in self.new_client_sums().items()}
+
+    def new_client_sums(self) -> State:
+        """Sums over the clients that are here."""
+        return {k: v.sum(0) for k, v in self.method.new_client_terms(self.personal).items()}
+
+    @property
+    def summary_sums(self) -> State:
+        """Sums over all clients, see :meth:`~hierfl.inference.method.base.Method.summary_terms`."""
+        return self.method.summary_terms(self) if self.population is None else self.population.summary_sums
 
     def _newcomer(self, rows: int) -> State:
         """What clients that were never seen see."""

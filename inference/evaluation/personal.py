@@ -34,6 +34,8 @@ def evaluate_personal(
 ) -> list[dict[str, np.ndarray]]:
     """Every client's metrics on its own data of ``split``, {metric: (J, ...)}, NaN where it has none.
 
+    Where none of them has any there is n alone.
+
     Args:
         fitted: the state.
         split: "train", "validation" or "test".
@@ -42,7 +44,8 @@ def evaluate_personal(
     """
     federation = fitted.federation
     cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
-    results: list[dict[str, Tensor]] = [{} for _ in draws]
+    sizes = torch.zeros(federation.clients, dtype=federation.dtype, device=federation.device)
+    results: list[dict[str, Tensor]] = [{"n": sizes.clone()} for _ in draws]
     for rows in pieces(federation.sizes(split), chunk, cost):
         batch, values = federation.batch(rows, split), fitted.values(rows)
         index = torch.tensor(rows, device=federation.device)
@@ -56,7 +59,7 @@ def evaluate_personal(
         for result, found in zip(results, parts, strict=True):
             for name, value in site_rows(found, batch, federation.task).items():
                 if name not in result:
-                    empty = 0.0 if name in ("n", "bins") else float("nan")
+                    empty = 0.0 if name == "bins" else float("nan")
                     result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)
                 result[name][index] = value
     return [{name: value.cpu().double().numpy() for name, value in result.items()} for result in results]

@@ -44,8 +44,16 @@ class PredictiveModel(JointModel, Protocol):
         """What a client that was never seen does."""
         ...
 
-    def init_new_client(self, personal: State, initial: State) -> State:
+    def new_client_terms(self, personal: State) -> State:
+        """Of each client, what the next one begins with."""
+        ...
+
+    def init_new_client(self, means: State, initial: State, personal: State) -> State:
         """Where it begins."""
+        ...
+
+    def summary_terms(self, fitted: Any) -> State:
+        """Sums over clients."""
         ...
 
     def client_summary(self, values: State) -> State:

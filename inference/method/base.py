@@ -113,21 +113,39 @@ class Method(Configurable):
         """The shared values that predictions are made with; by default as they are."""
         return shared
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        """Personal values of a client that was never seen, {name: (*shape)}; by default what everybody started from.
+    def new_client_terms(self, personal: State) -> State:
+        """What a new client's values are made from, {name: (S, *shape)}: of each client, and used as a mean over all.
 
         Args:
-            personal: the clients' rows, {name: (J, *shape)}.
-            initial: what each of them started from, {name: (*shape)}.
+            personal: some clients' rows, {name: (S, *shape)}.
         """
-        return initial
+        return {}
+
+    def init_new_client(self, means: State, initial: State, personal: State) -> State:
+        """Personal values of a client that was never seen, {name: (*shape)}.
+
+        By default the means, and what everybody started from where there is none.
+
+        Args:
+            means: of :meth:`new_client_terms` over all clients, {name: (*shape)}.
+            initial: what each of them started from, {name: (*shape)}.
+            personal: rows of the clients that are here, for what is no mean; empty where there are none.
+        """
+        return {**initial, **means}
 
     def client_summary(self, values: State) -> State:
         """Numbers worth a column in clients.csv, {name: (S,)}, from {name: (*shape) or (S, 1, *shape)}."""
         return {}
 
+    def summary_terms(self, fitted: Fitted) -> State:
+        """Sums over the clients that are here, {name: tensor}: of all clients :meth:`population_summary` needs them."""
+        return {}
+
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame | None, dict[str, float]]:
-        """What there is to say of the shared values after the last round: a table of effects, and numbers by name."""
+        """What there is to say of the shared values after the last round: a table of effects, and numbers by name.
+
+        What it needs of the clients is in ``fitted.summary_sums``, wherever they are.
+        """
         return None, {}
 
     @property

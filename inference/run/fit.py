@@ -15,12 +15,12 @@ from torch import Tensor
 
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
+from hierfl.metrics.pooling import from_client_sums, from_example_sums, over_clients
 from hierfl.metrics.registry import global_metrics, names_of
 from hierfl.nn.precision import precision
 from hierfl.rng import client_keys
-from hierfl.schema import check
 
-from ..engines.base import Broadcast, ClientStatus, Engine
+from ..engines.base import Broadcast, ClientStatus, Engine, Scores
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
@@ -29,11 +29,11 @@ from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
-from ..state import State
-from .checkpoint import load
-from .journal import RECORD, Journal, Row
+from ..state import State, form_of_state
+from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .progress import Bar
+from .restore import load_checked
 from .result import Run
 
 log = logging.getLogger("hierfl")
@@ -164,23 +164,25 @@ class Fit:
         if resume:
             self._restore()
             journal = self.journal
-        elif self.folder is not None:
-            keeper.save(self._tensors(), self._record())
+        elif self.engine.agree(self.folder is not None):
+            self._keep(keeper)
         if options.rounds == 0 and not journal.evaluations:
             self.evaluate()
-        with Bar(options.rounds, journal.round, show=progress) as bar:
+        with Bar(options.rounds, journal.round, show=progress and self.engine.leads) as bar:
             while journal.round < options.rounds:
                 self.step()
                 evaluated = options.evaluates(journal.round)
                 if evaluated:
                     self.evaluate()
-                if self.folder is not None and (journal.round == options.rounds or keeper.due()):
-                    keeper.save(self._tensors(), self._record())
+                due = journal.round == options.rounds or self.engine.every_round or keeper.due()
+                if self.engine.agree(self.folder is not None and due):
+                    self._keep(keeper)
                 bar.advance(journal.last("test") if evaluated else None)
+        fitted = self.engine.result(self._broadcast())
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
         status = torch.stack(journal.status).cpu().numpy() if journal.status else None
         return Run(
-            self.fitted(), self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
+            fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
             journal.summaries, status,
         )  # fmt: skip
 
@@ -201,7 +203,7 @@ class Fit:
         diverged = int(reports.sums.diverged)  # the round's one word to the host, after its end
         self.journal.seconds += time.perf_counter() - start
         self.journal.diverged += diverged
-        if diverged:
+        if diverged and self.engine.leads:
             names = ", ".join(ids[j] for j in reports.diverged.nonzero().flatten().tolist()[:10])
             log.warning(
                 "round %d: %d client%s diverged and kept the previous state: %s%s",
@@ -213,12 +215,15 @@ class Fit:
     def evaluate(self) -> None:
         """Adds a row of metrics for each split, where it has data."""
         for split in self.options.splits:
-            if any(self.engine.sizes(split)):
+            if self.engine.has_data(split):
                 self.journal.evaluations.append(self._evaluated(split))
         own = self.engine.client_summary(self._broadcast())
         if own:
             self.journal.summaries.append((self.journal.round, {k: own[k].cpu() for k in sorted(own)}))
-        if self.observe is not None:
+        self._show()
+
+    def _show(self) -> None:
+        if self.observe is not None and self.engine.leads:
             self.observe(self.journal.evaluations)
 
     def _evaluated(self, split: str) -> Row:
@@ -228,9 +233,10 @@ class Fit:
             self._tested = self.journal.round, scores.clients
         names = names_of(self.engine.task)
         for k, kind in enumerate(("pm", "pm_draws")):
-            found = scores.personal[k] if k < len(scores.personal) else {}
+            found = self._personal(scores, k) if k < len(scores.personal) else {}
             row |= {f"{kind}_{name}": found.get(name) for name in names}
-        row |= {f"gm_{name}": scores.global_model.get(name) for name in global_metrics(self.engine.task)}
+        everyone = {} if scores.global_model is None else from_example_sums(scores.global_model, self.engine.task)
+        row |= {f"gm_{name}": everyone.get(name) for name in global_metrics(self.engine.task)}
         row |= {
             "rejected": self.journal.rejected,
             "skipped": int(self.state.skipped),
@@ -240,7 +246,18 @@ class Fit:
         }
         return {**row, "seconds": round(self.journal.seconds, 3)}
 
+    def _personal(self, scores: Scores, kind: int) -> dict[str, float]:
+        """One number per metric: exact where every client's are here."""
+        if scores.clients is not None:
+            return over_clients(scores.clients[kind], self.engine.task)
+        return from_client_sums(scores.personal[kind], self.engine.task)
+
     # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _keep(self, keeper: CheckpointKeeper) -> None:
+        tensors = self._tensors()
+        if self.engine.leads:
+            keeper.save(tensors, self._record())
 
     def _tensors(self) -> State:
         return {
@@ -266,23 +283,9 @@ class Fit:
     def _restore(self) -> None:
         if self.folder is None:
             raise UserError("to resume, say where the checkpoint is")
-        tensors, record = load(self.folder)
-        check(record, RECORD, self.folder / "checkpoint.json")
-        if record["dtype"] != str(self.options.dtype):
-            raise UserError(f"the checkpoint in {self.folder} holds {record['dtype']}, not {self.options.dtype}")
-        fresh = self._tensors()
-        extra = {k for k in {**tensors, **fresh} if k.startswith(("server/rule_state/", "journal/"))}
-        if tensors.keys() - extra != fresh.keys() - extra or any(
-            (tensors[k].shape, tensors[k].dtype) != (v.shape, v.dtype) for k, v in fresh.items() if k in tensors
-        ):
-            raise UserError(f"the checkpoint in {self.folder} belongs to another method, network or federation")
-        if record["federation"] != self.engine.digest():
-            raise UserError(f"the checkpoint in {self.folder} was made on other data or another split")
-        other = [k for k, v in self._identity().items() if record["fit"].get(k) != v]
-        if other:
-            raise UserError(f"the checkpoint in {self.folder} was begun with a different {', '.join(other)}")
-        if record["round"] > self.options.rounds:
-            raise UserError(f"the checkpoint in {self.folder} is at round {record['round']} of {self.options.rounds}")
+        known = {"server": form_of_state(self.state.tensors()), "engine": self.engine.form()}
+        form = {f"{part}/{k}": v for part, values in known.items() for k, v in values.items()}
+        tensors, record = load_checked(self.folder, form, self._record(), self.options.rounds)
 
         def under(prefix: str) -> State:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -290,5 +293,4 @@ class Fit:
         self.state = self.state.restored({k: v.to(self.engine.device) for k, v in under("server/").items()})
         self.engine.load(under("engine/"))
         self.journal = Journal.restored(under("journal/"), record, self.engine.device)
-        if self.observe is not None:
-            self.observe(self.journal.evaluations)
+        self._show()

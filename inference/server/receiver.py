@@ -36,6 +36,7 @@ class Receiver:
         device: of the messages.
         max_message_ratio: how far a client's value may go beyond the broadcast one; see
             :class:`~hierfl.inference.options.Options`.
+        everyone: how many clients' messages are added up in all, where these are some of them.
 
     Attributes:
         sums: of the valid messages so far.
@@ -44,8 +45,15 @@ class Receiver:
     """
 
     def __init__(
-        self, exchange: Exchange, shared: State, clients: int, device: torch.device, max_message_ratio: float
+        self,
+        exchange: Exchange,
+        shared: State,
+        clients: int,
+        device: torch.device,
+        max_message_ratio: float,
+        everyone: int = 0,
     ) -> None:
+        self.everyone = everyone or clients
         self.exchange, self.clients, self.device, self.max_message_ratio = exchange, clients, device, max_message_ratio
         self.sums = Sums.nothing(device)
         self.rejected = torch.zeros(clients, dtype=torch.int64, device=device)
@@ -59,7 +67,7 @@ class Receiver:
 
     def ceiling(self, dtype: torch.dtype) -> float:
         """The largest number that a message may hold: then neither sums overflow nor, scaled to J, their squares."""
-        return math.sqrt(torch.finfo(dtype).max) / self.clients
+        return math.sqrt(torch.finfo(dtype).max) / self.everyone
 
     @torch.no_grad()
     def add(self, messages: Mapping[str, State], clients: Sequence[int], healthy: Tensor | None = None) -> Tensor:

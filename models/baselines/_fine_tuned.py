@@ -43,5 +43,5 @@ class FineTuned(WholeNetwork):
     def guide(self, batch: Batch) -> None:
         """Everything is a point."""
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        return initial
+    def new_client_terms(self, personal: State) -> State:
+        return {}

@@ -81,8 +81,8 @@ class SharedBase(LocalHead):
     def personal(self, start: InitialWeights) -> State:
         return {"mu": self.settings.init_scale * start.head}
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        return {k: v.mean(0) for k, v in personal.items()}
+    def new_client_terms(self, personal: State) -> State:
+        return personal
 
     def exchange(self) -> dict[str, AggregationRule]:
         return {"base": SampleWeighted(server_lr=self.settings.server_lr)}

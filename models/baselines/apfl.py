@@ -77,8 +77,11 @@ class APFL(GlobalAndPersonal):
         begin = ClosedForm("alpha", lambda v: torch.full_like(v["alpha"], self.settings.alpha))
         return Schedule(new_client_steps=[begin, self.sgd("v"), *self.mixing()])
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        return {"v": personal["v"].mean(0), "alpha": torch.zeros_like(initial["alpha"])}  # alpha 0 is w alone
+    def new_client_terms(self, personal: State) -> State:
+        return {"v": personal["v"]}
+
+    def init_new_client(self, means: State, initial: State, personal: State) -> State:
+        return {**means, "alpha": torch.zeros_like(initial["alpha"])}  # alpha 0 is w alone
 
     def client_summary(self, values: State) -> State:
         return {"alpha": values["alpha"].flatten()}

@@ -106,8 +106,12 @@ class IFCA(WholeNetwork):
         server_lr = self.settings.server_lr
         return {"w": ClusterMeans("label", server_lr), "base": SampleWeighted(server_lr)}
 
-    def init_new_client(self, personal: State, initial: State) -> State:
-        return {"label": personal["label"].flatten().mode().values.view(1)}  # the larger cluster's
+    def new_client_terms(self, personal: State) -> State:
+        label = personal["label"]
+        return {"label": (label == torch.arange(self.settings.clusters, device=label.device)).long()}
+
+    def init_new_client(self, means: State, initial: State, personal: State) -> State:
+        return {"label": means["label"].argmax().view(1)}  # the larger cluster's
 
     def client_summary(self, values: State) -> State:
         return {"label": values["label"].flatten()}

@@ -32,7 +32,7 @@ from hierfl.ppl.plates import clients, param, sample
 from .model import SD_FLOOR, MixedModel
 from .newton import PosteriorMode
 from .shrinkage import shrinkage_table
-from .summary import effects_table
+from .summary import effects_table, marginal_terms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,6 +127,10 @@ class MixedEffects(MixedModel):
     def coordinates(self) -> dict[str, list[str]]:
         """The random effects' names."""
         return {"b_dim_0": list(self.network.random)}
+
+    def summary_terms(self, fitted: Fitted) -> State:
+        """See :func:`~hierfl.models.mixed_effects.summary.marginal_terms`."""
+        return marginal_terms(fitted)
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""

@@ -94,4 +94,5 @@ def pass_marginal(fitted: Fitted, clients: list[int], moved: Mapping[str, Tensor
 
 def total_marginal(fitted: Fitted, moved: Mapping[str, Tensor]) -> Tensor:
     """The sum of all clients' marginals."""
-    return torch.stack([pass_marginal(fitted, clients, moved) for clients in passes(fitted)]).sum()
+    parts = [pass_marginal(fitted, clients, moved) for clients in passes(fitted)]
+    return torch.stack(parts).sum() if parts else fitted.federation.x.new_zeros((), dtype=fitted.federation.dtype)

@@ -33,6 +33,7 @@ class Peak(NamedTuple):
         height: its value, ().
         slope: its gradient in the k shared numbers, (k,).
         curvature: minus its second derivatives, (k, k).
+        at_bound: its value with one of the q standard deviations at its lower bound, (q,).
         labels, estimates: names and values of the m effects.
         jacobian: of the effects in the shared numbers, (m, k).
     """
@@ -40,6 +41,7 @@ class Peak(NamedTuple):
     height: Tensor
     slope: Tensor
     curvature: Tensor
+    at_bound: Tensor
     labels: list[str]
     estimates: list[Tensor]
     jacobian: Tensor
@@ -55,15 +57,13 @@ def effects_table(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
     """
     import pandas as pd
 
-    shapes = {k: v for k, v in fitted.shared.items() if k.startswith("effects.")}
-    here = torch.cat([value.flatten() for value in shapes.values()])
-    peak = _peak(fitted, here, shapes)
-    free = _not_at_zero(fitted, here, shapes, peak.height)
+    peak = _peak(fitted)
+    free = _not_at_zero(fitted, peak)
     index = free.nonzero().flatten()
     inverse, definite = _inverse(peak.curvature, index)
     variance = ((peak.jacobian @ inverse) * peak.jacobian).sum(1)
     notes = _notes(peak, free, definite)
-    known = torch.tensor([not note for note in notes], device=here.device)
+    known = torch.tensor([not note for note in notes], device=variance.device)
     errors = torch.where(known, variance.clamp_min(0).sqrt(), torch.nan)
     rest = peak.slope[index]
     off = float((rest @ inverse[index][:, index] @ rest).sqrt()) if definite else float("nan")
@@ -78,16 +78,14 @@ def effects_table(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
     return table, {"marginal_log_likelihood": float(peak.height), "off_maximum": off}
 
 
-def _as_state(theta: Tensor, shapes: Mapping[str, Tensor]) -> State:
-    """The shared values that the numbers theta (k,) stand for."""
-    parts = theta.split([value.numel() for value in shapes.values()])
-    return {k: part.view_as(value) for (k, value), part in zip(shapes.items(), parts, strict=True)}
+def marginal_terms(fitted: Fitted) -> State:
+    """The marginal log likelihood of the clients that are here, at the estimates: all that a table of effects needs.
 
-
-def _peak(fitted: Fitted, here: Tensor, shapes: Mapping[str, Tensor]) -> Peak:
-    """See :class:`Peak`; ``here`` (k,) are the estimates."""
-    method = fitted.method
-    assert isinstance(method, MixedModel)
+    Returns:
+        height (), slope (k,), curvature (k, k), minus the second derivatives in the k shared numbers; at_bound (q,),
+        the height with one of the q standard deviations at its lower bound.
+    """
+    here, shapes = _numbers(fitted)
     height, slope, curvature = here.new_zeros(()), torch.zeros_like(here), here.new_zeros((len(here), len(here)))
     with torch.enable_grad():
         theta = here.clone().requires_grad_()
@@ -97,9 +95,48 @@ def _peak(fitted: Fitted, here: Tensor, shapes: Mapping[str, Tensor]) -> Peak:
             curvature -= torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in one])
             height, slope = height + part.detach(), slope + one.detach()
             del part, one
+    at_bound = []
+    for place, bound in _bounds(fitted):
+        lower = here.clone()
+        lower[place] = bound
+        with torch.no_grad():
+            at_bound.append(total_marginal(fitted, _as_state(lower, shapes)))
+    found = torch.stack(at_bound) if at_bound else here.new_zeros(0)
+    return {"height": height, "slope": slope, "curvature": curvature, "at_bound": found}
+
+
+def _numbers(fitted: Fitted) -> tuple[Tensor, State]:
+    """The k shared numbers in a row, (k,), and the values that they are."""
+    shapes = {k: v for k, v in fitted.shared.items() if k.startswith("effects.")}
+    return torch.cat([value.flatten() for value in shapes.values()]), shapes
+
+
+def _bounds(fitted: Fitted) -> list[tuple[int, Tensor]]:
+    """Where among the k numbers the logarithms of standard deviations are, and the lower bound of each."""
+    method, (here, shapes) = fitted.method, _numbers(fitted)
+    assert isinstance(method, MixedModel)
+    names = list(shapes)
+    if "effects.log_sd" not in names:
+        return []
+    first = sum(shapes[k].numel() for k in names[: names.index("effects.log_sd")])
+    return [(first + k, bound) for k, bound in enumerate((SD_FLOOR * method.first_sd()).log().to(here))]
+
+
+def _as_state(theta: Tensor, shapes: Mapping[str, Tensor]) -> State:
+    """The shared values that the numbers theta (k,) stand for."""
+    parts = theta.split([value.numel() for value in shapes.values()])
+    return {k: part.view_as(value) for (k, value), part in zip(shapes.items(), parts, strict=True)}
+
+
+def _peak(fitted: Fitted) -> Peak:
+    """See :class:`Peak`."""
+    method, (here, shapes), sums = fitted.method, _numbers(fitted), fitted.summary_sums
+    assert isinstance(method, MixedModel)
+    with torch.enable_grad():
+        theta = here.clone().requires_grad_()
         labels, wanted = _named_effects(method, {**fitted.shared, **_as_state(theta, shapes)})
         jacobian = torch.stack([_gradient(value, theta) for value in wanted])
-    return Peak(height, slope, curvature, labels, wanted, jacobian)
+    return Peak(sums["height"], sums["slope"], sums["curvature"], sums["at_bound"], labels, wanted, jacobian)
 
 
 def _gradient(value: Tensor, theta: Tensor) -> Tensor:
@@ -107,22 +144,14 @@ def _gradient(value: Tensor, theta: Tensor) -> Tensor:
     return torch.zeros_like(theta) if found is None else found
 
 
-def _not_at_zero(fitted: Fitted, here: Tensor, shapes: Mapping[str, Tensor], height: Tensor) -> Tensor:
+def _not_at_zero(fitted: Fitted, peak: Peak) -> Tensor:
     """Which of the numbers are no standard deviation at its lower bound, (k,).
 
     Near zero the slope of log sd says nothing: the question is whether zero is as likely.
     """
-    method, names = fitted.method, list(shapes)
-    assert isinstance(method, MixedModel)
-    free, bound = torch.ones_like(here, dtype=torch.bool), (SD_FLOOR * method.first_sd()).log().to(here)
-    if "effects.log_sd" in names:
-        first = sum(shapes[k].numel() for k in names[: names.index("effects.log_sd")])
-        for k in range(len(bound)):
-            lower = here.clone()
-            lower[first + k] = bound[k]
-            with torch.no_grad():
-                at_zero = total_marginal(fitted, _as_state(lower, shapes))
-            free[first + k] = bool(at_zero < height - ZERO_SD_TOLERANCE)
+    free = torch.ones_like(peak.slope, dtype=torch.bool)
+    for (place, _), height in zip(_bounds(fitted), peak.at_bound, strict=True):
+        free[place] = bool(height < peak.height - ZERO_SD_TOLERANCE)
     return free
 
 

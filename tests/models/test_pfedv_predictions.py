@@ -90,7 +90,7 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
                 run.predict_new_client(x)
             said = run.predict_new_client(x[30:], given=(x[:30], y[:30]), draws=0, rounds=4)
             mean = run.personal["w_j_point"].mean(0)
-            assert torch.equal(run.fitted.method.init_new_client(run.personal, {})["w_j_point"], mean)
+            assert torch.equal(run.fitted.newcomer()["w_j_point"], mean)
         else:
             with pytest.raises(UserError, match="nothing that a new client"):
                 run.predict_new_client(x, given=(x, y))
@@ -146,4 +146,4 @@ def test_what_is_said_of_z(prior: str) -> None:
     with torch.no_grad():
         x = fed.x[torch.cat([*fed.train])].double()
         sd = (0.5 * torchs.encoder(x).chunk(2, -1)[1]).exp()
-    assert numbers == pytest.approx({"z_sd_median": float(sd.median()), "z_sd_least": float(sd.min())})
+    assert numbers == pytest.approx({"z_sd_median": float(sd.median()), "z_sd_least": float(sd.min())}, rel=0.005)

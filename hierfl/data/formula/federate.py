@@ -77,10 +77,10 @@ def from_formula(
     columns = {f"{name} (fixed)": fixed[name].to_numpy() for name in fixed}
     columns |= {f"{name} (random)": column for name, column in random.items()}
     if error:
-        columns["standard error"] = _standard_errors(df, error)
+        columns["standard error"] = standard_errors(df, error)
     design = Design.of(
         list(fixed), list(random), family, bool(error),
-        centre=_centre(y, family),
+        centre=response_centre(float(np.mean(y)), len(y), family),
         scale=(float(np.std(y)) or 1.0) if gaussian else 1.0,
         units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()], separate=separate,
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _check_clients(who: np.ndarray, place: str, effects: int, needs_residual: bo
         )
 
 
-def _standard_errors(df: pd.DataFrame, column: str) -> np.ndarray:
+def standard_errors(df: pd.DataFrame, column: str) -> np.ndarray:
     """The known standard errors of a response, (n,).
 
     Raises:
@@ -178,12 +178,11 @@ class Reader:
         return np.concatenate(columns, 1)
 
 
-def _centre(y: np.ndarray, family: Family) -> float:
-    """The linear predictor of the response's mean (of a mean inside, where all successes or all zeros are alike)."""
-    mean = float(np.mean(y))
+def response_centre(mean: float, n: int, family: Family) -> float:
+    """The linear predictor of the mean of n responses (inside, where all successes or all zeros are alike)."""
     if family == "gaussian":
         return mean
     if family == "poisson":
-        return float(np.log(max(mean, 1 / len(y))))
-    mean = min(max(mean, 1 / len(y)), 1 - 1 / len(y))
+        return float(np.log(max(mean, 1 / n)))
+    mean = min(max(mean, 1 / n), 1 - 1 / n)
     return float(np.log(mean) - np.log1p(-mean))

@@ -14,8 +14,15 @@ from torch.distributions import Normal
 
 from hierfl.metrics.classification import BINS, calibration_error, classification_rows
 from hierfl.metrics.ood import ood_auroc, predictive_entropy
-from hierfl.metrics.pooling import over_clients
-from hierfl.metrics.registry import client_metrics
+from hierfl.metrics.pooling import (
+    HISTOGRAM,
+    client_sums,
+    example_sums,
+    from_client_sums,
+    from_example_sums,
+    over_clients,
+)
+from hierfl.metrics.registry import client_metrics, global_metrics, names_of
 from hierfl.metrics.regression import regression_rows
 from hierfl.rng import generator
 
@@ -68,6 +75,53 @@ def test_over_clients_is_unweighted_and_pooled_weights_by_size() -> None:
     assert math.isclose(numbers["accuracy_cv"], accuracy.std() / accuracy.mean())
     assert math.isclose(numbers["ece_pooled"], calibration_error(torch.as_tensor(rows["bins"].sum(0))))
     assert over_clients({"n": np.zeros(3)}, "classification") == {}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_metrics_are_sums_over_clients(task: str) -> None:
+    """Wherever the clients are, also some of which none has data; the worst tenth to half a bin."""
+    rng = np.random.default_rng(0)
+    n = rng.integers(0, 30, 40).astype(float)
+    n[:5] = 0
+    rows = {"n": n, **{name: np.where(n > 0, rng.random(40), np.nan) for name in client_metrics(task)}}
+    if task == "classification":
+        rows["bins"] = rng.random((40, 15, 3))
+    whole = over_clients(rows, task)
+    parts = [client_sums({k: v[some] for k, v in rows.items()}, task) for some in (slice(5), slice(5, 9), slice(9, 40))]
+    parts.append(client_sums({"n": np.zeros(3)}, task))
+    total = {k: sum(part[k] for part in parts) for k in parts[0]}
+    found = from_client_sums(total, task)
+    assert found.keys() == whole.keys() == set(names_of(task))
+    for name, value in found.items():
+        near = 0.5 / HISTOGRAM + 1e-12 if name == "worst10_accuracy" else 1e-12
+        assert value == pytest.approx(whole[name], rel=1e-12, abs=near), name
+    assert from_client_sums(parts[0], task) == {}
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_metrics_of_examples_are_sums(task: str) -> None:
+    """Of examples in parts: those of all of them as one client's."""
+    rng = generator("parts")
+    y = torch.randint(3, (1, 30), generator=rng) if task == "classification" else torch.randn((1, 30), generator=rng)
+    logits = torch.randn((1, 30, 3), generator=rng, dtype=torch.float64).log_softmax(-1)
+    std = logits[..., 1].exp()
+
+    def rows(part: slice) -> dict[str, np.ndarray]:
+        if task == "classification":
+            found = classification_rows(logits[:, part], y[:, part], None)
+        else:
+            mean, s, at = logits[None, :, part, 0], std[None, :, part], y[:, part].double()
+            found = regression_rows(mean, s, Normal(mean, s).log_prob(at), at, None)
+        return {k: v.numpy() for k, v in found.items()}
+
+    parts = [example_sums([rows(slice(12)), rows(slice(12, 17))], task), example_sums([rows(slice(17, 30))], task)]
+    parts.append(example_sums([], task))
+    found = from_example_sums({k: sum(part[k] for part in parts) for k in parts[0]}, task)
+    whole = rows(slice(30))
+    assert found.keys() == set(global_metrics(task))
+    for name, value in found.items():
+        assert value == pytest.approx(float(whole[name][0]), rel=1e-12), name
+    assert from_example_sums(parts[2], task) == {}
 
 
 def test_regression_rows_agree_with_scipy_and_quadrature() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from support.federations import blobs
 from torch import Tensor, nn
 
+from hierfl.errors import UserError
 from hierfl.inference import fit
 from hierfl.inference.evaluation.personal import evaluate_personal
 from hierfl.metrics.pooling import over_clients
@@ -98,3 +101,15 @@ def test_a_fit_trains_in_it_and_is_evaluated_in_full() -> None:
     assert 0 < gap < 0.02 * full.shared["w"].abs().max()
     (clients,) = evaluate_personal(low.fitted, "test", 4, (0,))
     assert low.last()["pm_nll"] == over_clients(clients, federation.task)["nll"]
+
+
+def test_such_a_fit_goes_on_and_another_does_not(tmp_path: Path) -> None:
+    federation = blobs([23, 7, 2, 14])
+    method = PFedVEM(architecture("mlp:5", federation))
+    how = {"precision": "bf16", "progress": False}
+    whole = fit(method, federation, rounds=2, **how)
+    fit(method, federation, rounds=1, folder=tmp_path, **how)
+    resumed = fit(method, federation, rounds=2, folder=tmp_path, resume=True, **how)
+    assert torch.equal(resumed.shared["w"], whole.shared["w"])
+    with pytest.raises(UserError, match="bf16, not torch.float32"):
+        fit(method, federation, rounds=3, folder=tmp_path, resume=True, progress=False)

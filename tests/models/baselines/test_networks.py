@@ -71,7 +71,7 @@ def test_a_new_client_begins_with_what_the_federation_has_learned(small: Federat
     )
     assert (close - unseen[0].softmax(-1)).abs().max() > 0.05
     clusters = fitted(IFCA(net), small, 3)
-    assert clusters.fitted.method.init_new_client(clusters.personal, {})["label"] in (0, 1)
+    assert clusters.fitted.newcomer()["label"] in (0, 1)
 
 
 def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, net: Architecture) -> None:

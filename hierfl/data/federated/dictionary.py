@@ -1,0 +1,178 @@
+"""A data dictionary: what the columns of every site's table are, agreed on before anything is computed.
+
+What is otherwise read off the pooled rows (the levels of a category, the numbers of labels, a column's mean) cannot be
+read off one site's: a site that has never seen a level would build a design without its column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ...errors import UserError, unknown
+from ...schema import AnyOf, Number, Schema, check
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["number", "whole", "flag", "category"]
+#: of one column in a file
+COLUMN: Schema = {
+    "kind": str, "levels?": [AnyOf(str, int)], "least?": Number(), "most?": Number(), "unit?": str, "about?": str,
+}  # fmt: skip
+#: what a category may have at most
+MOST_LEVELS = 10_000
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of every site's table.
+
+    Attributes:
+        kind: "number", "whole" (numbers), "flag" (true or false, or 0 and 1), or "category".
+        levels: of a category, all that any site may have, in the order of their columns; text, or whole numbers.
+        least, most: the range of numbers; None for none.
+        unit, about: for people.
+    """
+
+    kind: Kind
+    levels: tuple[str, ...] | tuple[int, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    unit: str = ""
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise unknown("kind of a column", self.kind, get_args(Kind))
+        if (self.kind == "category") != bool(self.levels):
+            raise UserError(f"a category has levels, and nothing else has; not {self.kind} with {len(self.levels)}")
+        if len(set(self.levels)) < len(self.levels) or len({type(level) for level in self.levels}) > 1:
+            raise UserError("the levels of a category differ, and are all text or all whole numbers")
+        if len(self.levels) > MOST_LEVELS:
+            raise UserError(f"a category has at most {MOST_LEVELS} levels")
+        if self.kind in ("flag", "category") and not self.least is self.most is None:
+            raise UserError(f"only numbers have a range, not a {self.kind}")
+        if self.least is not None and self.most is not None and not self.least < self.most:
+            raise UserError(f"a range goes from less to more, not from {self.least} to {self.most}")
+
+    @property
+    def centre(self) -> float:
+        """About where its numbers lie: sums of squares are taken around it."""
+        known = [edge for edge in (self.least, self.most) if edge is not None]
+        return sum(known) / len(known) if known else 0.0
+
+    def misfit(self, values: pd.Series) -> str:
+        """Why a site's values do not fit, in words that hold none of them; empty where they do."""
+        missing = int(values.isna().sum())
+        if missing:
+            return f"lacks {missing} of its {len(values)} values"
+        number = values.dtype.kind in "iufb"
+        if self.kind == "category":
+            strange = int((~values.isin(self.levels)).sum())
+            return f"has {strange} values that are none of its {len(self.levels)} levels" if strange else ""
+        if not number:
+            return f"holds words, and is declared a {self.kind}"
+        numbers = values.to_numpy(dtype=float)
+        if not np.isfinite(numbers).all():
+            return "holds numbers that are not finite"
+        if self.kind == "flag" and not np.isin(numbers, (0.0, 1.0)).all():
+            return "holds more than 0 and 1, and is declared a flag"
+        if self.kind == "whole" and not (numbers == np.floor(numbers)).all():
+            return "holds decimals, and is declared whole"
+        least, most = (edge if edge is not None else sign * np.inf for edge, sign in ((self.least, -1), (self.most, 1)))
+        outside = int(((numbers < least) | (numbers > most)).sum())
+        return f"has {outside} values outside of its range, {least:g} to {most:g}" if outside else ""
+
+    def typed(self, values: pd.Series) -> pd.Series:
+        """A site's values, of the type that every site's have."""
+        if self.kind == "category":
+            return values if isinstance(self.levels[0], str) else values.astype("int64")
+        return values.astype("float64" if self.kind == "number" else "int64")
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """What every site's table holds.
+
+    Attributes:
+        columns: {name: what it is}; other columns of a site's table are not looked at.
+    """
+
+    columns: Mapping[str, Column] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], path: Path) -> Dictionary:
+        """From a table of a toml file, {name: {kind = ..., levels = ...}}.
+
+        Raises:
+            UserError: naming the column that is damaged.
+        """
+        columns = {}
+        for name, held in table.items():
+            check(held, COLUMN, path, f"columns.{name}")
+            if strange := held.keys() - {key.removesuffix("?") for key in COLUMN}:
+                raise UserError(f"{path}: columns.{name} has {sorted(strange)[0]!r}, which says nothing")
+            try:
+                columns[name] = Column(**{**held, "levels": tuple(held.get("levels", ()))})
+            except UserError as error:
+                raise UserError(f"{path}: columns.{name}: {error}") from error
+        return cls(columns)
+
+    def as_table(self) -> dict[str, dict[str, Any]]:
+        """Undoes :meth:`of`."""
+        found = {}
+        for name, column in self.columns.items():
+            said: dict[str, Any] = {"kind": column.kind, "levels": list(column.levels), "unit": column.unit}
+            said |= {"least": column.least, "most": column.most, "about": column.about}
+            found[name] = {key: value for key, value in said.items() if value not in (None, "", [])}
+        return found
+
+    @classmethod
+    def from_sample(cls, df: pd.DataFrame, names: Sequence[str]) -> Dictionary:
+        """A first draft from a sample without real rows: kinds and levels as they are there, no ranges.
+
+        Nobody can say of whole numbers whether they are levels: they are taken as numbers.
+
+        Args:
+            df: the sample.
+            names: the columns that are used.
+
+        Raises:
+            UserError: for a column that is not there.
+        """
+        columns = {}
+        for name in names:
+            if name not in df.columns:
+                raise unknown("column", name, map(str, df.columns))
+            values = df[name].dropna()
+            kinds: dict[str, Kind] = {"b": "flag", "i": "whole", "u": "whole", "f": "number"}
+            kind = kinds.get(values.dtype.kind, "category")
+            levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
+            columns[name] = Column(kind, levels)
+        return cls(columns)
+
+    def read(self, df: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+        """A site's columns, checked, each of the type that every site's has.
+
+        Args:
+            df: the site's table.
+            names: the columns that are used.
+
+        Raises:
+            UserError: in one line, for the first column that is not there or does not fit; it holds no value.
+        """
+        found = {}
+        for name in names:
+            if name not in self.columns:
+                raise unknown("column of the dictionary", name, self.columns)
+            if name not in df.columns:
+                raise UserError(f"the table has no column {name!r}, which the study's dictionary has")
+            if problem := self.columns[name].misfit(df[name]):
+                raise UserError(f"column {name!r} {problem}")
+            found[name] = self.columns[name].typed(df[name])
+        return df[[]].assign(**found)

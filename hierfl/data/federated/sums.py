@@ -1,0 +1,50 @@
+"""Sums over all sites' rows that stand for what is otherwise read off the pooled table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Moments:
+    """How many rows, and sums of columns and their squares, around a centre that all sites know. Moments add up.
+
+    Attributes:
+        n: rows.
+        total, square: (k,), sums of x - c and of its square.
+        centre: c, (k,).
+    """
+
+    n: float
+    total: np.ndarray
+    square: np.ndarray
+    centre: np.ndarray
+
+    @classmethod
+    def of(cls, columns: np.ndarray, centre: np.ndarray | None = None) -> Moments:
+        """Of rows (n, k)."""
+        c = np.zeros(columns.shape[1]) if centre is None else np.asarray(centre, dtype=float)
+        gaps = columns - c
+        return cls(float(len(columns)), gaps.sum(0), np.square(gaps).sum(0), c)
+
+    def __add__(self, other: Moments) -> Moments:
+        """Of the rows of both."""
+        return Moments(self.n + other.n, self.total + other.total, self.square + other.square, self.centre)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """(k,)."""
+        return self.centre + self.total / self.n
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Of the population, (k,)."""
+        return np.sqrt(np.maximum(0.0, self.square / self.n - np.square(self.total / self.n)))
+
+    @property
+    def rms(self) -> np.ndarray:
+        """Root mean squares, (k,)."""
+        gap = self.total / self.n
+        return np.sqrt(np.maximum(0.0, self.square / self.n + 2 * self.centre * gap + np.square(self.centre)))

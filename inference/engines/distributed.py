@@ -1,0 +1,210 @@
+"""The distributed engine: clients shared by ranks (torchrun), a plate on each, sums over all of them.
+
+Every rank runs the same fit: it has the same shared values and draws the same participants, and holds the data in use
+and the personal rows of its own clients. Results are those of one plate, up to the order of a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
+from hierfl.metrics.classification import BINS
+from hierfl.metrics.pooling import MetricSums, client_sums
+from hierfl.metrics.registry import client_metrics
+
+from ..evaluation.fitted import Fitted, Population
+from ..evaluation.global_model import evaluate_global
+from ..evaluation.personal import evaluate_personal
+from ..messages.sums import Sums
+from ..method.base import Method
+from ..method.schedule import Plan
+from ..options import Options
+from ..server.exchange import Exchange
+from ..state import State, StateForm
+from .base import Broadcast, Reports, Scores
+from .plate import PlateEngine
+from .ranks import Ranks, local_device, shards
+
+
+class DistributedEngine:
+    """See :class:`~hierfl.inference.engines.base.Engine`.
+
+    Args:
+        method: whose clients.
+        federation: all of them; each rank keeps the rows of its own.
+        options: of the fit; a device "cuda" is one for each rank.
+
+    Raises:
+        UserError: for fewer clients, or devices, than ranks.
+    """
+
+    every_round = False
+
+    def __init__(self, method: Method, federation: Federation, options: Options) -> None:
+        device = local_device(options.device)
+        self.method, self.federation = method, federation
+        self.ranks = Ranks(device)
+        self.shards = shards(federation.sizes(), federation.ids, self.ranks.size)
+        self.index = torch.tensor(self.shards[self.ranks.rank])
+        self._place = {j: row for row, j in enumerate(self.shards[self.ranks.rank])}
+        here = federation.select(self.shards[self.ranks.rank])
+        self.plate = PlateEngine(method, here, replace(options, device=str(device)), everyone=federation.clients)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """The names of all clients."""
+        return self.federation.ids
+
+    @property
+    def task(self) -> str:
+        """Of the data."""
+        return self.federation.task
+
+    @property
+    def device(self) -> torch.device:
+        """This rank's."""
+        return self.ranks.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first rank."""
+        return self.ranks.rank == 0
+
+    def agree(self, wish: bool) -> bool:
+        """What the first rank wishes."""
+        return self.ranks.agree(wish)
+
+    def template(self) -> Batch:
+        """One row without data."""
+        return self.plate.template()
+
+    def has_data(self, split: str) -> bool:
+        """Whether any of all clients has examples."""
+        return any(self.federation.sizes(split))
+
+    def digest(self) -> str:
+        """A fingerprint of all data and the split."""
+        return self.federation.digest()
+
+    def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        self.exchange = exchange
+        self.plate.begin(shared, initial, exchange)
+
+    def _here(self, broadcast: Broadcast) -> Broadcast:
+        """What concerns this rank's clients."""
+        used = broadcast.used
+        return replace(broadcast, used=None if used is None else used[self.index.to(used.device)])
+
+    def _mine(self, clients: Iterable[int]) -> list[int]:
+        return [self._place[j] for j in clients if j in self._place]
+
+    def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
+        """See :class:`~hierfl.inference.engines.base.Engine`: one reduction for each type of number."""
+        found = self.plate.round(self._here(broadcast), Plan(self._mine(plan.reporting), self._mine(plan.training)))
+        sums, clients = found.sums, len(self.ids)
+        counts = {
+            "reported": sums.reported, "diverged": sums.diverged,
+            "bytes": torch.tensor(sums.bytes, device=self.device),
+            "status": self.ranks.scatter(found.status.long(), self.index, clients),
+            "who": self.ranks.scatter(found.diverged.long(), self.index, clients),
+        }  # fmt: skip
+        totals = {
+            f"{group}\0{key}": sums.totals[group][key] if group in sums.totals else nothing
+            for group, form in self._nothing().items()
+            for key, nothing in form.items()
+        }
+        added = self.ranks.sum({**{f"\0{k}": v for k, v in counts.items()}, **totals})
+        both: dict[str, State] = {}
+        for name, value in added.items():
+            group, _, key = name.partition("\0")
+            both.setdefault(group, {})[key] = value
+        of = both.pop("")
+        return Reports(
+            Sums(of["reported"], of["diverged"], both, int(of["bytes"])), of["status"].to(torch.uint8), of["who"].bool()
+        )
+
+    def _nothing(self) -> dict[str, State]:
+        """The sum of no messages."""
+        return {
+            name: {
+                key: torch.zeros((1, *field.shape), dtype=field.dtype, device=self.device).sum(0)
+                for key, field in group.form.items()
+            }
+            for name, group in self.exchange.sending.items()
+        }
+
+    def _population(self, fitted: Fitted) -> Population:
+        """What a new client begins with."""
+        sums = self.ranks.sum(fitted.new_client_sums())
+        return Population({k: v / len(self.ids) for k, v in sums.items()}, {})
+
+    def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
+        """See :class:`~hierfl.inference.engines.base.Engine`: a rank tests the global model on its part of the pool."""
+        fitted = self.plate.fitted(self._here(broadcast))
+        clients = [self._of_all(rows) for rows in evaluate_personal(fitted, split, self.plate.chunk, draws)]
+        everyone: MetricSums | None = None
+        if self.method.has_global_model:
+            fitted = replace(fitted, population=self._population(fitted))
+            whole = self.federation.global_test
+            if split != "test":
+                whole = torch.cat(list(self.federation.indices(split))).unique()
+            part = whole[self.ranks.rank :: self.ranks.size].to(self.device)
+            sums = {k: torch.as_tensor(v) for k, v in evaluate_global(fitted, part).items()}
+            everyone = {k: v.cpu().numpy() for k, v in self.ranks.sum(sums).items()}
+        return Scores([client_sums(rows, self.task) for rows in clients], everyone, clients)
+
+    def _of_all(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """All clients' metrics of this rank's."""
+        names = ["n", *client_metrics(self.task)]
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(names, ())
+        if self.task == "classification":
+            shapes["bins"] = (BINS, 3)
+        here, clients = len(self.index), len(self.ids)
+        known = {k: torch.as_tensor(rows[k]) if k in rows else torch.zeros((here, *s)) for k, s in shapes.items()}
+        added = self.ranks.sum({k: self.ranks.scatter(v.double(), self.index, clients) for k, v in known.items()})
+        found = {k: v.cpu().numpy() for k, v in added.items()}
+        none = found["n"] == 0
+        if none.all():
+            return {"n": found["n"]}
+        for name in client_metrics(self.task):
+            found[name][none] = np.nan
+        return found
+
+    def client_summary(self, broadcast: Broadcast) -> State:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        own = self.plate.client_summary(self._here(broadcast))
+        return self.ranks.sum({k: self.ranks.scatter(v, self.index, len(self.ids)) for k, v in own.items()})
+
+    def fitted(self, broadcast: Broadcast) -> Fitted:
+        """What this rank's clients predict with."""
+        return self.plate.fitted(self._here(broadcast))
+
+    def result(self, broadcast: Broadcast) -> Fitted:
+        """Of all clients on the first rank; of its own on another."""
+        here = self.fitted(broadcast)
+        personal, copies = (self.ranks.collect(rows, self.shards) for rows in (here.personal, here.copies))
+        if not self.leads:
+            return here
+        return replace(
+            here, federation=self.federation.to(self.device, here.federation.dtype), personal=personal, copies=copies
+        )
+
+    def state(self, broadcast: Broadcast) -> State:
+        """All clients' on the first rank, as a plate's; the others give nothing."""
+        return self.ranks.collect(self.plate.state(self._here(broadcast)), self.shards)
+
+    def form(self) -> StateForm:
+        """As a plate's of all clients: a run may go on with another number of ranks, or with one plate."""
+        return {k: ((len(self.ids), *shape[1:]), dtype) for k, (shape, dtype) in self.plate.form().items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes its own clients' rows."""
+        self.plate.load({k: v[self.index.to(v.device)] for k, v in state.items()})

@@ -1,0 +1,1 @@
+"""Clients at their own sites: requests and answers as bytes, whatever carries them."""

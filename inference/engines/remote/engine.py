@@ -1,0 +1,278 @@
+"""The remote engine: clients at their own sites are asked, and what they answer is checked and added up.
+
+How a request gets there is not its business: see :data:`Ask`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.federation import SPLITS, Federation
+from hierfl.errors import UserError
+from hierfl.metrics.pooling import client_sums, example_sums
+
+from ...evaluation.fitted import Fitted, Population
+from ...method.base import Method
+from ...method.schedule import Plan
+from ...options import Options
+from ...server.exchange import Exchange
+from ...server.receiver import Receiver
+from ...state import State, StateForm, form_of_state
+from ..base import Broadcast, ClientStatus, Reports, Scores
+from .questions import Ask, Questions
+from .wire import (
+    Handshake,
+    Unreadable,
+    check_form,
+    check_scores,
+    check_size,
+    flat_scores,
+    flattened,
+    nested,
+    put_under,
+)
+
+log = logging.getLogger("hierfl")
+
+
+class RemoteEngine:
+    """See :class:`~hierfl.inference.engines.base.Engine`.
+
+    Args:
+        method: the study's.
+        federation: its outline, see :func:`~hierfl.data.outline.without_data`.
+        options: the study's.
+        clients: the roster.
+        ask: sends requests and collects answers.
+        handshake: what server and sites have in common.
+        new_clients: whether sites are asked for what a new client begins with; see
+            :class:`~hierfl.inference.engines.remote.site.Site`.
+    """
+
+    #: one process asks all sites, and each of them keeps its last round
+    leads, every_round = True, True
+
+    def __init__(
+        self, method: Method, federation: Federation, options: Options, *, clients: Sequence[str], ask: Ask,
+        handshake: Handshake, new_clients: bool = False,
+    ) -> None:  # fmt: skip
+        self.method, self.options, self.handshake, self.new_clients = method, options, handshake, new_clients
+        self.federation = federation.to(options.device, options.dtype)
+        self.ids = list(clients)
+        self.task, self.device = federation.task, self.federation.device
+        self.questions = Questions(clients, ask, handshake, self.device)
+        self.splits: set[str] = set()
+
+    def agree(self, wish: bool) -> bool:
+        """One process asks all sites."""
+        return wish
+
+    def template(self) -> Batch:
+        """One row without data."""
+        return self.federation.template()
+
+    def digest(self) -> str:
+        """Of the study: the data are known to their sites alone."""
+        return self.handshake.study
+
+    def has_data(self, split: str) -> bool:
+        """Whether any site has said that it has examples."""
+        return split in self.splits
+
+    def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
+        """Greets the sites.
+
+        Raises:
+            UserError: if none of them is there.
+        """
+        self.initial, self.exchange = initial, exchange
+        copied = [k for group in self.method.local_copies for k in self.method.expand(group, shared)]
+        self.copies = {k: shared[k] for k in copied}
+        found = self.questions.asked({"kind": "hello", "round": 0}, {}, range(len(self.ids)), 0)
+        if not found:
+            raise UserError("no site has answered: see the log for why")
+        self.splits = {split for head, _ in found.values() for split in _listed(head.get("splits"))}
+        if len(found) < len(self.ids):  # (who is away may have what nobody else has)
+            self.splits |= set(SPLITS)
+        #: the last round of each site, as it has said
+        self._at = {j: head.get("at") for j, (head, _) in found.items()}
+
+    def _check_places(self, number: int) -> None:
+        """Refuses to begin where a site is past the round that begins: its values would be undone, or lost."""
+        for j, at in self._at.items():
+            if isinstance(at, int) and at > number:
+                raise UserError(
+                    f"{self.ids[j]} is at round {at} of this study, and this server at {number}: go on from the "
+                    "server's own checkpoint, or begin another study"
+                )
+            if isinstance(at, int) and at < int(self.questions.counted[j]):
+                log.warning("%s has lost its values: it is at round %d, and has answered more", self.ids[j], at)
+        self._at = {}
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def _settle(self, broadcast: Broadcast, last: int) -> None:
+        """Notes whose messages of the round ``last`` were used."""
+        if broadcast.used is not None:
+            self.questions.counted[broadcast.used.cpu()] = last
+
+    def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        self._settle(broadcast, broadcast.round - 1)
+        self._check_places(broadcast.round)
+        clients, reporting = len(self.ids), set(plan.reporting) if self.exchange.groups else set()
+        receiver = Receiver(self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio)
+        diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
+        about = {"kind": "round", "round": broadcast.round}
+        own = {j: {"reports": j in reporting} for j in plan.training}
+        answers = self.questions.asked(about, broadcast.shared, sorted(plan.training), self.exchange.bytes, own)
+        if plan.training and not answers:
+            raise UserError(f"no site has answered in round {broadcast.round}: go on when they are there (--resume)")
+        used = torch.zeros(clients, dtype=torch.bool, device=self.device)
+        for j, (head, tensors) in answers.items():
+            diverged[j] = head.get("diverged") is True
+            if j not in reporting or head.get("reports") is not True:
+                continue
+            try:
+                sent = nested(check_form(tensors, self._message_form()))
+                message = {g: {k: v[None] for k, v in state.items()} for g, state in sent.items()}
+                used[j] = receiver.add(message, [j])[0]
+                if not used[j]:
+                    raise Unreadable("its numbers are too large, or not what the method's rules declare")
+            except Unreadable as error:
+                self.questions.refuse(j, "round", error)
+        sums = replace(receiver.sums, diverged=diverged.sum())
+        status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
+        for j in plan.reporting:
+            heard = bool(used[j]) if reporting else j in answers
+            status[j] = ClientStatus.REPORTED if heard else ClientStatus.REJECTED
+        return Reports(sums, status, diverged)
+
+    def _message_form(self) -> StateForm:
+        """Of one client's message."""
+        return {
+            f"{name}|{key}": (field.shape, field.dtype)
+            for name, group in self.exchange.sending.items()
+            for key, field in group.pipeline.sent.items()
+        }
+
+    def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
+        """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there."""
+        self._settle(broadcast, broadcast.round)
+        new: State = {}
+        if self.method.has_global_model and self._sends_new(broadcast):
+            new = self._population(broadcast, summary=False).new_client_means
+        everyone = example_sums([], self.task) if self.method.has_global_model else None
+        nobody = Scores([client_sums({"n": torch.zeros(0).numpy()}, self.task) for _ in draws], everyone)
+        form = form_of_state(flat_scores(nobody))
+        about = {
+            "kind": "scores", "round": broadcast.round, "final": broadcast.final, "split": split, "draws": list(draws),
+        }  # fmt: skip
+        tensors = {**put_under("shared", broadcast.shared), **put_under("new", new)}
+        found = [nobody]
+        for j, (_, held) in self.questions.asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
+            try:
+                check_form(held, form, finite=False)
+                check_scores(held)
+            except Unreadable as error:
+                self.questions.refuse(j, "scores", error)
+                continue
+            parts = {g: {k: v.cpu().numpy() for k, v in s.items()} for g, s in nested(held).items()}
+            found.append(Scores([parts[str(kind)] for kind in range(len(draws))], parts.get("global")))
+        return reduce(add, found)
+
+    def _outline(self, broadcast: Broadcast) -> Fitted:
+        """What is known here, of no client: sums over it have the form of everybody's."""
+        personal, copies = (
+            {k: v.new_zeros((0, *v.shape)) for k, v in values.items()} for values in (self.initial, self.copies)
+        )
+        shared = self.method.prediction_params(broadcast.shared)
+        return Fitted(self.method, self.federation, shared, personal, copies, self.initial, self.options.seed)
+
+    def _sends_new(self, broadcast: Broadcast) -> bool:
+        """Whether sites are asked for what a new client begins with."""
+        return self.new_clients and bool(self._outline(broadcast).new_client_sums())
+
+    def _population(self, broadcast: Broadcast, *, summary: bool) -> Population:
+        """Sums over all clients; empty where none are wanted.
+
+        Raises:
+            UserError: where a site is missing: a sum over some of them says something else.
+        """
+        outline = self._outline(broadcast)
+        nothing = {"new": outline.new_client_sums()} if self._sends_new(broadcast) else {}
+        if summary:
+            nothing["summary"] = self.method.summary_terms(outline)
+        total = {k: v.to(self.device) for k, v in flattened(nothing).items()}
+        if not total:
+            return Population({}, {})
+        form, answered = form_of_state(total), 0
+        about = {"kind": "sums", "round": broadcast.round, "final": broadcast.final}
+        about |= {"summary": summary, "new": "new" in nothing}
+        tensors = put_under("shared", broadcast.shared)
+        for j, (_, held) in self.questions.asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
+            try:
+                check_form(held, form)
+                check_size(held, len(self.ids))
+            except Unreadable as error:
+                self.questions.refuse(j, "sums", error)
+                continue
+            total, answered = {k: v + held[k] for k, v in total.items()}, answered + 1
+        if answered < len(self.ids):
+            raise UserError(
+                f"{answered} of {len(self.ids)} sites have answered after round {broadcast.round}: go on when all are "
+                "there (--resume)"
+            )
+        sums = nested(total)
+        means = {k: v / answered for k, v in sums.get("new", {}).items()}
+        return Population(means, sums.get("summary", {}))
+
+    def client_summary(self, broadcast: Broadcast) -> State:
+        """That stays at the sites."""
+        return {}
+
+    def fitted(self, broadcast: Broadcast) -> Fitted:
+        """No client is here."""
+        return self._outline(broadcast)
+
+    def result(self, broadcast: Broadcast) -> Fitted:
+        """What all clients have in common; the sites keep what they need to predict."""
+        self._settle(broadcast, broadcast.round)
+        population = self._population(broadcast, summary=True)
+        tensors = {
+            **put_under("shared", broadcast.shared), **put_under("new", population.new_client_means),
+            **put_under("summary", population.summary_sums),
+        }  # fmt: skip
+        about = {"kind": "finish", "round": broadcast.round, "final": broadcast.final}
+        self.questions.asked(about, tensors, range(len(self.ids)), 0)
+        return replace(self._outline(broadcast), population=population)
+
+    def state(self, broadcast: Broadcast) -> State:
+        """Whose messages were used when."""
+        self._settle(broadcast, broadcast.round)
+        return {"counted": self.questions.counted.clone()}
+
+    def form(self) -> StateForm:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        return form_of_state({"counted": self.questions.counted})
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over what :meth:`state` gave."""
+        self.questions.counted = state["counted"].cpu()
+
+
+def _listed(splits: object) -> set[str]:
+    """Those of the splits that a site says it has."""
+    return {split for split in SPLITS if split in splits} if isinstance(splits, list) else set()
+
+
+def _nbytes(form: StateForm) -> int:
+    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())

@@ -1,0 +1,228 @@
+"""A site: one client at its own place, with its data, its own values on its own disk, and what it answers.
+
+What leaves it are messages (of which the server needs the sum) and sums of metrics. A request may come twice, late, or
+from a server that was killed and has gone on: the site keeps its values before and after its last round and what it
+answered, in one file. It answers a repeated request with the same bytes, and an older one never.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyro
+import torch
+
+from hierfl.data.federation import SPLITS, Federation
+from hierfl.errors import UserError
+from hierfl.nn.precision import precision
+
+from ...evaluation.fitted import Fitted, Population
+from ...method.base import Method
+from ...method.initial import InitialWeights
+from ...options import Options
+from ...server.exchange import Exchange
+from ...state import State, form_of_state
+from ..base import Broadcast
+from ..plate import PlateEngine
+from .site_state import SiteState
+from .wire import (
+    LARGEST_HEADER,
+    Handshake,
+    Unreadable,
+    check_form,
+    decode,
+    encode,
+    flat_scores,
+    flattened,
+    put_under,
+    under,
+)
+
+log = logging.getLogger("hierfl")
+#: Pyro's handlers are the process's: two sites in one process answer one after the other
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class Site:
+    """One client's side of a fit.
+
+    Args:
+        method: the study's.
+        federation: this client's data alone.
+        options: the study's.
+        folder: the site's own; nothing in it is ever sent.
+        handshake: what this site has in common with its server.
+        new_clients: whether it sends what a new client begins with, where the method makes that from the clients'
+            values: of some methods that is all of a personal model, in a sum.
+
+    Raises:
+        UserError: for more than one client, or a folder of another study.
+    """
+
+    def __init__(
+        self, method: Method, federation: Federation, options: Options, folder: Path, handshake: Handshake, *,
+        new_clients: bool = False,
+    ) -> None:  # fmt: skip
+        if federation.clients != 1:
+            raise UserError(f"a site is one client, not {federation.clients}")
+        self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
+        self.plate = PlateEngine(method, federation, replace(options, chunk=1))
+        self.client, self.new_clients = self.plate.ids[0], new_clients
+        start, device = InitialWeights.of(method.network, options.seed), self.plate.device
+        self.shared, initial = (
+            {k: v.detach().to(device, options.dtype, copy=True) for k, v in values.items()}
+            for values in (method.shared(start), method.personal(start))
+        )
+        exchange = Exchange(method.exchange(), method.pipeline(), method.expand, self.shared)
+        self.tentative = method.schedule().commit == "if-used"
+        with torch.no_grad(), pyro.get_param_store().scope():
+            self.plate.begin(self.shared, initial, exchange)
+        fresh = self.plate.store.state()
+        self.state = SiteState.load(folder, handshake.study, self.client) or SiteState(fresh, fresh)
+        if form_of_state(self.state.after) != form_of_state(fresh):
+            raise UserError(f"{folder} holds values of another method or network")
+        self._current: tuple[int, bool] | None = None
+        #: the largest request holds as much: what is broadcast, and what may go with it
+        self._known = {**self.shared, **put_under("own", fresh), "more": torch.empty(2**20)}
+
+    @torch.no_grad()
+    @precision("full")
+    def answer(self, request: bytes) -> bytes:
+        """What it answers: always something, if only that it cannot.
+
+        What a server hears of a failure is one line that holds nothing of the data; this site's log holds all of it.
+        """
+        kinds: dict[str, Callable[[dict[str, Any], State, str], bytes]] = {
+            "hello": self._hello, "round": self._round, "scores": self._scores, "sums": self._sums,
+            "finish": self._finish,
+        }  # fmt: skip
+        try:
+            head, tensors = decode(request, sum(v.nbytes for v in self._known.values()) + LARGEST_HEADER)
+            if problem := self.handshake.differs(head.get("handshake")):
+                raise Unreadable(problem)
+            if head.get("kind") not in kinds:
+                raise Unreadable("a kind of request that this version does not know")
+            self._check(head)
+            with _ONE_AT_A_TIME, pyro.get_param_store().scope():
+                here = {k: v.to(self.plate.device) for k, v in tensors.items()}
+                return kinds[head["kind"]](head, here, hashlib.sha256(request).hexdigest())
+        except Unreadable as error:
+            log.warning("a request was refused: %s", error)
+            return self._says({"error": str(error)})
+        except Exception as error:  # (a site goes on, whatever a request has done to it)
+            log.exception("a request could not be answered")
+            return self._says({"error": f"{type(error).__name__} (see the site's own log)"})
+
+    def _says(self, head: Mapping[str, Any], tensors: State | None = None) -> bytes:
+        return encode({**head, "client": self.client}, tensors or {})
+
+    def _check(self, head: Mapping[str, Any]) -> None:
+        """Refuses rounds that are none of the study's, or that this site is past."""
+        for name in ("round", "counted"):
+            value = head.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= self.options.rounds:
+                raise Unreadable(f"its {name} is no number of a round of this study")
+        number, last = head["round"], self.state.round
+        if head["kind"] != "hello" and number < last:
+            raise Unreadable(f"round {number} is asked for, and this site is past it (round {last})")
+        if head["kind"] == "round" and not number:
+            raise Unreadable("rounds begin with 1")
+
+    # -- requests -----------------------------------------------------------------------------------------------
+
+    def _hello(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        splits = [split for split in SPLITS if self.plate.has_data(split)]
+        return self._says({"round": head["round"], "splits": splits, "at": self.state.round})
+
+    def _round(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        number, held = head["round"], self.state
+        if number == held.round and digest == held.request:
+            return held.answer  # (it was lost, or the server was)
+        shared = check_form(tensors, form_of_state(self.shared))
+        # the same round with other values: what was done is undone
+        before = held.before if number == held.round else self._settled(head)
+        self.plate.load(before)
+        self._current = None
+        message, diverged = self.plate.message(Broadcast(number, shared), reports=bool(head.get("reports")))
+        sent = flattened(message)
+        finite = all(bool(v.isfinite().all()) for v in sent.values() if v.is_floating_point())
+        about = {"round": number, "diverged": diverged, "reports": bool(sent) and finite}
+        answer = self._says(about, sent if finite else {})
+        self._keep(SiteState(before, self.plate.store.state(), number, digest, answer))
+        return answer
+
+    def _keep(self, state: SiteState) -> None:
+        """On the disk first: what has been answered must not be forgotten."""
+        state.save(self.folder, self.handshake.study, self.client)
+        self.state = state
+
+    def _scores(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        fitted = self._fitted(head, tensors)
+        split, draws = head.get("split"), head.get("draws")
+        if split not in SPLITS or draws not in ([0], [0, self.options.draws]):
+            raise Unreadable("it says no split, or other draws than the study")
+        return self._says({"round": head["round"]}, flat_scores(self.plate.scores_of(fitted, split, draws)))
+
+    def _sums(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        fitted = self._fitted(head, tensors)
+        found: dict[str, State] = {}
+        if head.get("new"):
+            if not self.new_clients:
+                raise Unreadable("the study has not agreed to send what a new client begins with")
+            found["new"] = fitted.new_client_sums()
+        if head.get("summary"):
+            found["summary"] = self.method.summary_terms(fitted)
+        return self._says({"round": head["round"]}, flattened(found))
+
+    def _finish(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        """Keeps what is needed to predict here, without any server."""
+        self._fitted(head, tensors, finite=True)
+        self._keep(replace(self.state, after=self._settled(head), final=tensors, ended=True))
+        return self._says({"round": head["round"]})
+
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def _settled(self, head: Mapping[str, Any]) -> State:
+        """Its values once it knows whether its last message was used."""
+        held = self.state
+        return held.before if self.tentative and head["counted"] != held.round else held.after
+
+    def _fitted(self, head: Mapping[str, Any], tensors: State, *, finite: bool = False) -> Fitted:
+        """What it predicts with after the round that has ended: with the broadcast values, and what all clients say."""
+        parts = {part: under(part, tensors) for part in ("shared", "new", "summary")}
+        if sum(map(len, parts.values())) < len(tensors):
+            raise Unreadable("it holds tensors that nobody asks for")
+        shared = check_form(parts["shared"], form_of_state(self.shared), finite=finite)
+        which = head["round"], self.tentative and head["counted"] != self.state.round
+        if self._current != which:
+            self.plate.load(self._settled(head))
+            self._current = which
+        fitted = self.plate.fitted(Broadcast(head["round"], shared, final=bool(head.get("final"))))
+        if parts["new"]:
+            sums = fitted.new_client_sums().items()
+            parts["new"] = check_form(parts["new"], {k: (tuple(v.shape), (v / 1).dtype) for k, v in sums})
+        if parts["summary"]:
+            parts["summary"] = check_form(parts["summary"], form_of_state(self.method.summary_terms(fitted)))
+        return replace(fitted, population=Population(parts["new"], parts["summary"]))
+
+    def fitted(self) -> Fitted:
+        """What it predicts with once the study has ended.
+
+        Raises:
+            UserError: if it has not.
+        """
+        if not self.state.ended:
+            raise UserError(f"{self.folder}: the study has not ended for this site; it predicts nothing yet")
+        head = {"round": self.options.rounds, "counted": self.state.round, "final": bool(self._final_steps)}
+        with torch.no_grad(), pyro.get_param_store().scope():
+            return self._fitted(head, self.state.final)
+
+    @property
+    def _final_steps(self) -> bool:
+        return self.method.schedule().is_final(self.options.rounds, self.options.rounds)

@@ -1,0 +1,49 @@
+"""Whether a checkpoint is one of this fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.schema import check
+
+from ..state import State, StateForm, form_of_state
+from .checkpoint import load
+from .journal import RECORD
+
+#: what grows while a fit runs: a fresh one has none of it, or less
+GROWS = ("server/rule_state/", "journal/")
+
+
+def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: int) -> tuple[State, dict[str, Any]]:
+    """Reads a checkpoint of the fit that is to go on.
+
+    Args:
+        folder: where it is.
+        form: of its tensors in a fit that has not begun.
+        fresh: what such a fit's record says.
+        rounds: of the fit.
+
+    Returns:
+        As :func:`~hierfl.inference.run.checkpoint.load`.
+
+    Raises:
+        UserError: if there is none, or it is another fit's.
+    """
+    tensors, record = load(folder)
+    check(record, RECORD, folder / "checkpoint.json")
+    held, wanted = record["dtype"], fresh["dtype"]
+    if held != wanted:
+        raise UserError(f"the checkpoint in {folder} holds {held}, not {wanted}")
+    there = {k: v for k, v in form_of_state(tensors).items() if not k.startswith(GROWS)}
+    if there != {k: v for k, v in form.items() if not k.startswith(GROWS)}:
+        raise UserError(f"the checkpoint in {folder} belongs to another method, network or federation")
+    if record["federation"] != fresh["federation"]:
+        raise UserError(f"the checkpoint in {folder} was made on other data or another split")
+    other = [k for k, v in fresh["fit"].items() if record["fit"].get(k) != v]
+    if other:
+        raise UserError(f"the checkpoint in {folder} was begun with a different {', '.join(other)}")
+    if record["round"] > rounds:
+        raise UserError(f"the checkpoint in {folder} is at round {record['round']} of {rounds}")
+    return tensors, record

@@ -1,0 +1,185 @@
+"""Tables that stay at their sites: every site's columns are those of the pooled table, by sums alone."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from hierfl.data.federated.design import StudyFormula, StudyReader
+from hierfl.data.federated.dictionary import Column, Dictionary
+from hierfl.data.federated.sums import Moments
+from hierfl.data.formula.design import Design, Family
+from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
+
+DICTIONARY = Dictionary(
+    {
+        "y": Column("number"), "hits": Column("whole", least=0), "sick": Column("flag"), "gap": Column("number"),
+        "se": Column("number", least=0), "age": Column("number", least=0, most=120, unit="years"),
+        "year": Column("whole", least=1990, most=2020),
+        "sex": Column("category", ("f", "m")), "stage": Column("category", ("I", "II", "III", "IV")),
+        "grade": Column("category", (3, 1, 2)), "smokes": Column("flag"),
+    }
+)  # fmt: skip
+FORMULAS: list[tuple[str, Family, str]] = [
+    ("y ~ 1 + scale(age):sex + stage + log(age) + (1 + center(age) | site)", "gaussian", ""),
+    ("y ~ stage*smokes + year + (1 | site)", "gaussian", "se"),
+    ("log(hits + 1) ~ C(grade) + standardize(year) + (year | site)", "gaussian", ""),
+    ("hits ~ age + log(gap) + (1 + smokes | site)", "poisson", ""),
+    ("sick ~ sex + center(gap) + (1 | site) + (0 + age | site)", "binomial", ""),
+]
+
+
+def pooled(sites: int = 6, seed: int = 0) -> pd.DataFrame:
+    """300 rows; the first site has never seen stage IV, nor grade 2."""
+    rng, n = np.random.default_rng(seed), 300
+    df = pd.DataFrame(
+        {
+            "site": rng.choice([f"s{j}" for j in range(sites)], n), "age": rng.normal(60, 12, n).round(1),
+            "year": rng.integers(1990, 2020, n), "gap": rng.lognormal(0, 2, n), "sex": rng.choice(["f", "m"], n),
+            "stage": rng.choice(["I", "II", "III", "IV"], n, p=[0.5, 0.3, 0.15, 0.05]),
+            "grade": rng.choice([1, 2, 3], n), "smokes": rng.integers(0, 2, n), "se": rng.random(n) + 0.5,
+            "hits": rng.poisson(2, n), "sick": rng.integers(0, 2, n), "note": "private",
+        }
+    )  # fmt: skip
+    df["y"] = 1 + 0.03 * df.age + rng.normal(size=n)
+    return df[~((df.site == "s0") & ((df.stage == "IV") | (df.grade == 2)))].reset_index(drop=True)
+
+
+def parts(df: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """What each site has."""
+    return {str(name): rows.drop(columns="site").reset_index(drop=True) for name, rows in df.groupby("site")}
+
+
+def prelude(study: StudyFormula, sites: dict[str, pd.DataFrame]) -> tuple[StudyReader, Design]:
+    """Both rounds of sums."""
+    reader = study.reader(reduce(add, (study.first(rows) for rows in sites.values())))
+    return reader, reader.design(reduce(add, (reader.second(rows) for rows in sites.values())))
+
+
+@pytest.mark.parametrize(("formula", "family", "error"), FORMULAS)
+def test_every_site_makes_the_pooled_columns(formula: str, family: Family, error: str) -> None:
+    """Levels that a site lacks included; and so does what is held out."""
+    df = pooled()
+    whole, design = from_formula(
+        df.assign(grade=pd.Categorical(df.grade, [3, 1, 2])), formula, family=family, error=error or None, test=0.2,
+        validation=0.1, seed=3,
+    )  # fmt: skip
+    sites = parts(df)
+    reader, found = prelude(StudyFormula(formula, DICTIONARY, family, error), sites)
+    assert (found.fixed, found.random, found.family) == (design.fixed, design.random, design.family)
+    assert (found.known, found.separate) == (design.known, design.separate)
+    assert [found.centre, found.scale, *found.units] == pytest.approx(
+        [design.centre, design.scale, *design.units], 1e-12
+    )
+    for j, name in enumerate(whole.ids):
+        own = reader.federation(sites[name], name, test=0.2, validation=0.1, seed=3)
+        assert list(own.ids) == [name]
+        for split in ("train", "validation", "test"):
+            here, there = own.indices(split)[0], whole.indices(split)[j]
+            torch.testing.assert_close(own.x[here], whole.x[there], rtol=2e-14, atol=2e-14)
+            assert torch.equal(own.y[here], whole.y[there])
+
+
+def test_moments_add_up() -> None:
+    """Those of all rows, also where the mean is far from zero."""
+    rows = np.random.default_rng(0).normal([2000.0, 1e6], [5.0, 0.1], (100, 2))
+    centre = np.array([1990.0, 1e6])
+    found = Moments.of(rows[:30], centre) + Moments.of(rows[30:], centre)
+    np.testing.assert_allclose(found.mean, rows.mean(0), rtol=1e-15)
+    np.testing.assert_allclose(found.sd, rows.std(0), rtol=1e-12)
+    np.testing.assert_allclose(found.rms, np.sqrt(np.square(rows).mean(0)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"age": 412.0}, "column 'age' has 1 values outside of its range, 0 to 120"),
+        ({"stage": "V-secret"}, "column 'stage' has 1 values that are none of its 4 levels"),
+        ({"smokes": 2}, "column 'smokes' holds more than 0 and 1, and is declared a flag"),
+        ({"hits": 1.5}, "column 'hits' holds decimals, and is declared whole"),
+        ({"age": np.nan}, "column 'age' lacks 1 of its 50 values"),
+        ({"y": np.inf}, "column 'y' holds numbers that are not finite"),
+        ({"y": "high"}, "column 'y' holds words, and is declared a number"),
+    ],
+)
+def test_a_site_that_does_not_fit_says_so_and_nothing_of_its_rows(change: dict, line: str) -> None:
+    df = pooled().head(50).astype(dict.fromkeys(change, object))
+    for name, value in change.items():
+        df.loc[7, name] = value
+    df = df.infer_objects()
+    with pytest.raises(UserError) as refused:
+        DICTIONARY.read(df, sorted(DICTIONARY.columns))
+    assert str(refused.value) == line
+
+
+def test_columns_that_are_not_there() -> None:
+    study = StudyFormula("y ~ age + (1 | site)", DICTIONARY)
+    with pytest.raises(UserError, match="no column 'age', which the study's dictionary has"):
+        study.first(pooled().drop(columns="age"))
+    with pytest.raises(UserError, match="column 'weight' is not in the dictionary"):
+        StudyFormula("y ~ weight + (1 | site)", DICTIONARY)
+
+
+@pytest.mark.parametrize(
+    ("formula", "line"),
+    [
+        ("y ~ bs(age, df=4) + (1 | site)", "bs\\(\\) places its knots by all rows"),
+        ("y ~ poly(age, 2) + (1 | site)", "poly\\(\\) places its knots"),
+        ("y ~ scale(log(age)) + (1 | site)", "scale\\(\\) takes a plain column of numbers"),
+        ("y ~ center(smokes) + (1 | site)", "center\\(\\) takes a plain column of numbers"),
+        ("y ~ age", "one grouping factor"),
+        ("age + (1 | site)", "one grouping factor"),
+    ],
+)
+def test_what_no_sum_says_is_refused(formula: str, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        StudyFormula(formula, DICTIONARY)
+
+
+@pytest.mark.parametrize(
+    ("formula", "change", "line"),
+    [
+        ("y ~ age + I(2 * age) + (1 | site)", {}, "is a combination of those before it"),
+        ("y ~ smokes + (1 | site)", {"smokes": 0}, "'smokes' is zero in every row"),
+        ("y ~ age + (1 + smokes | site)", {"smokes": 1}, "no site can inform the random slope of 'smokes'"),
+        ("y ~ age + (1 | site)", {"y": 2.0}, "the response does not vary"),
+    ],
+)
+def test_what_all_sites_together_do_not_say(formula: str, change: dict, line: str) -> None:
+    sites = parts(pooled().assign(**change))
+    with pytest.raises(UserError, match=line):
+        prelude(StudyFormula(formula, DICTIONARY), sites)
+
+
+def test_one_site_is_no_study() -> None:
+    one = dict(list(parts(pooled()).items())[:1])
+    with pytest.raises(UserError, match="there is one site"):
+        prelude(StudyFormula("y ~ age + (1 | site)", DICTIONARY), one)
+
+
+def test_a_dictionary_is_a_table_of_toml() -> None:
+    """There and back; a draft from a sample; and what is wrong with one is said by its column."""
+    path = Path("study.toml")
+    assert Dictionary.of(DICTIONARY.as_table(), path) == DICTIONARY
+    draft = Dictionary.from_sample(pooled(), ["age", "hits", "sex", "smokes"])
+    assert draft.columns["sex"] == Column("category", ("f", "m"))
+    assert [draft.columns[name].kind for name in ("age", "hits", "smokes")] == ["number", "whole", "whole"]
+    for held, line in [
+        ({"kind": "text"}, "columns.a: unknown kind of a column 'text'"),
+        ({"kind": "category"}, "columns.a: a category has levels"),
+        ({"kind": "number", "levels": ["x"]}, "columns.a: a category has levels"),
+        ({"kind": "category", "levels": ["x", "x"]}, "columns.a: the levels of a category differ"),
+        ({"kind": "number", "least": 3, "most": 1}, "columns.a: a range goes from less to more"),
+        ({"kind": "flag", "least": 0}, "columns.a: only numbers have a range"),
+        ({"kind": "number", "colour": "red"}, "columns.a has 'colour'"),
+        ({}, "columns.a.kind is missing"),
+    ]:
+        with pytest.raises(UserError, match=line):
+            Dictionary.of({"a": held}, path)

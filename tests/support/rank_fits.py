@@ -1,0 +1,30 @@
+"""Every case of :mod:`support.engine_cases` by the distributed engine: rank_fits.py FOLDER, once for each rank."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from hierfl.inference import fit
+from hierfl.inference.engines.distributed import DistributedEngine
+from hierfl.inference.engines.ranks import follows
+
+sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+from support.engine_cases import CASES, HOW, keep, named, spoiled_messages
+
+
+def main(folder: Path) -> None:
+    """Fits each of them; the first rank keeps what it is."""
+    torch.set_num_threads(1)
+    for name, make in CASES.items():
+        method, federation = make()
+        with spoiled_messages():
+            run = fit(method, named(federation), engine=DistributedEngine, **HOW)
+        if not follows():
+            keep(run, folder / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
