@@ -51,31 +51,13 @@ class DistributedEngine:
         device = local_device(options.device)
         self.method, self.federation = method, federation
         self.ranks = Ranks(device)
+        self.ids, self.task, self.device = federation.ids, federation.task, device
+        self.leads = self.ranks.rank == 0
         self.shards = shards(federation.sizes(), federation.ids, self.ranks.size)
         self.index = torch.tensor(self.shards[self.ranks.rank])
         self._place = {j: row for row, j in enumerate(self.shards[self.ranks.rank])}
         here = federation.select(self.shards[self.ranks.rank])
         self.plate = PlateEngine(method, here, replace(options, device=str(device)), everyone=federation.clients)
-
-    @property
-    def ids(self) -> Sequence[str]:
-        """The names of all clients."""
-        return self.federation.ids
-
-    @property
-    def task(self) -> str:
-        """Of the data."""
-        return self.federation.task
-
-    @property
-    def device(self) -> torch.device:
-        """This rank's."""
-        return self.ranks.device
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is the first rank."""
-        return self.ranks.rank == 0
 
     def agree(self, wish: bool) -> bool:
         """What the first rank wishes."""

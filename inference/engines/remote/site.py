@@ -40,11 +40,12 @@ from .wire import (
     encode,
     flat_scores,
     flattened,
-    put_under,
     under,
 )
 
 log = logging.getLogger("hierfl")
+#: bytes of what a method's report needs of all clients
+LARGEST_REPORT = 2**24
 #: Pyro's handlers are the process's: two sites in one process answer one after the other
 _ONE_AT_A_TIME = threading.RLock()
 
@@ -88,8 +89,8 @@ class Site:
         if form_of_state(self.state.after) != form_of_state(fresh):
             raise UserError(f"{folder} holds values of another method or network")
         self._current: tuple[int, bool] | None = None
-        #: the largest request holds as much: what is broadcast, and what may go with it
-        self._known = {**self.shared, **put_under("own", fresh), "more": torch.empty(2**20)}
+        #: bytes of the largest request: what is broadcast, and at the end what is known of all clients
+        self._most = LARGEST_HEADER + LARGEST_REPORT + sum(v.nbytes for v in (*self.shared.values(), *fresh.values()))
 
     @torch.no_grad()
     @precision("full")
@@ -103,7 +104,7 @@ class Site:
             "finish": self._finish,
         }  # fmt: skip
         try:
-            head, tensors = decode(request, sum(v.nbytes for v in self._known.values()) + LARGEST_HEADER)
+            head, tensors = decode(request, self._most)
             if problem := self.handshake.differs(head.get("handshake")):
                 raise Unreadable(problem)
             if head.get("kind") not in kinds:

@@ -14,6 +14,7 @@ from support.federations import blobs
 from support.methods import TUTORIAL, case_name, network_for
 from torch import nn
 
+from hierfl import Federation
 from hierfl.experiments.bench.memory import peak_memory
 from hierfl.experiments.bench.settings import choose_setting
 from hierfl.experiments.bench.timing import measure
@@ -106,13 +107,19 @@ def test_a_round_is_that_of_the_cpu(cls: type[Method], settings: dict) -> None:
     same_values(here, there)
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+#: torch's StudentT makes tensors of numbers: it waits, and cannot be recorded
+WITHOUT_WAITING = [case for case in METHODS if case[0] is not TUTORIAL]
+
+
+def made(cls: type[Method], settings: dict, sizes: list[int]) -> tuple[Method, Federation]:
+    """A method with short chains, and its data."""
+    fed = blobs(sizes)
+    return cls(network_for(cls, fed), **settings, **(SHORT if cls is FedPop else {})), fed
+
+
+@pytest.mark.parametrize(("cls", "settings"), WITHOUT_WAITING, ids=map(case_name, WITHOUT_WAITING))
 def test_recorded_steps_are_those_that_are_not(cls: type[Method], settings: dict) -> None:
-    if cls is TUTORIAL:
-        pytest.skip("torch's StudentT makes tensors of numbers, which cannot be recorded")
-    fed = blobs([200, 190, 60, 23])
-    more = SHORT if cls is FedPop else {}
-    method = cls(network_for(cls, fed), **small_steps(cls, settings), **more)
+    method, fed = made(cls, small_steps(cls, settings), [200, 190, 60, 23])
     plain, recorded = (
         fit(method, fed, rounds=2, device="cuda", cuda_graphs=graphs, dtype=torch.float64, progress=False)
         for graphs in (False, True)
@@ -120,14 +127,10 @@ def test_recorded_steps_are_those_that_are_not(cls: type[Method], settings: dict
     same_values(plain, recorded)
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
+@pytest.mark.parametrize(("cls", "settings"), WITHOUT_WAITING, ids=map(case_name, WITHOUT_WAITING))
 def test_rounds_do_not_wait_for_it(cls: type[Method], settings: dict) -> None:
     """But for one number in each round; as test_any_device counts on a device that is simulated."""
-    if cls is TUTORIAL:
-        pytest.skip("torch's StudentT makes tensors of numbers, and waits")
-    fed = blobs([23, 7, 2, 14])
-    more = SHORT if cls is FedPop else {}
-    run = Fit(cls(network_for(cls, fed), **settings, **more), fed, Options(device="cuda", dtype=torch.float64))
+    run = Fit(*made(cls, settings, [23, 7, 2, 14]), Options(device="cuda", dtype=torch.float64))
     run.step()
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
