@@ -14,6 +14,7 @@ from hierfl.files import shown
 from ..allocator import keep_memory
 from .bench import bench
 from .compare import ablate, ablation_table, compare
+from .federate import federate, predict
 from .lists import datasets, methods
 from .papers import papers
 from .report import collect, cost, report
@@ -43,11 +44,13 @@ def _root(
 
 
 COMMANDS = (
-    run, compare, ablate, report, table, tune, search, collect, cost, ablation_table, bench, methods, datasets,
+    run, compare, ablate, report, predict, table, tune, search, collect, cost, ablation_table, bench, methods,
+    datasets,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)
 app.add_typer(papers, name="papers")
+app.add_typer(federate, name="federate")
 
 
 def refuse_empty(arguments: Sequence[str]) -> None:
@@ -67,6 +70,8 @@ def main() -> NoReturn:
     import logging
 
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    for handler in logging.getLogger().handlers:  # (a site's own log takes more)
+        handler.setLevel(logging.WARNING)
     keep_memory()
     try:
         refuse_empty(sys.argv[1:])

@@ -7,12 +7,14 @@ from typing import Annotated
 
 import typer
 
+from hierfl.errors import UserError
+
 from .options import Quiet, path_option, whole_numbers
 
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep or many.")
+        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, many or sites.")
     ] = "",
     clients: Annotated[
         str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers of clients.")
@@ -21,7 +23,9 @@ def bench(
     device: Annotated[str, typer.Option(help="Device that computes: cpu, cuda, cuda:1, ...")] = "cpu",
     chunk: Annotated[int, typer.Option(help="Clients computed at once; 0 for what suits the device.")] = 0,
     repeats: Annotated[int, typer.Option(help="Number of rounds of each contestant that are timed, in turns.")] = 3,
-    references: Annotated[bool, typer.Option(help="Time the same work as plain loops, too.")] = True,
+    references: Annotated[
+        bool, typer.Option(help="Time the same work as plain loops, too; of sites: in processes.")
+    ] = True,
     out: Annotated[
         Path | None, path_option("FILE", "A json file of all numbers. [default: in a new folder in ./runs]")
     ] = None,
@@ -31,5 +35,12 @@ def bench(
     """Time a round of pFedVEM (digit-three: pFedV; ...-fedrep: FedRep) beside the same work done otherwise."""
     from ..bench.command import run_benchmark
 
+    if name == "sites":
+        from ..bench.sites import run_sites_benchmark
+
+        if batch is not None or device != "cpu" or chunk:
+            raise UserError("sites are measured as they are on a CPU: without --batch, --device, --chunk")
+        some = whole_numbers("--clients", clients or "4,20")
+        return run_sites_benchmark(some, repeats, references, out, overwrite, quiet)
     sizes: list[int | None] = [*whole_numbers("--clients", clients)] if clients else [None]
-    run_benchmark(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)
+    return run_benchmark(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)

@@ -10,12 +10,20 @@ from .screen import console, text_table
 
 
 def methods(
-    name: Annotated[str, typer.Argument(help="Show this method's settings.")] = "",
+    name: Annotated[str, typer.Argument(help="Show this method's settings, and what leaves a client.")] = "",
+    leaves: Annotated[
+        bool, typer.Option("--leaves", help="What leaves a client, for every method, as a page in markdown.")
+    ] = False,
 ) -> None:
-    """List the methods, or one method's settings."""
+    """List the methods, or one method's settings and messages."""
     from hierfl.models import METHODS
 
     screen = console()
+    if leaves:
+        from ..federate.leaving_page import page
+
+        typer.echo(page(), nl=False)
+        return
     if not name:
         wide = screen.width >= WIDE
         table = text_table("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
@@ -25,7 +33,7 @@ def methods(
             table.add_row(key, entry.family, entry.stays, entry.sent, size, *about)
         screen.print(table)
         screen.print("size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True)
-        screen.print("hierfl methods NAME says what a method is, and its settings")
+        screen.print("hierfl methods NAME says what a method is, its settings, and what leaves a client")
         return
     from ..methods import all_shipped, describe, load
 
@@ -40,6 +48,14 @@ def methods(
     screen.print(table)
     for data, chosen in all_shipped(loaded.name).items():
         screen.print(f"on {data}: {', '.join(f'{k}={v}' for k, v in chosen.items())}", soft_wrap=True)
+    from ..federate.leaving_page import example
+
+    where, values = example(loaded)
+    screen.print(f"\nwhat leaves a client, {where}:", soft_wrap=True)
+    table = text_table("answers", "value", "shape", "what it is")
+    for value in values:
+        table.add_row(value.request, value.name, value.dimensions, value.meaning)
+    screen.print(table)
 
 
 #: columns of a screen on which methods are said in words, too

@@ -13,8 +13,14 @@ from ..config import Configuration
 from ..run_folder.resume import relocate, restore
 
 
-def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
+def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "") -> list[Path]:
     """Forest, chains, posterior-predictive checks of a run's posterior.nc; the pictures, none where it has no draws.
+
+    Args:
+        folder: the run's.
+        progress: whether to show what takes its time.
+        rhat: insists on several chains.
+        title: above the pictures; empty for the folder's name.
 
     Raises:
         UserError: where R-hat was asked for, and there are not several chains.
@@ -33,7 +39,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool) -> list[Path]:
         data = read(path)
         if rhat:
             mixing(data)
-        return save_all(folder / "figures", panels(data), folder.name, "posterior")
+        return save_all(folder / "figures", panels(data), title or folder.name, "posterior")
 
 
 def draw_features(

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.inference.run.progress import working
 from hierfl.schema import read_json
 
 from ..compare.comparison import compare_runs
+from ..federate.site_results import site_run, write_site_results
+from ..federate.study_site import SITE, Membership
 from ..run_folder.config_file import read_config
 from ..run_folder.summary import read_summary
 from .comparison import write_comparison
@@ -22,10 +25,12 @@ def write_report(
     folder: Path, place: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
     trust_code: bool = False,
 ) -> list[Path]:  # fmt: skip
-    """One page of a finished run or a comparison, ``report.html``; of a run with a network its features, too.
+    """One page of a finished run, a comparison or a site's part of a study, ``report.html``.
+
+    Of a run with a network its features are drawn, too.
 
     Args:
-        folder: the run's or comparison's.
+        folder: the run's, comparison's or site's.
         place: where the data are, if elsewhere: data, data_root.
         progress: whether to show what takes its time.
         features: whether to draw them, which needs the data.
@@ -49,6 +54,14 @@ def write_report(
         runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
         found = compare_runs([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *write_comparison(found, folder)]
+    if (folder / SITE).is_file():
+        member = Membership.read(folder, trust_code=trust_code)
+        if place:
+            raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate site")
+        with working("drawing from the posterior, writing results", progress):
+            results = write_site_results(member, site_run(member))
+        drawn = draw_posterior(results, progress, rhat, f"{member.client} of {member.study.name}")
+        return [write_run_page(results), *drawn]
     config = read_config(folder)
     read_summary(folder)  # (not finished? say so first)
     wanted = features and config.run.network != "design"

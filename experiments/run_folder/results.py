@@ -70,7 +70,8 @@ def write_results(
     drawn = federation.task == "classification" and "bins" in run.client_metrics[0]
     bins = run.reliability() if drawn else None
     averaged = run.reliability(averaged=True) if drawn and run.random else None
-    title = f"{name} on {federation.about['data']}, {federation.clients} clients, {federation.about['split']}"
+    clients_of = f"{federation.clients} clients" if federation.clients > 1 else str(federation.ids[0])
+    title = f"{name} on {federation.about['data']}, {clients_of}, {federation.about['split']}"
     frames = {"history": run.history, "participation": run.participation, "estimates": estimates}
     save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
     result = make_summary(run, name, numbers, chains)

@@ -55,8 +55,8 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
     return {
         "method": name,
         **{k: federation.about.get(k) for k in ("data", "split", "redraws")},
-        "federation": federation.digest(),
-        "clients": federation.clients,
+        "federation": None if federation.outline else federation.digest(),
+        "clients": len(run.ids),
         "rounds": options.rounds,
         "participation": options.participation,
         "seed": options.seed,

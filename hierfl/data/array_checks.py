@@ -47,7 +47,14 @@ def check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def check_targets(name: str, y_train: np.ndarray, y_test: np.ndarray, task: Task) -> tuple[np.ndarray, np.ndarray, int]:
+def check_targets(
+    name: str, y_train: np.ndarray, y_test: np.ndarray, task: Task, declared: int = 0
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Targets of a data set, and how many labels there are: as many as ``declared``, or all those in ``y_train``.
+
+    Raises:
+        UserError: for targets that are no numbers, or labels outside of these.
+    """
     for part, y in (("y_train", y_train), ("y_test", y_test)):
         if np.asarray(y).dtype.kind not in "biuf":
             raise UserError(f"{name}: {part} holds {np.asarray(y).dtype}, not numbers")
@@ -59,6 +66,10 @@ def check_targets(name: str, y_train: np.ndarray, y_test: np.ndarray, task: Task
     both = np.concatenate([y_train, y_test])
     if (both != np.floor(both)).any() or both.min() < 0:
         raise UserError(f"{name}: labels must be whole numbers from 0, not {both.min()}..{both.max()}")
+    if declared:
+        if strange := int((both >= declared).sum()):
+            raise UserError(f"{name}: {strange} labels are not in the range 0..{declared - 1}")
+        return y_train.astype(np.int64), y_test.astype(np.int64), declared
     present = np.unique(y_train)
     classes = int(present[-1]) + 1
     if len(y_test) and int(y_test.max()) >= classes:

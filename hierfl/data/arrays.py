@@ -35,8 +35,16 @@ def make_pool(
     client_train: np.ndarray | None = None,
     client_test: np.ndarray | None = None,
     task: Task | None = None,
+    classes: int = 0,
 ) -> PooledDataset:
     """Checks arrays and makes a pool of them.
+
+    Args:
+        name: what to call it.
+        x_train, y_train, x_test, y_test, fine_train, fine_test, client_train, client_test: see
+            :class:`~hierfl.data.pool.PooledDataset`.
+        task: by default from the type of ``y_train``.
+        classes: number of labels, where some may be missing here; 0 for all those in ``y_train``.
 
     Raises:
         UserError: where they cannot be one data set.
@@ -66,7 +74,7 @@ def make_pool(
         raise UserError(f"{name}: fine and client arrays come in pairs, one for train and one for test")
     if task is None:
         task = "classification" if y_train.dtype.kind in "iub" else "regression"
-    y_train, y_test, classes = check_targets(name, y_train, y_test, task)
+    y_train, y_test, classes = check_targets(name, y_train, y_test, task, classes)
     if fine_train is not None and fine_test is not None:
         fine_train, fine_test = distinct_subclasses(y_train, fine_train, y_test, fine_test)
     images = x_train.dtype == np.uint8
@@ -93,6 +101,7 @@ def natural_pool(
     task: Task | None,
     name: str,
     standardise: bool,
+    classes: int = 0,
 ) -> PooledDataset:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
     client = client_names(client, f"{name}: client")
@@ -118,7 +127,7 @@ def natural_pool(
         )
     pool = make_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
-        client_train=client, client_test=client_names(client_test, f"{name}: client_test"),
+        client_train=client, client_test=client_names(client_test, f"{name}: client_test"), classes=classes,
     )  # fmt: skip
     if not standardise or pool.mean is not None:
         return pool

@@ -12,13 +12,17 @@ ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("fine_train", "fine_test", "client_train", "client_test")
 
 
-def load_npz(path: Path) -> PooledDataset:
+def load_npz(path: Path, classes: int = 0) -> PooledDataset:
     """A pool from an ``.npz`` file (``~`` is expanded).
 
     It must hold x_train, y_train, x_test and y_test, and may hold fine_train and fine_test (subclasses), client_train
     and client_test (whose each example is; then ``natural`` is a split). Integer targets are labels, floats are
     responses. uint8 inputs are images (channels last or first); they are divided by 255 and standardised per
     channel, other inputs are used as they are. Object arrays are refused: nothing is ever unpickled.
+
+    Args:
+        path: of the file.
+        classes: number of labels, where some may be missing in this file; 0 for all those that are there.
 
     Raises:
         UserError: for a file that is missing, damaged, too large (:func:`hierfl.data.readers.limits.byte_limit`) or no
@@ -34,4 +38,5 @@ def load_npz(path: Path) -> PooledDataset:
         fine_test=arrays.get("fine_test"),
         client_train=arrays.get("client_train"),
         client_test=arrays.get("client_test"),
+        classes=classes,
     )

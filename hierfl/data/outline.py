@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from .federation import SPLITS, Federation
+from .pool import Task
+
+
+def outline_of(
+    event: Sequence[int], task: Task, classes: int = 0, *, dtype: torch.dtype = torch.float32,
+    mean: np.ndarray | None = None, std: np.ndarray | None = None, about: Mapping[str, Any] | None = None,
+) -> Federation:  # fmt: skip
+    """A federation without clients, from what is known of their data.
+
+    Args:
+        event: the shape of one input.
+        task, classes, mean, std, about: as of :class:`~hierfl.data.federation.Federation`.
+        dtype: of raw inputs; ``torch.uint8`` for images.
+    """
+    y = torch.zeros(0, dtype=torch.int64 if task == "classification" else torch.float64)
+    nothing = torch.empty(0, dtype=torch.long)
+    return Federation(
+        torch.zeros((0, *event), dtype=dtype), y, [], [], [], nothing, [], task, classes,
+        mean=None if mean is None else torch.as_tensor(mean), std=None if std is None else torch.as_tensor(std),
+        about=dict(about or {}), outline=True,
+    )  # fmt: skip
 
 
 def without_data(federation: Federation) -> Federation:

@@ -129,13 +129,20 @@ class MixedEffects(MixedModel):
         return {"b_dim_0": list(self.network.random)}
 
     def summary_terms(self, fitted: Fitted) -> State:
-        """See :func:`~hierfl.models.mixed_effects.summary.marginal_terms`."""
+        """Marginal log likelihood at the estimates (height), its slope and curvature, and heights at bounds.
+
+        See :func:`~hierfl.models.mixed_effects.summary.marginal_terms`.
+        """
         return marginal_terms(fitted)
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""
         return effects_table(fitted)
 
-    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame:
-        """See :func:`~hierfl.models.mixed_effects.shrinkage.shrinkage_table`."""
-        return shrinkage_table(fitted)
+    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
+        """See :func:`~hierfl.models.mixed_effects.shrinkage.shrinkage_table`; None at a site.
+
+        One site's rows say neither what all rows together would, nor which fixed effects go with a random one: there
+        a column may be the same in every row.
+        """
+        return shrinkage_table(fitted) if fitted.federation.clients > 1 else None

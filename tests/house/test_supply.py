@@ -42,7 +42,10 @@ def test_the_archive_holds_all_that_git_does(tmp_path: Path) -> None:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["sun397"]]
+    wanted = [
+        *project["dependencies"],
+        *(one for extra in ("sun397", "flower") for one in project["optional-dependencies"][extra]),
+    ]
     declared = {re.split(r"[<>=!~\[ ]", one, maxsplit=1)[0] for one in wanted}
     known = {CALLED.get(name, name) for name in declared} | {"hierfl"} | set(sys.stdlib_module_names)
     imported: dict[str, Path] = {}

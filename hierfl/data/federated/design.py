@@ -20,7 +20,7 @@ from ..formula.columns import check_numbers, random_columns, response_numbers
 from ..formula.design import INTERCEPT, Design, Family
 from ..formula.federate import Reader, response_centre, standard_errors
 from .dictionary import Column, Dictionary
-from .sums import Moments
+from .sums import Moments, NamedSums
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +83,11 @@ class StudyFormula:
     def numbers(self) -> list[str]:
         """Predictors of which means and spreads are needed."""
         return sorted(n for n in self.terms.predictors if self.columns[n].kind in ("number", "whole"))
+
+    @property
+    def centre(self) -> float:
+        """About where the response lies."""
+        return self.columns[next(iter(self.terms.response or ()))].centre
 
     # -- the first round: means and spreads ---------------------------------------------------------------------
 
@@ -147,6 +152,23 @@ class DesignSums:
     sites: int
     informative: int
 
+    @classmethod
+    def named(cls, sums: NamedSums, centre: float) -> DesignSums:
+        """Undoes :meth:`sums`; ``centre`` is that of the response."""
+        response = Moments.named(sums, np.array([centre]), "response.")
+        random = Moments.named(sums, np.zeros_like(sums["varying"]), "random.")
+        return cls(
+            response, random, sums["gram"], sums["varying"], int(sums["sites"]), int(sums["informative"])
+        )  # fmt: skip
+
+    def sums(self) -> dict[str, np.ndarray]:
+        """What is sent of them."""
+        return {
+            **self.response.sums("response."), **self.random.sums("random."), "gram": self.gram,
+            "varying": self.varying, "sites": np.array(float(self.sites)),
+            "informative": np.array(float(self.informative)),
+        }  # fmt: skip
+
     def __add__(self, other: DesignSums) -> DesignSums:
         """Of the sites of both."""
         return DesignSums(
@@ -193,12 +215,9 @@ class StudyReader:
         columns, y = self.arrays(df)
         p, q = len(self.fixed), len(self.random)
         x, z = columns[:, :p], columns[:, p : p + q]
-        response = next(iter(self.formula.terms.response or ()))
-        centre = np.array([self.formula.columns[response].centre])
-        return DesignSums(
-            Moments.of(y[:, None], centre), Moments.of(z), x.T @ x, (np.ptp(z, axis=0) > 0).astype(float), 1,
-            int(len(y) > q),
-        )  # fmt: skip
+        response = Moments.of(y[:, None], np.array([self.formula.centre]))
+        varying = (np.ptp(z, axis=0) > 0).astype(float)
+        return DesignSums(response, Moments.of(z), x.T @ x, varying, 1, int(len(y) > q))
 
     def design(self, sums: DesignSums) -> Design:
         """The study's design, as the pooled table would give it.
@@ -206,7 +225,7 @@ class StudyReader:
         Raises:
             UserError: for what no fit could tell apart.
         """
-        study = self.formula
+        study, base = self.formula, self.columns_only()
         gaussian, random = study.family == "gaussian", self.random
         if sums.sites < 2:
             raise UserError("there is one site: random effects need several")
@@ -219,13 +238,17 @@ class StudyReader:
         mean, sd = float(sums.response.mean[0]), float(sums.response.sd[0])
         if gaussian and not sd:
             raise UserError("the response does not vary")
-        separate = len(study.terms.groups) > 1
-        if separate and len(random) > len(study.terms.groups):
-            raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
         centre = response_centre(mean, int(sums.response.n), study.family)
-        units = [float(value) or 1.0 for value in sums.random.rms]
+        units = tuple(float(value) or 1.0 for value in sums.random.rms)
+        return replace(base, centre=centre, scale=sd if gaussian else 1.0, units=units)
+
+    def columns_only(self) -> Design:
+        """The study's design before anything is known of the response: its columns, which say all shapes."""
+        groups = self.formula.terms.groups
+        if len(groups) > 1 and len(self.random) > len(groups):
+            raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
         return Design.of(
-            self.fixed, random, study.family, bool(study.error), centre, sd if gaussian else 1.0, units, separate
+            self.fixed, self.random, self.formula.family, bool(self.formula.error), separate=len(groups) > 1
         )
 
     def federation(

@@ -6,7 +6,7 @@ read off one site's: a site that has never seen a level would build a design wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import UserError, unknown
 from ...schema import AnyOf, Number, Schema, check
+from .. import tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,6 +156,15 @@ class Dictionary:
             levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
             columns[name] = Column(kind, levels)
         return cls(columns)
+
+    def table(self, path: Path, names: Collection[str]) -> pd.DataFrame:
+        """These columns of a csv file, checked; entries of a category of words are taken as they are written.
+
+        Raises:
+            UserError: for a file that cannot be read, or does not fit.
+        """
+        words = {name for name in names if isinstance(next(iter(self.columns[name].levels), None), str)}
+        return self.read(tables.read(str(path), set(names) - words, words), sorted(names))
 
     def read(self, df: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         """A site's columns, checked, each of the type that every site's has.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
+#: sums of numbers by name, float64 of any shape; those of several sites add up
+NamedSums = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,15 @@ class Moments:
         c = np.zeros(columns.shape[1]) if centre is None else np.asarray(centre, dtype=float)
         gaps = columns - c
         return cls(float(len(columns)), gaps.sum(0), np.square(gaps).sum(0), c)
+
+    @classmethod
+    def named(cls, sums: NamedSums, centre: np.ndarray, prefix: str = "") -> Moments:
+        """Undoes :meth:`sums`, around the same centre."""
+        return cls(float(sums[f"{prefix}n"]), sums[f"{prefix}total"], sums[f"{prefix}square"], centre)
+
+    def sums(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """What is sent of it."""
+        return {f"{prefix}n": np.array(self.n), f"{prefix}total": self.total, f"{prefix}square": self.square}
 
     def __add__(self, other: Moments) -> Moments:
         """Of the rows of both."""

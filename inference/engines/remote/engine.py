@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.federation import SPLITS, Federation
 from hierfl.errors import UserError
-from hierfl.metrics.pooling import client_sums, example_sums
 
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
@@ -27,6 +27,7 @@ from ...server.exchange import Exchange
 from ...server.receiver import Receiver
 from ...state import State, StateForm, form_of_state
 from ..base import Broadcast, ClientStatus, Reports, Scores
+from .expected import Expected
 from .questions import Ask, Questions
 from .wire import (
     Handshake,
@@ -55,6 +56,8 @@ class RemoteEngine:
         handshake: what server and sites have in common.
         new_clients: whether sites are asked for what a new client begins with; see
             :class:`~hierfl.inference.engines.remote.site.Site`.
+        greeting: what all have agreed on before the first round, see
+            :func:`~hierfl.inference.engines.remote.preparation.prepare`: also those who come late are told.
     """
 
     #: one process asks all sites, and each of them keeps its last round
@@ -62,8 +65,9 @@ class RemoteEngine:
 
     def __init__(
         self, method: Method, federation: Federation, options: Options, *, clients: Sequence[str], ask: Ask,
-        handshake: Handshake, new_clients: bool = False,
+        handshake: Handshake, new_clients: bool = False, greeting: State | None = None,
     ) -> None:  # fmt: skip
+        self.greeting = greeting or {}
         self.method, self.options, self.handshake, self.new_clients = method, options, handshake, new_clients
         self.federation = federation.to(options.device, options.dtype)
         self.ids = list(clients)
@@ -93,17 +97,30 @@ class RemoteEngine:
         Raises:
             UserError: if none of them is there.
         """
-        self.initial, self.exchange = initial, exchange
-        copied = [k for group in self.method.local_copies for k in self.method.expand(group, shared)]
-        self.copies = {k: shared[k] for k in copied}
-        found = self.questions.asked({"kind": "hello", "round": 0}, {}, range(len(self.ids)), 0)
-        if not found:
+        self.expected = Expected(self.method, self.federation, self.options, shared, initial, exchange)
+        #: the last round of each site, as it has said
+        self._at: dict[int, object] = {}
+        if not (found := self._greeted(range(len(self.ids)))):
             raise UserError("no site has answered: see the log for why")
-        self.splits = {split for head, _ in found.values() for split in _listed(head.get("splits"))}
         if len(found) < len(self.ids):  # (who is away may have what nobody else has)
             self.splits |= set(SPLITS)
-        #: the last round of each site, as it has said
-        self._at = {j: head.get("at") for j, (head, _) in found.items()}
+
+    def _greeted(self, clients: Sequence[int]) -> list[int]:
+        """Tells sites what all have agreed on; those that have heard."""
+        found = self.questions.asked({"kind": "hello", "round": 0}, self.greeting, clients, 0)
+        self.splits |= {split for head, _ in found.values() for split in _listed(head.get("splits"))}
+        self._at |= {j: head.get("at") for j, (head, _) in found.items()}
+        return list(found)
+
+    def _asked(
+        self, about: dict[str, Any], tensors: State, clients: Sequence[int], most: int,
+        own: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> dict[int, tuple[dict[str, Any], State]]:  # fmt: skip
+        """What clients answer, in their order; those who come late are told first what the others know."""
+        found = self.questions.asked(about, tensors, clients, most, own)
+        if late := [j for j in clients if self.ids[j] in self.questions.unprepared]:
+            found |= self.questions.asked(about, tensors, self._greeted(late), most, own)
+        return {j: found[j] for j in clients if j in found}
 
     def _check_places(self, number: int) -> None:
         """Refuses to begin where a site is past the round that begins: its values would be undone, or lost."""
@@ -128,12 +145,14 @@ class RemoteEngine:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         self._settle(broadcast, broadcast.round - 1)
         self._check_places(broadcast.round)
-        clients, reporting = len(self.ids), set(plan.reporting) if self.exchange.groups else set()
-        receiver = Receiver(self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio)
+        clients, reporting = len(self.ids), set(plan.reporting) if self.expected.exchange.groups else set()
+        receiver = Receiver(
+            self.expected.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio
+        )
         diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
         about = {"kind": "round", "round": broadcast.round}
         own = {j: {"reports": j in reporting} for j in plan.training}
-        answers = self.questions.asked(about, broadcast.shared, sorted(plan.training), self.exchange.bytes, own)
+        answers = self._asked(about, broadcast.shared, sorted(plan.training), self.expected.exchange.bytes, own)
         if plan.training and not answers:
             raise UserError(f"no site has answered in round {broadcast.round}: go on when they are there (--resume)")
         used = torch.zeros(clients, dtype=torch.bool, device=self.device)
@@ -142,7 +161,7 @@ class RemoteEngine:
             if j not in reporting or head.get("reports") is not True:
                 continue
             try:
-                sent = nested(check_form(tensors, self._message_form()))
+                sent = nested(check_form(tensors, self.expected.message))
                 message = {g: {k: v[None] for k, v in state.items()} for g, state in sent.items()}
                 used[j] = receiver.add(message, [j])[0]
                 if not used[j]:
@@ -156,29 +175,20 @@ class RemoteEngine:
             status[j] = ClientStatus.REPORTED if heard else ClientStatus.REJECTED
         return Reports(sums, status, diverged)
 
-    def _message_form(self) -> StateForm:
-        """Of one client's message."""
-        return {
-            f"{name}|{key}": (field.shape, field.dtype)
-            for name, group in self.exchange.sending.items()
-            for key, field in group.pipeline.sent.items()
-        }
-
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
         """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there."""
         self._settle(broadcast, broadcast.round)
         new: State = {}
         if self.method.has_global_model and self._sends_new(broadcast):
             new = self._population(broadcast, summary=False).new_client_means
-        everyone = example_sums([], self.task) if self.method.has_global_model else None
-        nobody = Scores([client_sums({"n": torch.zeros(0).numpy()}, self.task) for _ in draws], everyone)
+        nobody = self.expected.no_scores(len(draws))
         form = form_of_state(flat_scores(nobody))
         about = {
             "kind": "scores", "round": broadcast.round, "final": broadcast.final, "split": split, "draws": list(draws),
         }  # fmt: skip
         tensors = {**put_under("shared", broadcast.shared), **put_under("new", new)}
         found = [nobody]
-        for j, (_, held) in self.questions.asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
+        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
             try:
                 check_form(held, form, finite=False)
                 check_scores(held)
@@ -189,17 +199,9 @@ class RemoteEngine:
             found.append(Scores([parts[str(kind)] for kind in range(len(draws))], parts.get("global")))
         return reduce(add, found)
 
-    def _outline(self, broadcast: Broadcast) -> Fitted:
-        """What is known here, of no client: sums over it have the form of everybody's."""
-        personal, copies = (
-            {k: v.new_zeros((0, *v.shape)) for k, v in values.items()} for values in (self.initial, self.copies)
-        )
-        shared = self.method.prediction_params(broadcast.shared)
-        return Fitted(self.method, self.federation, shared, personal, copies, self.initial, self.options.seed)
-
     def _sends_new(self, broadcast: Broadcast) -> bool:
         """Whether sites are asked for what a new client begins with."""
-        return self.new_clients and bool(self._outline(broadcast).new_client_sums())
+        return self.new_clients and bool(self.fitted(broadcast).new_client_sums())
 
     def _population(self, broadcast: Broadcast, *, summary: bool) -> Population:
         """Sums over all clients; empty where none are wanted.
@@ -207,10 +209,7 @@ class RemoteEngine:
         Raises:
             UserError: where a site is missing: a sum over some of them says something else.
         """
-        outline = self._outline(broadcast)
-        nothing = {"new": outline.new_client_sums()} if self._sends_new(broadcast) else {}
-        if summary:
-            nothing["summary"] = self.method.summary_terms(outline)
+        nothing = self.expected.no_sums(broadcast, summary=summary, new=self._sends_new(broadcast))
         total = {k: v.to(self.device) for k, v in flattened(nothing).items()}
         if not total:
             return Population({}, {})
@@ -218,7 +217,7 @@ class RemoteEngine:
         about = {"kind": "sums", "round": broadcast.round, "final": broadcast.final}
         about |= {"summary": summary, "new": "new" in nothing}
         tensors = put_under("shared", broadcast.shared)
-        for j, (_, held) in self.questions.asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
+        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
             try:
                 check_form(held, form)
                 check_size(held, len(self.ids))
@@ -241,7 +240,7 @@ class RemoteEngine:
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
         """No client is here."""
-        return self._outline(broadcast)
+        return self.expected.fitted(broadcast)
 
     def result(self, broadcast: Broadcast) -> Fitted:
         """What all clients have in common; the sites keep what they need to predict."""
@@ -252,8 +251,8 @@ class RemoteEngine:
             **put_under("summary", population.summary_sums),
         }  # fmt: skip
         about = {"kind": "finish", "round": broadcast.round, "final": broadcast.final}
-        self.questions.asked(about, tensors, range(len(self.ids)), 0)
-        return replace(self._outline(broadcast), population=population)
+        self._asked(about, tensors, range(len(self.ids)), 0)
+        return replace(self.fitted(broadcast), population=population)
 
     def state(self, broadcast: Broadcast) -> State:
         """Whose messages were used when."""

@@ -31,11 +31,13 @@ class Questions:
 
     Attributes:
         counted: (J,), the last round in which each client's message was used: every request says it.
+        unprepared: who has answered that it lacks what the others agreed on before the first round.
     """
 
     def __init__(self, clients: Sequence[str], ask: Ask, handshake: Handshake, device: torch.device) -> None:
         self.ids, self.ask, self.handshake, self.device = list(clients), ask, handshake, device
         self.counted = torch.zeros(len(self.ids), dtype=torch.int64)
+        self.unprepared: set[str] = set()
 
     def asked(
         self, about: Mapping[str, Any], tensors: State, clients: Sequence[int], most: int,
@@ -52,15 +54,20 @@ class Questions:
         """
         said = {**about, "handshake": self.handshake.table()}
         requests = {
-            self.ids[j]: encode({**said, "counted": int(self.counted[j]), **(own or {}).get(j, {})}, tensors)
+            self.ids[j]: encode(
+                {**said, "client": self.ids[j], "counted": int(self.counted[j]), **(own or {}).get(j, {})}, tensors
+            )
             for j in clients
         }
+        self.unprepared -= requests.keys()
         answers, found = self.ask(requests), {}
         for j in clients:
             if self.ids[j] not in answers:
                 continue
             try:
                 head, held = decode(answers[self.ids[j]], most + LARGEST_HEADER)
+                if head.get("unprepared") is True:
+                    self.unprepared.add(self.ids[j])
                 if "error" in head:
                     raise Unreadable(f"it answers: {shown(str(head['error'])[:LONGEST])}")
                 if head.get("client") != self.ids[j]:

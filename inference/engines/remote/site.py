@@ -7,11 +7,10 @@ answered, in one file. It answers a repeated request with the same bytes, and an
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ import torch
 
 from hierfl.data.federation import SPLITS, Federation
 from hierfl.errors import UserError
-from hierfl.nn.precision import precision
 
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
@@ -30,24 +28,13 @@ from ...server.exchange import Exchange
 from ...state import State, form_of_state
 from ..base import Broadcast
 from ..plate import PlateEngine
+from .answering import Desk, Handler
 from .site_state import SiteState
-from .wire import (
-    LARGEST_HEADER,
-    Handshake,
-    Unreadable,
-    check_form,
-    decode,
-    encode,
-    flat_scores,
-    flattened,
-    under,
-)
+from .wire import LARGEST_HEADER, Handshake, Unreadable, check_form, flat_scores, flattened, under
 
 log = logging.getLogger("hierfl")
 #: bytes of what a method's report needs of all clients
 LARGEST_REPORT = 2**24
-#: Pyro's handlers are the process's: two sites in one process answer one after the other
-_ONE_AT_A_TIME = threading.RLock()
 
 
 class Site:
@@ -74,7 +61,7 @@ class Site:
             raise UserError(f"a site is one client, not {federation.clients}")
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
         self.plate = PlateEngine(method, federation, replace(options, chunk=1))
-        self.client, self.new_clients = self.plate.ids[0], new_clients
+        self.client, self.new_clients = federation.ids[0], new_clients
         start, device = InitialWeights.of(method.network, options.seed), self.plate.device
         self.shared, initial = (
             {k: v.detach().to(device, options.dtype, copy=True) for k, v in values.items()}
@@ -89,39 +76,21 @@ class Site:
         if form_of_state(self.state.after) != form_of_state(fresh):
             raise UserError(f"{folder} holds values of another method or network")
         self._current: tuple[int, bool] | None = None
-        #: bytes of the largest request: what is broadcast, and at the end what is known of all clients
-        self._most = LARGEST_HEADER + LARGEST_REPORT + sum(v.nbytes for v in (*self.shared.values(), *fresh.values()))
+        # the largest request: what is broadcast, and at the end what is known of all clients
+        most = LARGEST_HEADER + LARGEST_REPORT + sum(v.nbytes for v in (*self.shared.values(), *fresh.values()))
+        self.desk = Desk(self.client, handshake, device, most)
 
-    @torch.no_grad()
-    @precision("full")
     def answer(self, request: bytes) -> bytes:
-        """What it answers: always something, if only that it cannot.
-
-        What a server hears of a failure is one line that holds nothing of the data; this site's log holds all of it.
-        """
-        kinds: dict[str, Callable[[dict[str, Any], State, str], bytes]] = {
+        """What it answers: always something, if only that it cannot; see :class:`.answering.Desk`."""
+        kinds = {
             "hello": self._hello, "round": self._round, "scores": self._scores, "sums": self._sums,
             "finish": self._finish,
         }  # fmt: skip
-        try:
-            head, tensors = decode(request, self._most)
-            if problem := self.handshake.differs(head.get("handshake")):
-                raise Unreadable(problem)
-            if head.get("kind") not in kinds:
-                raise Unreadable("a kind of request that this version does not know")
-            self._check(head)
-            with _ONE_AT_A_TIME, pyro.get_param_store().scope():
-                here = {k: v.to(self.plate.device) for k, v in tensors.items()}
-                return kinds[head["kind"]](head, here, hashlib.sha256(request).hexdigest())
-        except Unreadable as error:
-            log.warning("a request was refused: %s", error)
-            return self._says({"error": str(error)})
-        except Exception as error:  # (a site goes on, whatever a request has done to it)
-            log.exception("a request could not be answered")
-            return self._says({"error": f"{type(error).__name__} (see the site's own log)"})
+        return self.desk.answer(request, {name: partial(self._checked, handler) for name, handler in kinds.items()})
 
-    def _says(self, head: Mapping[str, Any], tensors: State | None = None) -> bytes:
-        return encode({**head, "client": self.client}, tensors or {})
+    def _checked(self, handler: Handler, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        self._check(head)
+        return handler(head, tensors, digest)
 
     def _check(self, head: Mapping[str, Any]) -> None:
         """Refuses rounds that are none of the study's, or that this site is past."""
@@ -139,7 +108,7 @@ class Site:
 
     def _hello(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         splits = [split for split in SPLITS if self.plate.has_data(split)]
-        return self._says({"round": head["round"], "splits": splits, "at": self.state.round})
+        return self.desk.says({"round": head["round"], "splits": splits, "at": self.state.round})
 
     def _round(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         number, held = head["round"], self.state
@@ -154,7 +123,7 @@ class Site:
         sent = flattened(message)
         finite = all(bool(v.isfinite().all()) for v in sent.values() if v.is_floating_point())
         about = {"round": number, "diverged": diverged, "reports": bool(sent) and finite}
-        answer = self._says(about, sent if finite else {})
+        answer = self.desk.says(about, sent if finite else {})
         self._keep(SiteState(before, self.plate.store.state(), number, digest, answer))
         return answer
 
@@ -168,7 +137,7 @@ class Site:
         split, draws = head.get("split"), head.get("draws")
         if split not in SPLITS or draws not in ([0], [0, self.options.draws]):
             raise Unreadable("it says no split, or other draws than the study")
-        return self._says({"round": head["round"]}, flat_scores(self.plate.scores_of(fitted, split, draws)))
+        return self.desk.says({"round": head["round"]}, flat_scores(self.plate.scores_of(fitted, split, draws)))
 
     def _sums(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         fitted = self._fitted(head, tensors)
@@ -179,13 +148,13 @@ class Site:
             found["new"] = fitted.new_client_sums()
         if head.get("summary"):
             found["summary"] = self.method.summary_terms(fitted)
-        return self._says({"round": head["round"]}, flattened(found))
+        return self.desk.says({"round": head["round"]}, flattened(found))
 
     def _finish(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         """Keeps what is needed to predict here, without any server."""
         self._fitted(head, tensors, finite=True)
         self._keep(replace(self.state, after=self._settled(head), final=tensors, ended=True))
-        return self._says({"round": head["round"]})
+        return self.desk.says({"round": head["round"]})
 
     # -- values -------------------------------------------------------------------------------------------------
 

@@ -86,17 +86,46 @@ def decode(data: bytes, most: int | None = None) -> tuple[dict[str, Any], State]
     """
     if most is not None and len(data) > most:
         raise Unreadable(f"{len(data)} bytes, where at most {most} are expected")
+    head = header(data)
+    try:
+        return head, load(data)
+    except Exception as error:  # (whatever parsers raise of bytes that others have made)
+        raise Unreadable(f"it is no message of hierfl ({type(error).__name__})") from error
+
+
+def header(data: bytes) -> dict[str, Any]:
+    """The header alone.
+
+    Raises:
+        Unreadable: for bytes that have none.
+    """
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(LARGEST_HEADER, len(data) - 8):
         raise Unreadable("it is cut off, or no safetensors file")
     try:
         head = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["hierfl"])
-        tensors = load(data)
-    except Exception as error:  # (whatever parsers raise of bytes that others have made)
+    except Exception as error:  # (as above)
         raise Unreadable(f"it is no message of hierfl ({type(error).__name__})") from error
     if not isinstance(head, dict):
         raise Unreadable("its header is no table")
-    return head, tensors
+    return head
+
+
+def is_cut_off(data: bytes) -> bool:
+    """Whether bytes are the beginning of a longer message: of a file that is still being copied, say.
+
+    Of what is no message at all it says no.
+    """
+    size = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or len(data) < 8 + size <= 8 + LARGEST_HEADER:
+        return True
+    try:
+        places = [
+            entry["data_offsets"][1] for name, entry in json.loads(data[8 : 8 + size]).items() if name[:2] != "__"
+        ]
+        return len(data) < 8 + size + max(places, default=0)
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return False
 
 
 def check_form(tensors: Mapping[str, Tensor], form: StateForm, *, finite: bool = True) -> State:

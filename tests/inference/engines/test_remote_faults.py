@@ -94,6 +94,10 @@ def test_server_and_sites_are_killed_at_random_moments(
     same(expected, plain, run, sites)
 
 
+#: whom these tests ask
+TO = {"client": "place-00"}
+
+
 def test_a_site_refuses_what_is_not_its_study(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Requests of another study or version, garbled, older, not finite or of another form: one line, and no data."""
     sites = ready(PFedVEM, {}, tmp_path)
@@ -106,13 +110,14 @@ def test_a_site_refuses_what_is_not_its_study(tmp_path: Path, caplog: pytest.Log
         assert "\n" not in said["error"]
         return said["error"]
 
-    head = {"kind": "round", "round": 1, "counted": 0, "reports": True, "handshake": HANDSHAKE.table()}
+    head = {"kind": "round", "round": 1, "counted": 0, "reports": True, "handshake": HANDSHAKE.table(), **TO}
     shared = site.shared
     assert "its study" in refused({**head, "handshake": None}, shared)
     assert "another one" in refused({**head, "handshake": Handshake("other", "a method").table()}, shared)
     assert "method's code" in refused({**head, "handshake": Handshake("a study", "x").table()}, shared)
     assert "torch is" in refused({**head, "handshake": Handshake("a study", "a method", torch="1.0").table()}, shared)
     assert "kind of request" in refused({**head, "kind": "data"}, shared)
+    assert "for another client" in refused({**head, "client": "place-01"}, shared)
     assert "number of a round" in refused({**head, "round": -1}, shared)
     assert "number of a round" in refused({**head, "counted": True}, shared)
     assert "number of a round" in refused({**head, "round": 5}, shared)
@@ -223,7 +228,7 @@ def test_a_late_end_and_a_server_that_begins_anew_undo_nothing(tmp_path: Path) -
     before = sites.values("personal")
     site = sites.sites["place-00"]
     for kind in ("finish", "scores", "sums", "round"):
-        head = {"kind": kind, "round": 1, "counted": 1, "handshake": HANDSHAKE.table()}
+        head = {"kind": kind, "round": 1, "counted": 1, "handshake": HANDSHAKE.table(), **TO}
         assert (
             "past it"
             in decode(site.answer(encode(head, {f"shared/{k}": v for k, v in site.shared.items()})))[0]["error"]
@@ -252,7 +257,7 @@ def test_an_outage_ends_the_run_which_goes_on(tmp_path: Path) -> None:
 def test_a_full_disk_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not on the disk is not answered, and not remembered."""
     site = ready(PFedVEM, {}, tmp_path).sites["place-00"]
-    head = {"kind": "round", "round": 1, "counted": 0, "reports": True, "handshake": HANDSHAKE.table()}
+    head = {"kind": "round", "round": 1, "counted": 0, "reports": True, "handshake": HANDSHAKE.table(), **TO}
     request = encode(head, site.shared)
 
     def full(self: SiteState, *where: object) -> None:

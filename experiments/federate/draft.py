@@ -1,0 +1,143 @@
+"""A draft of study.toml: from a method, options, and a sample file that holds no real rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from hierfl.data import tables
+from hierfl.data.datasets import registry
+from hierfl.data.federated.dictionary import Dictionary
+from hierfl.data.formula import gate
+from hierfl.data.npz import load_npz
+from hierfl.errors import UserError
+from hierfl.inference.method.settings import make_settings
+
+from .. import methods
+from ..config import RunConfig, flag
+from .study import FORMAT, Study, fit_options
+
+#: said above each part of the file
+COMMENTS = {
+    "head": "What all sites of this study agree on. Edit it, then send the same file to every site: all of it but the\n"
+    "roster (clients) is compared with every request.",
+    "settings": "Of the method: see hierfl methods NAME.",
+    "run": "How it is run: see hierfl run --help.",
+    "data": "What every site's own file is.",
+    "columns": "The data dictionary, as the sample has it. Add what the sample does not show: levels that it lacks,\n"
+    "least and most of numbers (sums of squares are taken around their middle), unit, about.\n"
+    "kind is number, whole, flag or category; nothing of a site leaves that does not fit.",
+    "privacy": "new_clients: whether sums of what a new client begins with leave the sites (of methods with personal\n"
+    "heads that is the head itself). least_rows: a site with fewer takes no part.",
+}
+
+
+def draft(
+    method: str, sample: Path, clients: Sequence[str], name: str, given: Mapping[str, Any],
+    settings: Mapping[str, Any], *, x: Sequence[str] = (), y: str = "", out: Path,
+) -> str:  # fmt: skip
+    """The text of study.toml.
+
+    Args:
+        method: name, or path of a file, which has to lie beside ``out``.
+        sample: FILE.csv or FILE.npz of the form that every site's file has.
+        clients: the roster.
+        name: of the study.
+        given: options of a run that were said.
+        settings: of the method, likewise.
+        x, y: columns of a network's inputs, and of what it predicts.
+        out: where it will be written.
+
+    Raises:
+        UserError: for what no study could be made of.
+    """
+    loaded = methods.load(method)
+    if method.endswith(".py") and loaded.source.parent.resolve() != out.parent.resolve():
+        raise UserError(f"{loaded.source} has to lie beside {out}: every site needs both")
+    table: dict[str, Any] = {
+        "format": FORMAT, "name": name, "method": loaded.source.name if method.endswith(".py") else loaded.reference,
+        "method_digest": loaded.digest, "clients": list(clients),
+    }  # fmt: skip
+    values = make_settings(loaded.cls, settings)
+    table["settings"] = {k: getattr(values, k) for k in values.__dataclass_fields__}
+    said = dict(given)
+    data, columns = _data(loaded.cls.tabular, sample, said, x, y)
+    table["run"] = _run(loaded.cls.tabular, said)
+    if said:
+        raise UserError(f"{flag(next(iter(said)))} says nothing of {sample}")
+    table["data"] = data
+    if columns:
+        table["columns"] = columns
+    table["privacy"] = {"new_clients": False, "least_rows": 2}
+    Study.of(table, out)  # (what it says must be possible)
+    return _written(table)
+
+
+def _run(formula: bool, said: dict[str, Any]) -> dict[str, Any]:
+    """Options that all agree on; what is taken is removed from ``said``."""
+    rounds = said.get("rounds", 80 if formula else 30)
+    usual = {"rounds": rounds, "participation": 1.0, "quorum": 1, "evaluate_every": max(1, rounds if formula else 10)}
+    declared = {f.name: f.default for f in fields(RunConfig)}
+    found = {}
+    for option in fit_options():
+        found[option] = said.pop(option, usual.get(option, declared.get(option)))
+    return found
+
+
+def _data(
+    formula: bool, sample: Path, said: dict[str, Any], x: Sequence[str], y: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tables "data" and "columns"."""
+    if not sample.is_file():
+        raise UserError(f"no file {sample}: a sample has the columns or arrays of a site's file, and no real rows")
+    if not formula:
+        usual = registry.defaults(str(sample)) if sample.suffix == ".npz" else None
+        network = {
+            "network": said.pop("network", usual.network if usual else "mlp:100"),
+            "response_sd": said.pop("response_sd", 1.0),
+            "validation_fraction": said.pop("validation_fraction", 0.1),
+        }
+    if sample.suffix == ".npz":
+        if formula:
+            raise UserError(f"this method needs a table, FILE.csv, not {sample}")
+        pool = load_npz(sample)
+        images = pool.x_train.dtype == np.uint8
+        about = {"kind": "arrays", "inputs": list(pool.x_train.shape[1:]), "images": images, "classes": pool.classes}
+        return {**about, **network}, {}
+    if sample.suffix != ".csv":
+        raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
+    df = tables.read(str(sample))
+    if formula:
+        text = said.pop("formula", "")
+        if not text:
+            raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
+        terms, error = gate.parse(text), said.pop("known_se", "")
+        names = sorted({*(terms.response or ()), *terms.predictors} | ({error} if error else set()))
+        about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), "known_se": error,
+                 "test_fraction": said.pop("test_fraction", 0.0),
+                 "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
+        return about, Dictionary.from_sample(df, names).as_table()
+    if not y:
+        raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
+    inputs = list(x) or [str(name) for name in df.columns if name != y]
+    about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
+    return about, Dictionary.from_sample(df, [*inputs, y]).as_table()
+
+
+def _written(table: Mapping[str, Any]) -> str:
+    """As toml, with a comment above each part."""
+    simple = {k: v for k, v in table.items() if not isinstance(v, dict)}
+    parts = [_comment("head") + tomli_w.dumps(simple)]
+    for name, held in table.items():
+        if isinstance(held, dict):
+            parts.append(_comment(name) + tomli_w.dumps({name: held}))
+    return "\n".join(parts)
+
+
+def _comment(part: str) -> str:
+    return "".join(f"# {line}\n" for line in COMMENTS[part].splitlines())

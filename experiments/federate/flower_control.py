@@ -1,0 +1,244 @@
+"""A coordinator's side of Flower: keys, certificates, registered nodes, and runs, by flwr's own commands.
+
+All of it is kept in a folder beside study.toml: nothing of this user's other Flower configuration is read or changed,
+and nothing is looked up elsewhere.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from hierfl.errors import UserError
+from hierfl.files import make_folder, shown, write_whole
+
+from .nodes import NODES, read_nodes, write_nodes
+
+#: beside study.toml: Flower's own files of this study
+HOME = ".flower"
+#: seconds that one of flwr's commands may take
+PATIENCE = 120.0
+#: the app that Flower runs: three files that name what is in hierfl
+BUNDLE = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "hierfl-courier"
+version = "1.0.0"
+description = "Carries bytes between a server of hierfl and its sites"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "local"
+
+[tool.flwr.app.components]
+serverapp = "courier.server_app:app"
+clientapp = "courier.client_app:app"
+
+[tool.flwr.app.config]
+study = ""
+out = ""
+resume = false
+deadline = 0.0
+trust_code = false
+""",
+    "courier/__init__.py": "",
+    "courier/client_app.py": "from hierfl.experiments.federate.flower import client as _app\n\napp = _app\n",
+    "courier/server_app.py": "from hierfl.experiments.federate.flower import server as _app\n\napp = _app\n",
+}
+
+
+def check_flower() -> None:
+    """Refuses to go on without flwr.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    if find_spec("flwr") is None:
+        raise UserError("this needs Flower: pip install 'hierfl[flower]'")
+
+
+def write_keys(folder: Path) -> Path:
+    """A key pair of a site's node; the public one, which goes to the coordinator.
+
+    Raises:
+        UserError: if there is one already: a node with another key is another node.
+    """
+    check_flower()
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private, public = folder / "node.key", folder / "node.pub"
+    if private.exists():
+        raise UserError(f"{private} exists; to rotate keys move it away, and register the new one")
+    make_folder(folder)
+    key = ec.generate_private_key(ec.SECP384R1())
+    form = serialization.PrivateFormat.OpenSSH, serialization.PublicFormat.OpenSSH
+    none = serialization.NoEncryption()
+    write_whole(private, key.private_bytes(serialization.Encoding.PEM, form[0], none), mode=0o600)
+    write_whole(public, key.public_key().public_bytes(serialization.Encoding.OpenSSH, form[1]))
+    return public
+
+
+def write_certificates(folder: Path, hosts: Sequence[str], days: int) -> list[Path]:
+    """A certificate authority of one's own, and a certificate of the SuperLink signed by it.
+
+    Args:
+        folder: where ca.crt (for every site), server.pem and server.key are written. The authority's key is not kept.
+        hosts: names and addresses by which sites reach the SuperLink.
+        days: that both are valid.
+
+    Raises:
+        UserError: where there are some.
+    """
+    check_flower()
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    paths = [folder / name for name in ("ca.crt", "server.pem", "server.key")]
+    if there := [path for path in paths if path.exists()]:
+        raise UserError(f"{there[0]} exists; to rotate certificates move all three away, and send the sites ca.crt")
+    make_folder(folder)
+    now = datetime.datetime.now(datetime.UTC)
+    until, keys = now + datetime.timedelta(days=days), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("hierfl study CA", hosts[0][:64])]
+
+    def begun(subject: int) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder().subject_name(names[subject]).issuer_name(names[0])
+        builder = builder.public_key(keys[subject].public_key()).serial_number(x509.random_serial_number())
+        return builder.not_valid_before(now).not_valid_after(until).add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(keys[subject].public_key()), False
+        )  # fmt: skip
+
+    signs = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+    own = begun(0).add_extension(x509.BasicConstraints(True, 0), True).add_extension(signs, True)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key())
+    served = begun(1).add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
+    served = served.add_extension(issuer, False).add_extension(x509.BasicConstraints(False, None), True)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    secret = keys[1].private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    certificates = [builder.sign(keys[0], hashes.SHA256()).public_bytes(pem) for builder in (own, served)]
+    for path, data, mode in zip(paths, [*certificates, secret], [0o644, 0o644, 0o600], strict=True):
+        write_whole(path, data, mode=mode)
+    return paths
+
+
+def _host(host: str) -> Any:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+class Control:
+    """flwr's commands for a study.
+
+    Args:
+        study: the file; Flower's own files are beside it.
+        superlink: HOST:PORT of the SuperLink.
+        ca: certificate of the authority that signed its; None for a SuperLink without TLS (trials on one machine).
+    """
+
+    def __init__(self, study: Path, superlink: str, ca: Path | None) -> None:
+        check_flower()
+        self.study, self.home = study.resolve(), study.resolve().with_name(HOME)
+        if ca is not None and not ca.is_file():
+            raise UserError(f"no file {ca}")
+        make_folder(self.home)
+        place: dict[str, Any] = {"address": superlink}
+        place |= {"insecure": True} if ca is None else {"root-certificates": str(ca.resolve())}
+        write_whole(
+            self.home / "config.toml", tomli_w.dumps({"superlink": {"default": "hierfl", "hierfl": place}}).encode()
+        )
+        for name, text in BUNDLE.items():
+            make_folder((self.home / "app" / name).parent)
+            write_whole(self.home / "app" / name, text.encode())
+
+    def register(self, client: str, key: Path) -> int:
+        """Lets the node with this public key in, as this site; its number."""
+        if not key.is_file():
+            raise UserError(f"no file {key}: it is what hierfl federate keys writes at the site")
+        known = read_nodes(self.study)
+        if client in known:
+            raise UserError(f"{client} is registered already (node {known[client]}); unregister it first")
+        node = int(self._flwr("supernode", "register", str(key), "hierfl")["node-id"])
+        write_nodes(self.study, {**known, client: node})
+        return node
+
+    def unregister(self, client: str) -> None:
+        """Keeps a site's node out from now on."""
+        known = read_nodes(self.study)
+        if client not in known:
+            raise UserError(f"{client} is not in {self.study.with_name(NODES)}")
+        self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
+        write_nodes(self.study, known)
+
+    def start(self, out: Path, *, resume: bool, deadline: float, trust_code: bool) -> str:
+        """Starts the study's server in the SuperLink; the run's number."""
+        said = {
+            "study": str(self.study), "out": str(out.resolve()), "resume": resume, "deadline": float(deadline),
+            "trust_code": trust_code,
+        }  # fmt: skip
+        options = self.home / "run.toml"
+        write_whole(options, tomli_w.dumps(said).encode())
+        return str(self._flwr("run", str(self.home / "app"), "hierfl", "--run-config", str(options))["run-id"])
+
+    def status(self, run: str) -> str:
+        """Of a run, in flwr's words."""
+        return str(self._flwr("ls", "hierfl", "--run-id", run)["runs"][0]["status"])
+
+    def stop(self, run: str) -> None:
+        """Ends a run."""
+        self._flwr("stop", run, "hierfl")
+
+    def _flwr(self, *arguments: str) -> dict[str, Any]:
+        """What one of flwr's commands says.
+
+        Raises:
+            UserError: where it fails, with its own words.
+        """
+        environment = {**os.environ, **environment_of(self.home)}
+        # (its script may not be on the path)
+        command = [sys.executable, "-c", "from flwr.cli.app import app; app()", *arguments, "--format", "json"]
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise UserError(f"the SuperLink has not answered in {PATIENCE:.0f} s") from error
+        try:
+            said: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError as error:
+            words = shown(" ".join((done.stderr or done.stdout).split())[-300:])
+            raise UserError(f"flwr {arguments[0]} has failed: {words}") from error
+        if done.returncode or said.get("success") is False:
+            why = said.get("error-message") or done.stderr
+            raise UserError(f"flwr {arguments[0]} has failed: {shown(' '.join(str(why).split())[:300])}")
+        return said
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    """What keeps Flower to its own folder, and from looking anything up elsewhere."""
+    return {
+        "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    }  # fmt: skip

@@ -1,0 +1,71 @@
+"""A study's server that runs inside a SuperLink, followed from the outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+
+from ..run_folder.summary import read_summary
+from .contributions import STATUS, read_status
+from .flower_control import Control
+from .nodes import NODES, read_nodes
+from .server import DONE, check_folder
+from .study import Study
+
+#: seconds between two looks at status.json, and at what Flower says of the run
+POLL, POLL_FLOWER = 0.5, 15.0
+#: flwr's words for a run that goes on
+RUNNING = ("pending", "starting", "running")
+
+
+def serve_in_superlink(
+    study: Study, out: Path, control: Control, *, resume: bool, deadline: float, trust_code: bool,
+    say: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Starts a study's server in the SuperLink of this machine, and waits until it has ended; its summary.
+
+    Args:
+        study: what was agreed on.
+        out: the server's own folder.
+        control: of the SuperLink.
+        resume, deadline: as for :func:`~hierfl.experiments.federate.server.serve`.
+        trust_code: whether the method's own file is run.
+        say: is told what happens.
+
+    Raises:
+        UserError: where it cannot begin, or has failed.
+    """
+    check_folder(out, resume)
+    if lacking := [name for name in study.clients if name not in read_nodes(study.path)]:
+        say(f"not registered yet: {', '.join(lacking)}" if (study.path.with_name(NODES)).is_file() else
+            "no node is registered: each is believed to be the site that it says")  # fmt: skip
+    before = (out / STATUS).stat().st_mtime_ns if (out / STATUS).is_file() else 0
+    run = control.start(out, resume=resume, deadline=deadline, trust_code=trust_code)
+    say(f"run {run} of Flower; hierfl federate status {out} says where it is")
+    try:
+        return _followed(out, before, control, run, say)
+    except KeyboardInterrupt:
+        control.stop(run)
+        raise
+
+
+def _followed(out: Path, before: int, control: Control, run: str, say: Callable[[str], None]) -> dict[str, Any]:
+    looked, shown = time.monotonic(), -1
+    while True:
+        time.sleep(POLL)
+        held = read_status(out) if (out / STATUS).is_file() and (out / STATUS).stat().st_mtime_ns > before else None
+        if held and held["round"] != shown:
+            shown = held["round"]
+            say(f"round {shown} of {held['rounds']}")
+        if held and held["ended"] is not None:
+            if held["ended"] == DONE:
+                return read_summary(out)
+            raise UserError(held["ended"])
+        if time.monotonic() - looked > POLL_FLOWER:
+            looked = time.monotonic()
+            if not (status := control.status(run)).startswith(RUNNING):
+                raise UserError(f"the server has ended ({status}; see the SuperLink's log): go on with --resume")

@@ -1,0 +1,82 @@
+"""What leaves a client, for every method: a page made from the methods' own rules."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+
+import torch
+
+from hierfl.data.formula.design import Design
+from hierfl.data.outline import outline_of
+from hierfl.errors import UserError
+from hierfl.inference.options import Options
+from hierfl.models import METHODS
+from hierfl.nn.networks.build import architecture
+
+from ..methods import Loaded, load
+from .leaving import Leaving, answers
+
+#: networks of the example: the first that a method can have
+NETWORKS = ("mlp:100", "bncnn:16,32:64")
+FORMULA = "y ~ 1 + x + (1 + x | site)"
+#: what the page says once, for all methods
+SAID_ABOVE = ("hello", "scores")
+HEAD = """\
+# What leaves a site
+
+Made from the methods' own rules by `hierfl methods --leaves`; a test holds it to them. Of a study of your own
+`hierfl federate check` says the same, with your own columns and shapes.
+
+Every site also sends its name and which of train, validation and test it has (`hello`), sums before the first round
+where columns or images are standardised (`prepare`, [more](sites.md#before-the-first-round)), and with every
+answer the number of the round and whether its computation has failed. Metrics (`scores`) are sums over its own test
+examples. Data, personal values and draws are in none of it: tests walk every byte that a site sends. Under `sums`,
+`new` is sent only where the study agrees (`new_clients`).
+
+A sum of one site is that site's own: whoever sees a single answer sees that site's message.
+"""
+
+
+def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
+    """What the example is, and what a client of a method sends in it; metrics are left out.
+
+    Raises:
+        UserError: for a method that can have none of :data:`NETWORKS`.
+    """
+    if loaded.cls.tabular:
+        outline = outline_of((4,), "regression", dtype=torch.float64)
+        made = loaded.cls(Design.of(["Intercept", "x"], ["Intercept", "x"]))
+        found = answers(made, outline, Options(dtype=torch.float64), new_clients=True)
+        return f"for {FORMULA}", [value for value in found if value.request not in SAID_ABOVE]
+    outline = outline_of((1, 28, 28), "classification", 10)
+    for spec in NETWORKS:
+        try:
+            made = loaded.cls(architecture(spec, outline, latent=loaded.cls.latent))
+            found = answers(made, outline, Options(), new_clients=True)
+        except UserError:
+            if spec == NETWORKS[-1]:
+                raise
+        else:
+            break
+    return f"for {spec} on 28x28 images of ten classes", [v for v in found if v.request not in SAID_ABOVE]
+
+
+def page() -> str:
+    """In markdown."""
+    parts = [HEAD]
+    for name, entry in METHODS.items():
+        where, values = example(load(name))
+        parts.append(f"\n## {name}\n\nStays: {entry.stays}. Sent, {where}:\n")
+        if not values:
+            parts.append("Nothing.\n")
+            continue
+        parts.append("| answers | value | shape | what it is |\n|---|---|---|---|")
+        for request, group in groupby(values, attrgetter("request")):
+            said = ""
+            for value in group:
+                meaning = "" if value.meaning == said else value.meaning.replace("|", "\\|")
+                said = value.meaning
+                parts.append(f"| {request} | `{value.name}` | {value.dimensions} | {meaning} |")
+        parts.append("")
+    return "\n".join(parts)

@@ -1,0 +1,42 @@
+"""Requests that came as files, and replies to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from hierfl.errors import UserError
+from hierfl.files import make_folder, shown, write_whole
+from hierfl.inference.engines.remote.files import REPLY, name_of, read
+from hierfl.inference.engines.remote.wire import header
+
+
+def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], out: Path) -> Iterator[tuple[Path, str]]:
+    """Answers requests in the order of their rounds.
+
+    Args:
+        answer: the site.
+        requests: files.
+        out: a folder; for one request also a file, which ends in ``.reply``.
+
+    Yields:
+        The reply's file, and why it holds no answer; empty where it does.
+
+    Raises:
+        UserError: for files that are none.
+    """
+    held = []
+    for path in requests:
+        data = read(path)
+        if not data:
+            raise UserError(f"{shown(path)} is no file that can be read")
+        held.append((name_of(data), data))
+    single = out.suffix == REPLY
+    if single and len(held) > 1:
+        raise UserError(f"{len(held)} replies do not go into one file: --out DIR")
+    for name, data in sorted(held):
+        path = out if single else out / f"{name}{REPLY}"
+        make_folder(path.parent)
+        reply = answer(data)
+        write_whole(path, reply)
+        yield path, str(header(reply).get("error", ""))

@@ -1,0 +1,81 @@
+"""After a study, at a site: predictions and a report from its own folder, without any server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.errors import UserError
+from hierfl.inference.evaluation.personal import evaluate_personal
+from hierfl.inference.run.result import Run
+from hierfl.metrics.pooling import over_clients
+from hierfl.metrics.registry import names_of
+
+from ..run_folder.config_file import write_config
+from ..run_folder.results import write_results
+from .study_site import Membership
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: of a site's folder: what `hierfl report` writes, a run's folder of one client
+RESULTS = "results"
+
+
+def site_run(member: Membership) -> Run:
+    """What a site predicts with.
+
+    Raises:
+        UserError: where the study has not ended for it, or its own file is not what it was.
+    """
+    site = member.site().site
+    if site is None:
+        raise UserError(f"{member.folder}: the study has not begun for this site; it predicts nothing yet")
+    fitted, options = site.fitted(), site.options
+    random = fitted.trace.random
+    draws = (0, options.draws) if random else (0,)
+    split = "test" if fitted.federation.sizes("test")[0] else "train"
+    found = evaluate_personal(fitted, split, 1, draws)
+    row: dict[str, Any] = {"round": options.rounds, "split": split}
+    for kind, own in zip(("pm", "pm_draws"), found, strict=False):
+        mine = over_clients(own, fitted.federation.task)
+        row |= {f"{kind}_{name}": mine.get(name) for name in names_of(fitted.federation.task)}
+    row |= {"rejected": None, "skipped": None, "bytes": None, "diverged": None, "seconds": None}
+    tested = found if split == "test" else None
+    return Run(fitted, [member.client], options, [row], 0.0, random, tested)
+
+
+def write_site_results(member: Membership, run: Run) -> Path:
+    """A run's folder of this site alone, inside its own; what is left of an earlier one is replaced."""
+    folder = member.folder / RESULTS
+    folder.mkdir(exist_ok=True)
+    write_config(folder, member.study.configuration(str(member.data), run.options.device, 1))
+    write_results(folder, run, member.study.loaded.name)
+    return folder
+
+
+def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.DataFrame:
+    """What the site's own model says of new examples.
+
+    Args:
+        member: the site.
+        run: of :func:`site_run`.
+        path: a file of new examples, of the form of the site's own (an ``.npz`` with ``x``).
+        draws: that predictions are averaged over; 0 for the posterior mean.
+
+    Returns:
+        A row for each example: a probability for each class, or mean and standard deviation.
+    """
+    import pandas as pd
+
+    if draws and not run.random:
+        raise UserError(f"{member.study.loaded.name} has no draws to average over: --draws 0")
+    federation = run.fitted.federation
+    found = run.predict(member.study.data.inputs(path, federation), member.client, draws=draws).cpu().numpy()
+    if federation.task == "regression":
+        return pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
+    labels = federation.about.get("labels") or range(federation.classes)
+    table = pd.DataFrame({f"p_{label}": column for label, column in zip(labels, found.T, strict=True)})
+    return table.assign(label=np.array([str(label) for label in labels])[found.argmax(1)])

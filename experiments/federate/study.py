@@ -1,0 +1,254 @@
+"""study.toml: what a server and its sites agree on before anything is computed. Everybody has the same file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from hierfl.data.federated.array_data import ArrayData
+from hierfl.data.federated.column_data import ColumnData
+from hierfl.data.federated.design import StudyFormula
+from hierfl.data.federated.dictionary import Dictionary
+from hierfl.data.federated.formula_data import FormulaData
+from hierfl.data.federated.study_data import StudyData
+from hierfl.errors import UserError, unknown
+from hierfl.files import user_path
+from hierfl.inference.engines.remote.wire import Handshake
+from hierfl.inference.method.settings import make_settings
+from hierfl.inference.options import Options
+from hierfl.schema import AnyOf, Number, Schema, check, read_toml
+
+from .. import methods
+from ..config import Configuration, RunConfig, kinds, options
+
+if TYPE_CHECKING:
+    from hierfl.data.formula.design import Family
+    from hierfl.inference import Method
+    from hierfl.nn.architecture import Architecture
+
+#: of the file; another one is another version's
+FORMAT = 1
+STUDY: Schema = {
+    "format": Number(int), "name": str, "method": str, "method_digest": str, "clients": [str],
+    "settings": {"*": AnyOf(Number(), str, bool)}, "run": dict, "data": dict, "columns?": {"*": dict},
+    "privacy": {"new_clients": bool, "least_rows": Number(int, 1)},
+}  # fmt: skip
+#: the table "data" of each kind of site's file, beside "kind"
+DATA: dict[str, Schema] = {
+    "formula": {
+        "formula": str, "family": str, "known_se": str, "test_fraction": Number(float, 0, 1),
+        "validation_fraction": Number(float, 0, 1),
+    },
+    "columns": {
+        "x": [str], "y": str, "network": str, "response_sd": Number(), "test_fraction": Number(float, 0, 1),
+        "validation_fraction": Number(float, 0, 1),
+    },
+    "arrays": {
+        "inputs": [Number(int, 1)], "images": bool, "classes": Number(int, 0), "network": str,
+        "response_sd": Number(), "validation_fraction": Number(float, 0, 1),
+    },
+}  # fmt: skip
+#: a client's name is a name of folders and in lists: letters of no alphabet look alike in it
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def fit_options() -> list[str]:
+    """Options of a run that all have to agree on; the others are each machine's own."""
+    return [name for name, about in options().items() if about.fit and (about.identity or name == "seed")]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all agree on.
+
+    Attributes:
+        path: of the file.
+        table: what is in it.
+        loaded: its method.
+        data: what the sites' files are.
+    """
+
+    path: Path
+    table: Mapping[str, Any]
+    loaded: methods.Loaded
+    data: StudyData
+
+    @classmethod
+    def read(cls, path: Path, *, trust_code: bool = False) -> Study:
+        """Reads and checks study.toml.
+
+        Args:
+            path: of the file. A method's own file is beside it.
+            trust_code: whether to run a method's file that this user has neither named nor run before.
+
+        Raises:
+            UserError: for what is damaged, says nothing, or was written by another version; for a method that is not
+                the one that was agreed on.
+        """
+        if not path.is_file():
+            raise UserError(f"no file {path}: it is what hierfl federate study writes, the same at every site")
+        return cls.of(read_toml(path, STUDY), path, trust_code=trust_code)
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any], path: Path, *, trust_code: bool = False) -> Study:
+        """The same from what is in the file."""
+        if table["format"] != FORMAT:
+            raise UserError(f"{path} is of format {table['format']}, and this version of hierfl reads {FORMAT}")
+        _refuse_strange(table, STUDY, path)
+        _refuse_strange(table["privacy"], STUDY["privacy"], path)
+        run = {
+            name: Number(kinds()[name]) if kinds()[name] in (int, float) else kinds()[name] for name in fit_options()
+        }
+        check(table["run"], run, path, "run")
+        _refuse_strange(table["run"], run, path)
+        kind = table["data"].get("kind")
+        if kind not in DATA:
+            raise UserError(f"{path}: data.kind is {kind!r}; known: {', '.join(DATA)}")
+        check(table["data"], DATA[kind], path, "data")
+        _refuse_strange(table["data"], {**DATA[kind], "kind": str}, path)
+        _check_names(table["clients"], path)
+        loaded = _method_of(table, path, trust_code)
+        made = cls(path, table, loaded, _data_of(table, path))
+        if loaded.cls.tabular != (kind == "formula"):
+            raise UserError(f"{path}: {loaded.name} is {'' if loaded.cls.tabular else 'not '}for data of a formula")
+        make_settings(loaded.cls, table["settings"])
+        made.options("cpu")
+        return made
+
+    @property
+    def name(self) -> str:
+        """Of the study."""
+        return str(self.table["name"])
+
+    @property
+    def clients(self) -> list[str]:
+        """The roster."""
+        return list(self.table["clients"])
+
+    @property
+    def new_clients(self) -> bool:
+        """Whether sums of what a new client begins with leave the sites."""
+        return bool(self.table["privacy"]["new_clients"])
+
+    @property
+    def least_rows(self) -> int:
+        """A site with fewer rows takes no part."""
+        return int(self.table["privacy"]["least_rows"])
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all that has to be the same at every site. The roster is not part of it: sites may come and go."""
+        agreed = {k: v for k, v in self.table.items() if k != "clients"}
+        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def handshake(self) -> Handshake:
+        """What every request says."""
+        return Handshake(self.digest, self.loaded.digest)
+
+    def method(self, network: Architecture) -> Method:
+        """The method, made with its network or design."""
+        return self.loaded.cls(network, **self.table["settings"])
+
+    def options(self, device: str) -> Options:
+        """How it is run; the device is each machine's own."""
+        given = dict(self.table["run"])
+        if self.table["data"]["kind"] == "formula":  # (a statistician's digits, as for hierfl run)
+            split = "test" if self.table["data"]["test_fraction"] else "train"
+            given |= {"dtype": torch.float64, "splits": (split,)}
+        return Options(**given, device=device)
+
+    def configuration(self, data: str, device: str, clients: int) -> Configuration:
+        """As config.toml of a run folder has it.
+
+        Args:
+            data: what its data are called: the study, or a site's file.
+            device: that computes.
+            clients: how many there are.
+        """
+        agreed = self.table["data"]
+        table = agreed["kind"] == "formula"
+        own: dict[str, Any] = {
+            "network": agreed.get("network", "design"),
+            "response_sd": agreed.get("response_sd", 1.0),
+        }
+        if table:
+            own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")} | {"group": ""}
+        run = RunConfig(
+            method=self.loaded.reference, method_digest=self.loaded.digest, data=data, data_root="", clients=clients,
+            split="sites", validation_fraction=agreed["validation_fraction"], chunk=0, device=device,
+            **self.table["run"], **own,
+        )  # fmt: skip
+        return Configuration(run, self.table["settings"])
+
+
+def _method_of(table: Mapping[str, Any], path: Path, trust_code: bool) -> methods.Loaded:
+    """The method that was agreed on.
+
+    Raises:
+        UserError: for another version of it, or a file that this user has neither named nor run before.
+    """
+    name, digest = table["method"], table["method_digest"]
+    if not name.endswith(".py"):
+        loaded = methods.load(name)
+        if loaded.digest != digest:
+            raise UserError(
+                f"{name} is not the version here that {path} agreed on: install that version of hierfl at every site, "
+                "or agree on a new study"
+            )
+        return loaded
+    if Path(name).name != name:
+        raise UserError(f"{path}: a method's own file is beside it, not at {name!r}")
+    about = {"method": str(user_path(path.parent / name)), "method_digest": digest}
+    return methods.load_of(path, about, trust_code=trust_code)
+
+
+def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
+    """What the sites' files are.
+
+    Raises:
+        UserError: for what is no such description.
+    """
+    said, seed, name = table["data"], table["run"]["seed"], table["name"]
+    held = {"validation": said["validation_fraction"], "seed": seed, "name": name}
+    if said["kind"] == "arrays":
+        inputs, network = tuple(said["inputs"]), (said["network"], said["response_sd"])
+        return ArrayData(inputs, said["images"], said["classes"], network=network[0], response_sd=network[1], **held)
+    dictionary = Dictionary.of(table.get("columns", {}), path)
+    held |= {"test": said["test_fraction"]}
+    if said["kind"] == "formula":
+        family = cast("Family", said["family"])
+        return FormulaData(StudyFormula(said["formula"], dictionary, family, said["known_se"]), **held)
+    return ColumnData(
+        dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"], **held
+    )
+
+
+def _refuse_strange(table: Mapping[str, Any], schema: Schema, path: Path) -> None:
+    """An entry that says nothing is a mistake in one that does."""
+    known = {name.removesuffix("?") for name in schema}
+    if strange := sorted(table.keys() - known):
+        raise unknown(f"entry of {path}:", strange[0], sorted(known))
+
+
+def _check_names(names: list[str], path: Path) -> None:
+    """Refuses names that could be taken for one another, or for more than a name.
+
+    Raises:
+        UserError: for one.
+    """
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise UserError(f"{path}: a client is named by letters, digits, - and _, not {name!r}")
+    if len({name.lower() for name in names}) < len(names):
+        raise UserError(f"{path}: two clients have one name, or names that differ in capitals alone")
+    if not names:
+        raise UserError(f"{path}: the roster is empty")

@@ -1,0 +1,171 @@
+"""A site of a study: its own file, its own folder, and what it answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from hierfl.data.federated.study_data import SiteData
+from hierfl.data.federated.sums import NamedSums
+from hierfl.errors import UserError, unknown
+from hierfl.file_lock import locked
+from hierfl.files import make_folder, write_whole
+from hierfl.inference.engines.remote.preparation import PreparedSite
+from hierfl.inference.engines.remote.site import Site
+from hierfl.inference.state import State
+from hierfl.schema import read_toml
+
+from .study import Study
+
+#: of a site's folder
+SITE, STUDY_COPY, LOG = "site.toml", "study.toml", "site.log"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Which site of which study a folder is of.
+
+    Attributes:
+        folder: the site's own.
+        study: what was agreed on; its copy in the folder.
+        client: the site's name.
+        data: its own file.
+    """
+
+    folder: Path
+    study: Study
+    client: str
+    data: Path
+
+    @classmethod
+    def read(cls, folder: Path, *, trust_code: bool = False) -> Membership:
+        """What the folder says.
+
+        Raises:
+            UserError: for a folder that is no site's.
+        """
+        if not (folder / SITE).is_file():
+            raise UserError(f"{folder} is not the folder of a site: it has no {SITE}")
+        held = read_toml(folder / SITE, {"client": str, "data": str})
+        study = Study.read(folder / STUDY_COPY, trust_code=trust_code)
+        return cls(folder, study, held["client"], Path(held["data"]))
+
+    @classmethod
+    def join(
+        cls, folder: Path, study: Path | None, client: str, data: Path | None, *, trust_code: bool = False
+    ) -> Membership:
+        """Goes on in a folder, or begins one. What is said must be what the folder says, but for where the data are.
+
+        Args:
+            folder: the site's own.
+            study: study.toml; None for what the folder has.
+            client: the site's name; empty for what the folder says.
+            data: its own file; None for what the folder says.
+            trust_code: whether to run a method's file that this user has neither named nor run before.
+
+        Raises:
+            UserError: where it says something else, or nothing where there is no folder yet.
+        """
+        if (folder / SITE).is_file():
+            held = cls.read(folder, trust_code=trust_code)
+            if client and client != held.client:
+                raise UserError(f"{folder} is the folder of {held.client}, not of {client}")
+            if study is not None and Study.read(study, trust_code=trust_code).digest != held.study.digest:
+                raise UserError(f"{folder} belongs to another study than {study}; a study needs a folder of its own")
+            found = cls(folder, held.study, held.client, (data or held.data).absolute())
+        else:
+            if study is None or not client or data is None:
+                raise UserError(f"{folder} is new: say --study, --client and --data")
+            found = cls(folder, Study.read(study, trust_code=trust_code), client, data.absolute())
+        if found.client not in found.study.clients:
+            raise unknown(f"client of the study {found.study.name}", found.client, found.study.clients)
+        return found
+
+    def keep(self) -> None:
+        """Writes it down."""
+        make_folder(self.folder)
+        about = {"client": self.client, "data": str(self.data)}
+        # (its method's file, too: the folder is complete by itself)
+        if self.study.table["method"].endswith(".py"):
+            write_whole(self.folder / self.study.table["method"], self.study.loaded.source.read_bytes())
+        write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
+        write_whole(self.folder / SITE, tomli_w.dumps(about).encode(), mode=0o600)
+
+    def site(self, device: str = "cpu") -> PreparedSite:
+        """What answers for it.
+
+        Raises:
+            UserError: for data that do not fit, or have changed.
+        """
+        study = self.study
+        data = _Sums(read_site_data(study, self.data, self.client), study)
+
+        def make(totals: Sequence[State]) -> Site:
+            named = as_numbers(totals)
+            federation = data.held.federation(named)
+            method = study.method(study.data.model(named, study.loaded.cls.latent)[1])
+            options = study.options(device)
+            return Site(method, federation, options, self.folder, study.handshake, new_clients=study.new_clients)
+
+        return PreparedSite(self.client, study.handshake, self.folder, study.data.steps, data, make)
+
+
+def read_site_data(study: Study, path: Path, client: str) -> SiteData:
+    """A site's own file, checked.
+
+    Raises:
+        UserError: where it does not fit what was agreed on; the line holds none of its values.
+    """
+    try:
+        held = study.data.site(path, client)
+    except UserError as error:
+        raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
+    if held.rows < study.least_rows:
+        raise UserError(f"{path} has {held.rows} rows, fewer than the {study.least_rows} that the study asks of a site")
+    return held
+
+
+def as_numbers(totals: Sequence[State]) -> list[NamedSums]:
+    """Sums as the preparation takes them."""
+    return [{name: value.cpu().numpy() for name, value in sums.items()} for sums in totals]
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """See :class:`~hierfl.inference.engines.remote.preparation.SiteSums`."""
+
+    held: SiteData
+    study: Study
+
+    def sums(self, before: Sequence[State]) -> State:
+        found: dict[str, Any] = self.held.sums(as_numbers(before))
+        return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in found.items()}
+
+    def digest(self) -> str:
+        # (the rows themselves: constants of the preparation are not known yet)
+        return self.held.digest()
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """One process at a time works in a site's folder, and writes to its log there."""
+    make_folder(folder)
+    logger, handler = logging.getLogger("hierfl"), logging.FileHandler(folder / LOG)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
+    level = logger.level
+    with locked(folder / ".lock", f"another process works in {folder}"):
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            handler.close()

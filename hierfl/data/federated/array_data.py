@@ -1,0 +1,152 @@
+"""Arrays, such as images, in an ``.npz`` file at every site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import UserError
+from ...nn.architecture import Architecture
+from ...nn.networks.build import architecture
+from ..federation import Federation
+from ..npz import load_npz
+from ..outline import outline_of
+from ..pool import PooledDataset, Task
+from ..readers.npz import read_npz
+from .study_data import SiteData
+from .sums import Moments, NamedSums
+
+
+@dataclass(frozen=True)
+class ArrayData:
+    """See :class:`.study_data.StudyData`.
+
+    Attributes:
+        inputs_shape: of one input; of images channels first.
+        images: whether inputs are bytes, standardised by channel; others are used as they are.
+        classes: number of labels; 0 for a regression.
+        name: of the study.
+        network, response_sd: as for :func:`~hierfl.nn.networks.build.architecture`.
+        validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_pool`.
+    """
+
+    inputs_shape: tuple[int, ...]
+    images: bool
+    classes: int
+    name: str
+    network: str
+    response_sd: float = 1.0
+    validation: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.inputs_shape or min(self.inputs_shape) < 1:
+            raise UserError(f"the shape of an input is whole numbers from 1, not {list(self.inputs_shape)}")
+        if self.classes == 1:
+            raise UserError("a classification has at least two classes; 0 says that it is a regression")
+
+    @property
+    def steps(self) -> int:
+        """One for images, whose channels are standardised."""
+        return int(self.images)
+
+    @property
+    def task(self) -> Task:
+        """By the number of classes."""
+        return "classification" if self.classes else "regression"
+
+    @property
+    def channels(self) -> int:
+        """Of which constants are known: all entries are one where there are no channels."""
+        return self.inputs_shape[0] if len(self.inputs_shape) == 3 else 1
+
+    def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a round's sums."""
+        return {"n": (), "total": (self.channels,), "square": (self.channels,)}
+
+    def meanings(self) -> Mapping[str, str]:
+        """What each sum is."""
+        return {
+            "n": "numbers in each channel of the training images", "total": "sums of each channel",
+            "square": "sums of squares of each channel",
+        }  # fmt: skip
+
+    def site(self, path: Path, client: str) -> ArraySite:
+        """A site's npz file: x_train, y_train, x_test, y_test."""
+        pool = load_npz(path, self.classes)
+        found, kind = pool.x_train.shape[1:], "images" if pool.x_train.dtype == np.uint8 else "numbers"
+        if (found, kind) != (self.inputs_shape, "images" if self.images else "numbers"):
+            wanted = f"{'images' if self.images else 'numbers'} of shape {self.inputs_shape}"
+            raise UserError(f"{path} holds {kind} of shape {found}, and the study is of {wanted}")
+        if pool.task != self.task:
+            raise UserError(f"{path} holds targets of a {pool.task}, and the study is a {self.task}")
+        train, test = (np.full(len(y), client) for y in (pool.y_train, pool.y_test))
+        return ArraySite(self, replace(pool, name=self.name, mean=None, std=None, client_train=train, client_test=test))
+
+    def constants(self, totals: Sequence[NamedSums]) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Mean and standard deviation of each channel, of images scaled to [0, 1]."""
+        if not self.images:
+            return None, None
+        moments = Moments.named(totals[0], np.zeros(self.channels))
+        if moments.n < 1:
+            raise UserError("the sites have no training images")
+        shape = (-1, 1, 1) if len(self.inputs_shape) == 3 else ()
+        mean, sd = moments.mean / 255, np.maximum(moments.sd / 255, 1e-8)
+        return mean.astype(np.float32).reshape(shape), sd.astype(np.float32).reshape(shape)
+
+    def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
+        """The outline, and the network for its inputs."""
+        mean, sd = self.constants(totals)
+        about = {"data": self.name, "split": "sites", "redraws": 0}
+        kind = torch.uint8 if self.images else torch.float32
+        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=about)
+        return made, architecture(self.network, made, self.response_sd, latent)
+
+    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+        """As :meth:`model`: shapes do not depend on the sums."""
+        return self.model([site.sums([])] * self.steps, False)
+
+    def inputs(self, path: Path, federation: Federation) -> np.ndarray:
+        """An npz file with x, raw inputs as at the sites."""
+        x = read_npz(path, ("x",))["x"]
+        if self.images and x.ndim == 4 and x.shape[1:] != self.inputs_shape:
+            x = np.moveaxis(x, -1, 1)
+        return x[:, None] if self.images and x.ndim == 3 else x
+
+
+@dataclass(frozen=True)
+class ArraySite:
+    """See :class:`.study_data.SiteData`."""
+
+    study: ArrayData
+    pool: PooledDataset
+
+    @property
+    def rows(self) -> int:
+        """Training examples."""
+        return len(self.pool.x_train)
+
+    def digest(self) -> str:
+        """Of its arrays."""
+        return self.pool.digest()
+
+    def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
+        """Moments of each channel: whole numbers, which are exact."""
+        x = self.pool.x_train
+        axes = (0, 2, 3) if x.ndim == 4 else tuple(range(x.ndim))
+        total = x.sum(axes, dtype=np.int64).reshape(-1)
+        square = np.square(x, dtype=np.int64).sum(axes).reshape(-1)
+        n = np.array(x.size / self.study.channels)
+        return {"n": n, "total": total.astype(float), "square": square.astype(float)}
+
+    def federation(self, totals: Sequence[NamedSums]) -> Federation:
+        """Its examples, standardised as all sites' are."""
+        mean, sd = self.study.constants(totals)
+        pool = replace(self.pool, mean=mean, std=sd)
+        made = Federation.from_pool(pool, 0, "natural", validation=self.study.validation, seed=self.study.seed)
+        return replace(made, about={**made.about, "split": "sites"})

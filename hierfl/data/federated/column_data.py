@@ -1,0 +1,200 @@
+"""Tables whose columns go into a network: inputs that are standardised alike at all sites, labels that are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...errors import UserError, unknown
+from ...nn.architecture import Architecture
+from ...nn.networks.build import architecture
+from ..arrays import natural_pool
+from ..federation import Federation
+from ..outline import outline_of
+from ..pool import PooledDataset, Task
+from .dictionary import Dictionary
+from .study_data import SiteData
+from .sums import Moments, NamedSums
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class ColumnReader:
+    """Makes a network's inputs of a table's rows.
+
+    Attributes:
+        dictionary: of the table.
+        x: its input columns: numbers and flags are one input each, a category one for each of its levels.
+    """
+
+    dictionary: Dictionary
+    x: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs."""
+        columns = self.dictionary.columns
+        return [f"{name}={v}" if v is not None else name for name in self.x for v in columns[name].levels or (None,)]
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Which of the inputs are standardised: numbers, not flags or levels, (k,)."""
+        columns = self.dictionary.columns
+        kinds = [columns[name].kind for name in self.x for _ in columns[name].levels or (None,)]
+        return np.array([kind in ("number", "whole") for kind in kinds])
+
+    def __call__(self, df: pd.DataFrame) -> np.ndarray:
+        """(n, k).
+
+        Raises:
+            UserError: for a table that does not fit the dictionary.
+        """
+        table, found = self.dictionary.read(df, list(self.x)), []
+        for name in self.x:
+            levels = self.dictionary.columns[name].levels
+            found += [(table[name] == v).to_numpy(dtype=float) for v in levels] or [table[name].to_numpy(dtype=float)]
+        return np.stack(found, 1)
+
+
+@dataclass(frozen=True)
+class ColumnData:
+    """See :class:`.study_data.StudyData`.
+
+    Attributes:
+        dictionary: of the tables.
+        x: input columns.
+        y: the column that is predicted: the levels of a category, or a flag, are classes; numbers are a regression's.
+        name: of the study.
+        network, response_sd: as for :func:`~hierfl.nn.networks.build.architecture`.
+        test, validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_frame`.
+    """
+
+    dictionary: Dictionary
+    x: tuple[str, ...]
+    y: str
+    name: str
+    network: str
+    response_sd: float = 1.0
+    test: float = 0.2
+    validation: float = 0.0
+    seed: int = 0
+    steps = 1
+
+    def __post_init__(self) -> None:
+        for name in (*self.x, self.y):
+            if name not in self.dictionary.columns:
+                raise unknown("column of the dictionary", name, self.dictionary.columns)
+        if not self.x or self.y in self.x or len(set(self.x)) < len(self.x):
+            raise UserError("the inputs are different columns, at least one, and not the one that is predicted")
+
+    @property
+    def reader(self) -> ColumnReader:
+        """Makes inputs."""
+        return ColumnReader(self.dictionary, self.x)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of a classification; none of a regression."""
+        column = self.dictionary.columns[self.y]
+        return ("0", "1") if column.kind == "flag" else tuple(map(str, column.levels))
+
+    @property
+    def task(self) -> Task:
+        """Of the column that is predicted."""
+        return "classification" if self.labels else "regression"
+
+    @property
+    def centres(self) -> np.ndarray:
+        """About where the inputs lie, (k,)."""
+        columns = self.dictionary.columns
+        return np.array([columns[name].centre for name in self.x for _ in columns[name].levels or (None,)])
+
+    def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a round's sums."""
+        k = int(self.reader.numbers.sum())
+        return {"n": (), "total": (k,), "square": (k,)}
+
+    def meanings(self) -> Mapping[str, str]:
+        """What each sum is."""
+        numbers = ", ".join(np.array(self.reader.names)[self.reader.numbers]) or "no column"
+        return {"n": "training rows", "total": f"sums of {numbers}", "square": f"sums of squares of {numbers}"}
+
+    def site(self, path: Path, client: str) -> ColumnSite:
+        """A site's csv file."""
+        df = self.dictionary.table(path, (*self.x, self.y))
+        y = df[self.y].to_numpy()
+        if levels := self.dictionary.columns[self.y].levels:
+            place = {level: k for k, level in enumerate(levels)}
+            y = np.array([place[value] for value in y.tolist()])
+        pool = natural_pool(
+            self.reader(df), np.asarray(y, float if self.task == "regression" else np.int64), [client] * len(df),
+            None, None, None, self.test, self.seed, self.task, self.name, False, len(self.labels),
+        )  # fmt: skip
+        return ColumnSite(self, pool)
+
+    def constants(self, totals: Sequence[NamedSums]) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of each input, (k,): 0 and 1 of those that stay as they are."""
+        numbers = self.reader.numbers
+        moments = Moments.named(totals[0], self.centres[numbers])
+        if moments.n < 1:
+            raise UserError("the sites have no training rows")
+        mean, sd = np.zeros(len(numbers)), np.ones(len(numbers))
+        mean[numbers], sd[numbers] = moments.mean, np.where(moments.sd > 0, moments.sd, 1.0)
+        return mean, sd
+
+    def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
+        """The outline, and the network for its inputs."""
+        mean, sd = self.constants(totals)
+        made = outline_of(
+            (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, about=self.about
+        )
+        return made, architecture(self.network, made, self.response_sd, latent)
+
+    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+        """As :meth:`model`: shapes do not depend on the sums."""
+        return self.model([site.sums([])], False)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Of the federation."""
+        return {"data": self.name, "split": "sites", "redraws": 0, "labels": list(self.labels), "reader": self.reader}
+
+    def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
+        """A csv file with the input columns."""
+        return self.dictionary.table(path, self.x)
+
+
+@dataclass(frozen=True)
+class ColumnSite:
+    """See :class:`.study_data.SiteData`."""
+
+    study: ColumnData
+    pool: PooledDataset
+
+    @property
+    def rows(self) -> int:
+        """Training rows."""
+        return len(self.pool.x_train)
+
+    def digest(self) -> str:
+        """Of its arrays."""
+        return self.pool.digest()
+
+    def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
+        """Moments of the training rows' numbers."""
+        numbers = self.study.reader.numbers
+        return Moments.of(self.pool.x_train[:, numbers], self.study.centres[numbers]).sums()
+
+    def federation(self, totals: Sequence[NamedSums]) -> Federation:
+        """Its rows, standardised as all sites' are."""
+        mean, sd = self.study.constants(totals)
+        pool = replace(self.pool, mean=mean, std=sd)
+        made = Federation.from_pool(pool, 0, "natural", validation=self.study.validation, seed=self.study.seed)
+        return replace(made, about={**made.about, **self.study.about})

@@ -1,0 +1,136 @@
+"""Tables for a formula: a mixed-effects model of sites whose rows stay where they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...nn.architecture import Architecture
+from ..federation import Federation
+from ..outline import outline_of
+from .design import DesignSums, StudyFormula, StudyReader
+from .study_data import SiteData
+from .sums import Moments, NamedSums
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class FormulaData:
+    """See :class:`.study_data.StudyData`.
+
+    Attributes:
+        formula: with the dictionary of the tables.
+        name: of the study.
+        test, validation, seed: of rows that are held out, as for
+            :func:`~hierfl.data.formula.federate.from_formula`.
+    """
+
+    formula: StudyFormula
+    name: str
+    test: float = 0.0
+    validation: float = 0.0
+    seed: int = 0
+    steps = 2
+
+    def reader(self, totals: Sequence[NamedSums]) -> StudyReader:
+        """What makes the columns, from the first round's sums."""
+        return self.formula.reader(Moments.named(totals[0], self.centres))
+
+    @property
+    def centres(self) -> np.ndarray:
+        """About where the predictors lie, (k,)."""
+        return np.array([self.formula.columns[name].centre for name in self.formula.numbers])
+
+    def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of a round's sums."""
+        if not before:
+            k = len(self.formula.numbers)
+            return {"n": (), "total": (k,), "square": (k,)}
+        reader = self.reader(before)
+        p, q = len(reader.fixed), len(reader.random)
+        shapes: dict[str, tuple[int, ...]] = {"gram": (p, p), "varying": (q,), "sites": (), "informative": ()}
+        for part, k in (("response", 1), ("random", q)):
+            shapes |= {f"{part}.n": (), f"{part}.total": (k,), f"{part}.square": (k,)}
+        return shapes
+
+    def meanings(self) -> Mapping[str, str]:
+        """What each sum is."""
+        what = {"n": "rows", "total": "sums", "square": "sums of squares"}
+        numbers = ", ".join(self.formula.numbers) or "no column"
+        return {
+            "n": "rows", **{name: f"{what[name]} of {numbers}" for name in ("total", "square")},
+            **{f"response.{k}": v if k == "n" else f"{v} of the response" for k, v in what.items()},
+            **{f"random.{k}": v if k == "n" else f"{v} of the random effects' columns" for k, v in what.items()},
+            "gram": "sums of products of the fixed effects' columns (X'X)",
+            "varying": "of each random effect's column, whether its values differ",
+            "sites": "1", "informative": "whether there are more rows than random effects",
+        }  # fmt: skip
+
+    def site(self, path: Path, client: str) -> FormulaSite:
+        """A site's csv file."""
+        df = self.formula.dictionary.table(path, self.formula.used)
+        return FormulaSite(self, client, df)
+
+    def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
+        """The design, and the outline of its columns."""
+        reader = self.reader(totals)
+        return self._outline(reader), reader.design(DesignSums.named(totals[1], self.formula.centre))
+
+    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+        """The design's columns; what no fit could tell apart is not looked for in one site's rows."""
+        reader = self.reader([site.sums([])])
+        return self._outline(reader), reader.columns_only()
+
+    def _outline(self, reader: StudyReader) -> Federation:
+        width = len(reader.fixed) + len(reader.random) + bool(self.formula.error)
+        return outline_of((width,), "regression", dtype=torch.float64, about=self.about(reader))
+
+    def about(self, reader: StudyReader) -> dict[str, Any]:
+        """Of the federation."""
+        return {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
+
+    def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
+        """A csv file with the formula's predictors."""
+        wanted = self.formula.terms.predictors | ({self.formula.error} if self.formula.error else set())
+        return self.formula.dictionary.table(path, wanted)
+
+
+@dataclass(frozen=True)
+class FormulaSite:
+    """See :class:`.study_data.SiteData`."""
+
+    study: FormulaData
+    client: str
+    df: pd.DataFrame
+
+    @property
+    def rows(self) -> int:
+        """n."""
+        return len(self.df)
+
+    def digest(self) -> str:
+        """Of the table's columns that are used."""
+        return hashlib.sha256(self.df.to_csv(index=False, lineterminator="\n").encode()).hexdigest()[:16]
+
+    def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
+        """Moments of the predictors; then those of the columns."""
+        if not before:
+            return self.study.formula.first(self.df).sums()
+        return self.study.reader(before).second(self.df).sums()
+
+    def federation(self, totals: Sequence[NamedSums]) -> Federation:
+        """Its rows, as the pooled table's columns would have them."""
+        study = self.study
+        reader = study.reader(totals)
+        made = reader.federation(
+            self.df, self.client, test=study.test, validation=study.validation, seed=study.seed
+        )  # fmt: skip
+        return replace(made, about={**made.about, **study.about(reader)})

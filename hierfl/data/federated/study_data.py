@@ -1,0 +1,77 @@
+"""What the files of a study's sites are, whichever kind they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...nn.architecture import Architecture
+from ..federation import Federation
+from .sums import NamedSums
+
+
+class SiteData(Protocol):
+    """One site's file, read and checked."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the sums are of."""
+        ...
+
+    def digest(self) -> str:
+        """A fingerprint of its rows."""
+        ...
+
+    def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
+        """Its part of round ``len(before)`` of the preparation, given the sums over all sites of those before."""
+        ...
+
+    def federation(self, totals: Sequence[NamedSums]) -> Federation:
+        """Its data as a federation of one client, given the sums over all sites."""
+        ...
+
+
+class StudyData(Protocol):
+    """What all sites' files have in common."""
+
+    @property
+    def steps(self) -> int:
+        """How many rounds of sums come before the first round of the fit."""
+        ...
+
+    def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the sums of round ``len(before)``."""
+        ...
+
+    def meanings(self) -> Mapping[str, str]:
+        """What each of these sums is, in words."""
+        ...
+
+    def site(self, path: Path, client: str) -> SiteData:
+        """A site's own file.
+
+        Raises:
+            UserError: in one line that holds none of its values, where it is not what all have agreed on.
+        """
+        ...
+
+    def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
+        """What is known of everybody's data, without any, and what a method is made with.
+
+        Args:
+            totals: the sums over all sites.
+            latent: whether the network has latent features.
+
+        Raises:
+            UserError: where nothing could be fitted to such data.
+        """
+        ...
+
+    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+        """The same for the names and shapes alone, from one site's sums: before anybody has sent any."""
+        ...
+
+    def inputs(self, path: Path, federation: Federation) -> Any:
+        """A file of new examples to predict for."""
+        ...

@@ -1,0 +1,69 @@
+"""What the answers of sites hold: known before any of them is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from hierfl.data.federation import Federation
+from hierfl.metrics.pooling import client_sums, example_sums
+
+from ...evaluation.fitted import Fitted
+from ...method.base import Method
+from ...options import Options
+from ...server.exchange import Exchange
+from ...state import State, StateForm
+from ..base import Broadcast, Scores
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a study's sites send, of whatever it is that they are asked.
+
+    Attributes:
+        method: the study's.
+        federation: its outline, see :mod:`hierfl.data.outline`.
+        options: the study's.
+        shared: what the server begins with.
+        initial: one client's initial values, {name: (*shape)}.
+        exchange: what messages look like.
+    """
+
+    method: Method
+    federation: Federation
+    options: Options
+    shared: State
+    initial: State
+    exchange: Exchange
+
+    @property
+    def message(self) -> StateForm:
+        """Of one client's message, {"group|key": ...}."""
+        return {
+            f"{name}|{key}": (field.shape, field.dtype)
+            for name, group in self.exchange.sending.items()
+            for key, field in group.pipeline.sent.items()
+        }
+
+    def no_scores(self, kinds: int) -> Scores:
+        """Scores of no client, for so many kinds of prediction: those of one have this form."""
+        task = self.federation.task
+        everyone = example_sums([], task) if self.method.has_global_model else None
+        return Scores([client_sums({"n": torch.zeros(0).numpy()}, task) for _ in range(kinds)], everyone)
+
+    def fitted(self, broadcast: Broadcast) -> Fitted:
+        """What is known of no client: sums over it have the form of everybody's."""
+        copied = [k for group in self.method.local_copies for k in self.method.expand(group, self.shared)]
+        copies = {k: self.shared[k] for k in copied}
+        nobody, nothing = (
+            {k: v.new_zeros((0, *v.shape)) for k, v in values.items()} for values in (self.initial, copies)
+        )
+        shared = self.method.prediction_params(broadcast.shared)
+        return Fitted(self.method, self.federation, shared, nobody, nothing, self.initial, self.options.seed)
+
+    def no_sums(self, broadcast: Broadcast, *, summary: bool, new: bool) -> dict[str, State]:
+        """Sums over no client of what the report needs, and of what a new client begins with."""
+        fitted = self.fitted(broadcast)
+        found = {"new": fitted.new_client_sums()} if new else {}
+        return {**found, "summary": self.method.summary_terms(fitted)} if summary else found

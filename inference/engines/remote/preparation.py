@@ -1,0 +1,226 @@
+"""Before the first round: what has to be known of all sites' data, in rounds of sums."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from hierfl.errors import UserError
+from hierfl.files import make_folder, write_whole
+
+from ...state import State, StateForm
+from .answering import Desk
+from .questions import Questions
+from .site import Site
+from .wire import (
+    FORMAT,
+    LARGEST_HEADER,
+    Handshake,
+    Unreadable,
+    check_form,
+    check_size,
+    decode,
+    encode,
+    flattened,
+    header,
+    nested,
+)
+
+log = logging.getLogger("hierfl")
+#: of a server's and of a site's folder: the sums over all sites
+PREPARED_FILE = "prepared.safetensors"
+#: bytes of such sums: moments of some thousand columns
+LARGEST_SUMS = 2**28
+
+
+class Summing(Protocol):
+    """What the sites' data are, to a server: how many rounds of sums they take, and what these look like."""
+
+    @property
+    def steps(self) -> int:
+        """How many rounds of sums."""
+        ...
+
+    def form(self, before: Sequence[State]) -> StateForm:
+        """Of the sums of round ``len(before)``, given those over all sites of the rounds before."""
+        ...
+
+
+class SiteSums(Protocol):
+    """One site's data, before it takes part."""
+
+    def sums(self, before: Sequence[State]) -> State:
+        """Its part of round ``len(before)``.
+
+        Raises:
+            UserError: where it has nothing to say, in words that hold none of its data.
+        """
+        ...
+
+    def digest(self) -> str:
+        """A fingerprint of its data."""
+        ...
+
+
+def prepare(questions: Questions, data: Summing, folder: Path) -> list[State]:
+    """The sums over all sites, once and for all: they are kept, and those who join later are given them.
+
+    Args:
+        questions: asks the sites.
+        data: what they are asked for.
+        folder: the server's.
+
+    Raises:
+        UserError: where a site is missing: columns made without it would be others.
+    """
+    path, study = folder / PREPARED_FILE, questions.handshake.study
+    if path.is_file():
+        head, totals = _read(path, study)
+        log.debug("sums over %s sites", head.get("sites"))
+        return totals
+    totals = []
+    for step in range(data.steps):
+        form, everyone = data.form(totals), range(len(questions.ids))
+        size = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())
+        total = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in form.items()}
+        about, answered = {"kind": "prepare", "round": 0, "step": step}, 0
+        for j, (_, held) in questions.asked(about, numbered(totals), everyone, size).items():
+            try:
+                check_form(held, form)
+                check_size(held, len(questions.ids))
+            except Unreadable as error:
+                questions.refuse(j, "prepare", error)
+                continue
+            total, answered = {k: v + held[k].cpu() for k, v in total.items()}, answered + 1
+        if answered < len(questions.ids):
+            raise UserError(
+                f"{answered} of {len(questions.ids)} sites have sent their sums (step {step + 1} of {data.steps}): go "
+                "on when all have (--resume), or take those who cannot off the roster"
+            )
+        totals.append(total)
+    _write(path, {"study": study, "sites": len(questions.ids)}, totals)
+    return totals
+
+
+class PreparedSite:
+    """A site that takes part once it knows the sums over all sites.
+
+    Args:
+        client: its name.
+        handshake: what it has in common with its server.
+        folder: its own.
+        steps: rounds of sums.
+        data: what it sums.
+        make: the site, from the sums over all sites.
+
+    Attributes:
+        site: what answers once it is prepared; None before.
+
+    Raises:
+        UserError: where its data have changed since it was prepared, or sums that are kept cannot be used.
+    """
+
+    def __init__(
+        self, client: str, handshake: Handshake, folder: Path, steps: int, data: SiteSums,
+        make: Callable[[Sequence[State]], Site],
+    ) -> None:  # fmt: skip
+        self.handshake, self.folder, self.steps, self.data, self.make = handshake, folder, steps, data, make
+        self.desk = Desk(client, handshake, torch.device("cpu"), LARGEST_HEADER + LARGEST_SUMS)
+        self.totals: list[State] | None = None
+        self.site: Site | None = None
+        path = folder / PREPARED_FILE
+        if path.is_file():
+            head, totals = _read(path, handshake.study)
+            if head.get("data") != data.digest():
+                raise UserError(
+                    f"the data are not those with which {folder} began this study: it goes on with the same"
+                )
+            self._ready(totals)
+
+    def answer(self, request: bytes) -> bytes:
+        """What it answers; see :class:`.answering.Desk`."""
+        try:
+            kind = header(request).get("kind")
+        except Unreadable:
+            kind = None
+        if self.site is not None and kind not in ("hello", "prepare"):
+            return self.site.answer(request)
+        late = dict.fromkeys(("round", "scores", "sums", "finish"), self._late)
+        return self.desk.answer(request, {**late, "prepare": self._prepare, "hello": partial(self._hello, request)})
+
+    def _late(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
+        return self.desk.says({"error": "it has yet to hear what all have agreed on", "unprepared": True})
+
+    def _prepare(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
+        before = unnumbered(tensors)
+        if head.get("step") != len(before) or not 0 <= len(before) < self.steps:
+            raise Unreadable("it is no step of this study's preparation")
+        try:
+            found = self.data.sums(before)
+        except UserError as error:  # (what is wrong with the data is this site's to know)
+            log.error("the data cannot be summed: %s", error)
+            raise Unreadable("its data cannot be summed: see the site's own log") from error
+        return self.desk.says({"round": 0}, found)
+
+    def _hello(self, request: bytes, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
+        totals = unnumbered(tensors)
+        if self.totals is None:
+            if len(totals) != self.steps:
+                raise Unreadable("it does not say what all sites have agreed on")
+            self._ready(totals)
+            _write(self.folder / PREPARED_FILE, {"study": self.handshake.study, "data": self.data.digest()}, totals)
+        elif not _same(totals, self.totals):
+            raise Unreadable("its sums over all sites are others than those that this site began with")
+        assert self.site is not None  # (as of _ready)
+        return self.site.answer(request)
+
+    def _ready(self, totals: list[State]) -> None:
+        self.site, self.totals = self.make(totals), totals
+
+
+def numbered(totals: Sequence[State]) -> State:
+    """Sums of several rounds, as they are sent."""
+    return flattened({str(step): sums for step, sums in enumerate(totals)})
+
+
+def unnumbered(tensors: Mapping[str, torch.Tensor]) -> list[State]:
+    """Undoes :func:`numbered`.
+
+    Raises:
+        Unreadable: where rounds are missing.
+    """
+    found = nested(tensors)
+    if sorted(found) != sorted(map(str, range(len(found)))):
+        raise Unreadable("its sums are not those of the first rounds")
+    return [dict(sorted(found[str(step)].items())) for step in range(len(found))]
+
+
+def _same(one: Sequence[State], other: Sequence[State]) -> bool:
+    flat, others = numbered(one), numbered(other)
+    return flat.keys() == others.keys() and all(torch.equal(flat[name], others[name]) for name in flat)
+
+
+def _write(path: Path, head: Mapping[str, Any], totals: Sequence[State]) -> None:
+    make_folder(path.parent)
+    write_whole(path, encode({**head, "format": FORMAT}, numbered(totals)), mode=0o600)
+
+
+def _read(path: Path, study: str) -> tuple[dict[str, Any], list[State]]:
+    """Sums that were kept.
+
+    Raises:
+        UserError: for a damaged file, or one of another study.
+    """
+    try:
+        head, tensors = decode(path.read_bytes())
+        totals = unnumbered(tensors)
+    except Unreadable as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    if head.get("study") != study:
+        raise UserError(f"{path} belongs to another study; a study needs a folder of its own")
+    return head, totals

@@ -1,0 +1,113 @@
+"""`hierfl federate` as it is typed: one line for what cannot be, and nothing half done."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from support.commands import Call
+from support.studies import FileStudy, formula_study, patients, write_tables
+
+from hierfl.inference.engines.remote.files import requests_in
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Path]:
+    """Three sites' files."""
+    return write_tables(patients(3), tmp_path / "data")
+
+
+def refused(answer: tuple[int, str, str]) -> str:
+    """The one line of an error."""
+    code, _, error = answer
+    assert code == 2
+    assert error.count("\n") == 1
+    return error
+
+
+def test_a_server_says_what_it_needs(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+    study, out = formula_study(tmp_path, own), tmp_path / "server"
+    assert "say what carries requests" in refused(hierfl("federate", "server", study))
+    assert "--deadline must be" in refused(hierfl("federate", "server", study, "--exchange", "x", "--deadline", "-1"))
+    lacking = hierfl("federate", "server", study, "--exchange", tmp_path / "x", "--out", out, "--resume")
+    assert "is not the folder of a study's server" in refused(lacking)
+    assert "is not the folder of a study's server" in refused(hierfl("federate", "status", out))
+    FileStudy(study, own, tmp_path).serve()
+    again = hierfl("federate", "server", study, "--exchange", tmp_path / "x", "--out", out)
+    assert "exists; go on with it (--resume)" in refused(again)
+    study.write_text(study.read_text().replace("rounds = 4", "rounds = 5"))
+    other = hierfl("federate", "server", study, "--exchange", tmp_path / "x", "--out", out, "--resume")
+    assert "differ in more than their rosters" in refused(other)
+    code, text, _ = hierfl("federate", "status", out)
+    assert code == 0
+    assert "round 4 of 4" in text
+    assert "h02" in text
+
+
+def test_requests_are_answered_by_hand(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+    """One command a round; the same request gets the same bytes; what is no request is one line."""
+    study = formula_study(tmp_path, own, rounds=2)
+    place = FileStudy(study, own, tmp_path)
+    place.sites.pop("h01")
+    about: list[object] = ["--study", study, "--client", "h01", "--data", own["h01"]]
+    commands = 0
+
+    def answers(names: list[str]) -> None:
+        nonlocal commands
+        place.answers(names)
+        for path in requests_in(tmp_path / "exchange", "h01") if "h01" in names else ():
+            reply = path.parents[1] / "replies" / f"{path.stem}.reply"
+            folder = ["--folder", tmp_path / "by-hand"]
+            given = []
+            for _ in range(2):
+                code, text, error = hierfl("federate", "respond", path, *folder, *about, "--out", reply)
+                assert (code, text.strip(), error) == (0, str(reply), "")
+                about.clear()  # (the folder says the rest from now on)
+                given.append(reply.read_bytes())
+                commands += 1
+            assert given[0] == given[1]
+
+    place.serve(answers)
+    assert commands == 2 * (2 + 1 + 2 + 2 + 2)
+    nonsense = tmp_path / "x.request"
+    nonsense.write_bytes(b"nothing")
+    folder = ("--folder", tmp_path / "by-hand", "--out", tmp_path / "replies")
+    assert "cut off" in refused(hierfl("federate", "respond", nonsense, *folder))
+    assert "no file that can be read" in refused(hierfl("federate", "respond", tmp_path / "none.request", *folder))
+    assert "is new: say --study" in refused(
+        hierfl("federate", "respond", nonsense, "--folder", tmp_path / "new", "--out", tmp_path / "replies")
+    )
+
+
+def test_keys_and_certificates_are_made_once(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+    pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
+    code, text, _ = hierfl("federate", "keys", tmp_path / "north")
+    assert code == 0
+    assert "node.pub" in text
+    private = tmp_path / "north" / "node.key"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    before = private.read_bytes()
+    assert "exists; to rotate keys" in refused(hierfl("federate", "keys", tmp_path / "north"))
+    assert private.read_bytes() == before
+    where = ("--host", "127.0.0.1", "--host", "study.example.org")
+    assert hierfl("federate", "certificates", tmp_path / "tls", *where)[0] == 0
+    assert stat.S_IMODE((tmp_path / "tls" / "server.key").stat().st_mode) == 0o600
+    assert "exists; to rotate" in refused(hierfl("federate", "certificates", tmp_path / "tls", *where))
+
+    import ssl
+
+    context = ssl.create_default_context(cafile=str(tmp_path / "tls" / "ca.crt"))
+    assert context.cert_store_stats()["x509_ca"] == 1
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+        tmp_path / "tls" / "server.pem", tmp_path / "tls" / "server.key"
+    )
+
+    study = formula_study(tmp_path, own)
+    register = ("federate", "register", study, "--superlink", "127.0.0.1:1")
+    assert "say --key FILE" in refused(hierfl(*register, "--client", "h00"))
+    public = tmp_path / "north" / "node.pub"
+    assert "unknown client of the study 'x'" in refused(hierfl(*register, "--client", "x", "--key", public))
+    assert "is not in" in refused(hierfl(*register, "--client", "h00", "--remove"))
+    assert "flwr supernode has failed" in refused(hierfl(*register, "--client", "h00", "--key", public))
+    assert not (tmp_path / "nodes.toml").exists()

@@ -1,0 +1,279 @@
+"""Studies by way of files: the pooled fit's numbers, whoever is late, cut off or killed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.studies import FORMULA, FileStudy, formula_study, patients, write_tables
+
+from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
+from hierfl.experiments.federate.contributions import last_contributions, read_status
+from hierfl.experiments.federate.respond import write_replies
+from hierfl.experiments.run_folder.csv_files import read_frame
+from hierfl.experiments.run_folder.summary import read_summary
+from hierfl.inference import fit
+from hierfl.inference.engines.remote import files
+from hierfl.inference.engines.remote.files import FileCourier
+from hierfl.inference.engines.remote.wire import encode, header
+from hierfl.inference.run.checkpoint import load
+from hierfl.models import MixedEffects
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "POLL", 0.01)
+
+
+@pytest.mark.parametrize("counts", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_thirty_sites_by_files_find_what_the_table_would(counts: bool, tmp_path: Path) -> None:
+    """One command a site and round; ten sites lack a level, and none sends more than sums."""
+    df, family = patients(30, counts=counts), "poisson" if counts else "gaussian"
+    columns = {"kind": "whole", "least": 0} if counts else {"kind": "number"}
+    how = {"rounds": 12, "evaluate_every": 12}
+    federation, design = from_formula(df, FORMULA, family=family)
+    options = {**how, "dtype": torch.float64, "splits": ("train",), "draws": 2}
+    whole = fit(MixedEffects(design, draws=0), federation, progress=False, **options)
+
+    own = write_tables(df, tmp_path / "data")
+    from support.studies import PATIENTS
+
+    study = formula_study(tmp_path, own, {**PATIENTS, "y": columns}, family=family, **how, draws=2)
+    place = FileStudy(study, own, tmp_path)
+    commands = dict.fromkeys(own, 0)
+
+    def respond(names: list[str]) -> None:
+        for name in names:
+            folder = tmp_path / "exchange" / name
+            waiting = files.requests_in(tmp_path / "exchange", name)
+            replies = list(write_replies(place.sites[name].answer, waiting, folder / "replies"))
+            assert len(replies) == 1
+            assert not replies[0][1]
+            commands[name] += 1
+
+    place.serve(respond)
+    found = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
+    expected, numbers = whole.fitted.method.population_summary(whole.fitted)
+    assert expected is not None
+    pd.testing.assert_frame_equal(found.drop(columns="note"), expected.drop(columns="note"), rtol=1e-8)
+    summary = read_summary(tmp_path / "server")
+    assert summary["marginal_log_likelihood"] == pytest.approx(numbers["marginal_log_likelihood"], rel=1e-12)
+    # two rounds of sums, a greeting, a command for each round; metrics after the first and the last; report and end
+    assert set(commands.values()) == {2 + 1 + 12 + 2 + 2}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Path]:
+    """Four sites' files."""
+    return write_tables(patients(4), tmp_path / "data")
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """What a server has in the end, and what its sites have."""
+    found = {f"server/{k}": v for k, v in load(folder / "server" / "checkpoint")[0].items()}
+    from safetensors.torch import load_file
+
+    for path in sorted(folder.glob("h*/site.safetensors")):
+        found |= {f"{path.parent.name}/{k}": v for k, v in load_file(path).items()}
+    return found
+
+
+def same(one: Path, other: Path) -> None:
+    """To the bit."""
+    mine, others = tensors(one), tensors(other)
+    assert mine.keys() == others.keys()
+    assert all(torch.equal(value, others[name]) for name, value in mine.items())
+
+
+def test_a_study_leaves_what_its_people_ask_for(own: dict[str, Path], tmp_path: Path) -> None:
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    place.serve()
+    status, sites = read_status(tmp_path / "server"), last_contributions(tmp_path / "server")
+    assert (status["round"], status["waiting"], status["ended"]) == (4, [], "all rounds are done")
+    assert [row[:2] for row in sites] == [[name, "4"] for name in own]
+    who = read_frame(tmp_path / "server" / "participation.csv")
+    assert who[list(own)].to_numpy().tolist() == [[1] * 4] * 4
+    # no value of any site's table is in what the others, or the server, hold
+    words = {f"{v}" for v in patients(4).y}
+    for path in [*(tmp_path / "server").rglob("*"), *(tmp_path / "exchange").rglob("*")]:
+        if path.is_file() and path.suffix in (".csv", ".json", ".toml"):
+            assert not [word for word in words if word in path.read_text()], path
+
+
+def test_replies_that_are_still_copied_are_waited_for(own: dict[str, Path], tmp_path: Path) -> None:
+    """Half of a reply is no reply yet; the whole is."""
+    FileStudy(study := formula_study(tmp_path, own), own, tmp_path / "plain").serve()
+    place = FileStudy(study, own, tmp_path / "cut")
+    held: dict[Path, bytes] = {}
+
+    def answers(names: list[str]) -> None:
+        for path, data in held.items():
+            path.write_bytes(data)
+        held.clear()
+        place.answers(names)
+        for name in names[1:]:
+            for path in (tmp_path / "cut" / "exchange" / name / "replies").glob("*.reply"):
+                held[path] = path.read_bytes()
+                path.write_bytes(held[path][: len(held[path]) // 2])
+
+    place.serve(answers)
+    same(tmp_path / "plain", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("what", ["nothing", "garbage", "huge", "another's", "a folder", "a pipe"])
+def test_what_is_no_reply_is_no_answer(
+    what: str, own: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site that answers nonsense in round 2 takes no part in that round, and the others do."""
+    monkeypatch.setattr(files, "LARGEST", 10**6)
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+
+    def answers(names: list[str]) -> None:
+        for path in (tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*"):
+            reply = path.parents[1] / "replies" / f"{path.stem}.reply"
+            if what == "garbage":
+                reply.write_bytes(b"\xff" * 1000)
+            elif what == "huge":
+                reply.write_bytes(bytes(10**6 + 1))
+            elif what == "another's":
+                reply.write_bytes(encode({"round": 2, "client": "h02"}, {}))
+            elif what == "a folder":
+                reply.mkdir(exist_ok=True)
+            elif what == "a pipe":
+                reply.exists() or os.mkfifo(reply)
+            names = [name for name in names if name != "h01"]
+        place.answers(names)
+
+    place.serve(answers, deadline=1.0)
+    who = read_frame(tmp_path / "server" / "participation.csv")
+    assert who[list(own)].to_numpy().tolist() == [[1, 1, 1, 1], [1, 2, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
+    assert [line for line in caplog.messages if "h01" in line]
+
+
+def test_late_replies_are_not_used(own: dict[str, Path], tmp_path: Path) -> None:
+    """As if that site had not answered, though its reply lies there in the next round."""
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    late: list[str] = []
+
+    def answers(names: list[str]) -> None:
+        if list((tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*")):
+            late.append("h01")
+            names = [name for name in names if name != "h01"]
+        elif late:  # (it answers round 2 when round 3 is asked)
+            late.clear()
+        place.answers(names)
+
+    place.serve(answers, deadline=0.5)
+    who = read_frame(tmp_path / "server" / "participation.csv")
+    assert who["h01"].tolist() == [1, 2, 1, 1]
+
+
+def test_a_site_that_joins_late_and_one_that_leaves(
+    own: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without stopping those who stay; the one who joins is told what the others agreed on."""
+    text = formula_study(tmp_path, own, rounds=6).read_text()
+    first = tmp_path / "study.toml"
+    first.write_text(text.replace('    "h03",\n', ""))
+    three = {name: path for name, path in own.items() if name != "h03"}
+    place = FileStudy(first, three, tmp_path)
+
+    def stops(names: list[str]) -> None:
+        if list((tmp_path / "exchange" / "h00" / "requests").glob("000004-round-*")):
+            raise KeyboardInterrupt
+        place.answers(names)
+
+    with pytest.raises(KeyboardInterrupt):
+        place.serve(stops)
+    assert read_status(tmp_path / "server")["ended"] == "KeyboardInterrupt"
+    first.write_text(text.replace('    "h00",\n', ""))
+    place.files = own
+    place.restart("h03")
+    place.serve(resume=True)
+    assert "the roster has changed after round 3: left h00" in caplog.messages
+    assert "the roster has changed after round 3: joined h03" in caplog.messages
+    who = read_frame(tmp_path / "server" / "participation.csv")
+    assert who.columns.tolist() == ["round", "h01", "h02", "h03"]
+    assert who["h03"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert who["h01"].tolist() == who["h02"].tolist() == [1] * 6
+    assert load(tmp_path / "server" / "checkpoint")[0]["engine/counted"].tolist() == [6, 6, 6]
+    # what the method finds in the end is of those who are there
+    df = patients(4)
+    federation, design = from_formula(df[df.site != "h00"], FORMULA)
+    left = fit(MixedEffects(design, draws=0), federation, progress=False, rounds=30, dtype=torch.float64, draws=2)
+    expected, _ = left.fitted.method.population_summary(left.fitted)
+    found = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
+    assert expected is not None
+    slopes = [not name.startswith("Intercept") for name in expected.effect]  # (ages are centred at all four sites')
+    np.testing.assert_allclose(found.estimate[slopes], expected.estimate[slopes], rtol=2e-2)
+
+
+def test_a_site_away_holds_up_what_needs_all(own: dict[str, Path], tmp_path: Path) -> None:
+    """The preparation and the end are sums over all sites: the server says who is missing, and goes on later."""
+    FileStudy(study := formula_study(tmp_path, own), own, tmp_path / "plain").serve()
+    place = FileStudy(study, own, tmp_path / "away")
+
+    def without(kind: str) -> None:
+        def answers(names: list[str]) -> None:
+            folder = tmp_path / "away" / "exchange" / "h02" / "requests"
+            place.answers([name for name in names if name != "h02" or not list(folder.glob(f"*-{kind}-*"))])
+
+        place.serve(answers, deadline=0.3, resume=(tmp_path / "away" / "server").exists())
+
+    with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 1 of 2\): go on when all have"):
+        without("prepare")
+    with pytest.raises(UserError, match="3 of 4 sites have answered after round 4: go on when all are there"):
+        without("sums")
+    place.serve(resume=True)
+    same(tmp_path / "plain", tmp_path / "away")
+
+
+def test_a_courier_tidies_up(tmp_path: Path) -> None:
+    """Only what is asked now lies there."""
+    seen = []
+
+    def waiting(names: list[str]) -> None:
+        for name in names:
+            for path in (tmp_path / name / "requests").iterdir():
+                seen.append(path.name)
+                (tmp_path / name / "replies" / f"{path.stem}.reply").write_bytes(encode({}, {}))
+
+    courier = FileCourier(tmp_path, ["a", "b"], 0.0, waiting)
+    for number in (1, 2):
+        request = encode({"round": number, "kind": "round"}, {})
+        assert courier({"a": request, "b": request}) == {"a": encode({}, {}), "b": encode({}, {})}
+    assert len({name[:12] for name in seen}) == 2
+    assert len(list((tmp_path / "a").rglob("*.*"))) == 2
+
+
+def test_what_a_site_has_refused_it_is_asked_again(own: dict[str, Path], tmp_path: Path) -> None:
+    """A site with another version of torch is mended while the server is away: its old reply is not taken again."""
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    good = {name: site.desk.handshake for name, site in place.sites.items()}
+    for site in place.sites.values():
+        site.handshake = site.desk.handshake = replace(site.handshake, torch="1.0")
+    with pytest.raises(UserError, match="0 of 4 sites have sent their sums"):
+        place.serve()
+    for name, site in place.sites.items():
+        site.handshake = site.desk.handshake = good[name]
+    place.serve(resume=True)
+    assert read_status(tmp_path / "server")["round"] == 4
+
+
+def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path) -> None:
+    """An outcome that the family cannot have, and no range excludes: the server hears that there is no sum."""
+    df = patients(4, counts=True)
+    df.loc[df.site == "h01", "y"] = -777
+    own = write_tables(df, tmp_path / "data")
+    place = FileStudy(formula_study(tmp_path, own, family="poisson"), own, tmp_path)
+    with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 2 of 2\)"):
+        place.serve()
+    (reply,) = (tmp_path / "exchange" / "h01" / "replies").iterdir()
+    assert header(reply.read_bytes())["error"] == "its data cannot be summed: see the site's own log"
+    assert b"777" not in reply.read_bytes()

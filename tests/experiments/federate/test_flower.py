@@ -1,0 +1,186 @@
+"""Flower's own apps in one process: the same numbers as through plain bytes, whatever nodes do."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.sites import Sites, ready, same
+
+from hierfl.errors import UserError
+from hierfl.inference import Method
+from hierfl.inference.engines.remote.wire import header
+from hierfl.models import FedPop, PFedVEM
+
+pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
+
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from support.local_grid import LocalGrid
+
+from hierfl.experiments.federate import flower
+from hierfl.experiments.federate.flower import FlowerAsk, client
+from hierfl.experiments.federate.local_socket import answer_couriers, asked, listening
+
+
+@contextmanager
+def at_their_sockets(sites: Sites) -> Iterator[None]:
+    """Every site listens, as its own process would."""
+    done = threading.Event()
+    threads = []
+    with ExitStack() as stack:
+        for name, site in sites.sites.items():
+            listener = stack.enter_context(listening(sites.folder / name))
+            answering = threading.Thread(target=answer_couriers, args=(listener, site.answer, done.is_set), daemon=True)
+            answering.start()
+            threads.append((name, answering))
+        try:
+            yield
+        finally:
+            done.set()
+            for name, answering in threads:
+                threading.Thread(target=nudge, args=(sites.folder / name,), daemon=True).start()
+                answering.join(20)
+                assert not answering.is_alive()
+
+
+def nudge(folder: Path) -> None:
+    """One more courier, so that a site looks whether it is done; it may have been."""
+    with suppress(OSError, EOFError, UserError):
+        asked(folder, b"")
+
+
+def nodes_of(sites: Sites) -> dict[int, dict[str, str]]:
+    """A node for each site."""
+    return {100 + j: {"folder": str(sites.folder / name), "client": name} for j, name in enumerate(sites.sites)}
+
+
+def registered(sites: Sites) -> dict[str, int]:
+    """As nodes.toml has it."""
+    return {name: 100 + j for j, name in enumerate(sites.sites)}
+
+
+CASES: list[tuple[type[Method], dict]] = [(PFedVEM, {}), (FedPop, {"final_steps": 12, "final_keep": 4})]
+
+
+@pytest.mark.parametrize(("cls", "settings"), CASES)
+@pytest.mark.parametrize("keys", [True, False])
+def test_flower_carries_the_same_bytes(cls: type[Method], settings: dict, keys: bool, tmp_path: Path) -> None:
+    """To the bit; with registered nodes, and with nodes that say who they are."""
+    plain = ready(cls, settings, tmp_path / "plain")
+    expected = plain.fit()
+    sites = ready(cls, settings, tmp_path / "sites")
+    grid = LocalGrid(client, nodes_of(sites))
+    with at_their_sockets(sites):
+        ask = FlowerAsk(grid, list(sites.sites), registered(sites) if keys else None)
+        run = sites.fit(ask)
+    same(expected, plain, run, sites)
+
+
+def lying(body: bytes) -> Message:
+    """An array whose header declares something else than what is there."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": (10**12,)})
+    return Array(dtype="uint8", shape=(3,), stype="numpy.ndarray", data=out.getvalue() + body)  # type: ignore[return-value]
+
+
+def with_array(message: Message, array: Array) -> Message:
+    """A reply with this array as its body."""
+    return Message(RecordDict({"body": ArrayRecord({"bytes": array})}), reply_to=message)
+
+
+HOSTILE = {
+    "lost": lambda message, reply: None,
+    "no body": lambda message, reply: Message(RecordDict(), reply_to=message),
+    "floats": lambda message, reply: with_array(message, Array(np.ones(3))),
+    "two dimensions": lambda message, reply: with_array(message, Array(np.ones((3, 3), np.uint8))),
+    "a lying header": lambda message, reply: with_array(message, lying(b"abc")),
+    "pickle": lambda message, reply: with_array(
+        message, Array(dtype="object", shape=(1,), stype="numpy.ndarray", data=b"\x93NUMPY\x01\x00v\x00{'descr': '|O'}")
+    ),
+    "another kind": lambda message, reply: with_array(
+        message, Array(dtype="uint8", shape=(1,), stype="other", data=b"x")
+    ),
+    "garbage": lambda message, reply: with_array(message, Array(np.frombuffer(b"\xff" * 99, np.uint8))),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_is_no_reply_is_no_answer(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A node that sends nonsense in round 2: as if that site's answer had been lost, to the bit; one line says so."""
+    plain = ready(PFedVEM, {}, tmp_path / "plain", participation=1.0)
+
+    def lost(requests: dict[str, bytes]) -> dict[str, bytes]:
+        head = header(next(iter(requests.values())))
+        answers = plain.ask(requests)
+        if head["kind"] == "round" and head["round"] == 2:
+            answers.pop("place-01")
+        return answers
+
+    expected = plain.fit(lost)
+    sites = ready(PFedVEM, {}, tmp_path / "sites", participation=1.0)
+
+    def change(node: int, message: Message, reply: Message) -> Message | None:
+        head = header(flower.unpacked(message.content))
+        return HOSTILE[what](message, reply) if (node, head["kind"], head["round"]) == (101, "round", 2) else reply
+
+    caplog.clear()
+    with at_their_sockets(sites):
+        deadline = 2.0 if what == "lost" else 0.0
+        run = sites.fit(
+            FlowerAsk(LocalGrid(client, nodes_of(sites), change), list(sites.sites), registered(sites), deadline)
+        )
+    same(expected, plain, run, sites)
+    assert len([line for line in caplog.messages if "place-01" in line]) == (1 if what in ("lost", "garbage") else 2)
+
+
+def test_only_the_roster_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A stranger, a double, and a site without a node: nobody else's bytes are taken for a site's."""
+    sites = ready(PFedVEM, {}, tmp_path)
+    nodes = nodes_of(sites)
+    seen: list[int] = []
+
+    def change(node: int, message: Message, reply: Message) -> Message:
+        seen.append(node)
+        return reply
+
+    strangers = {999: {"folder": str(tmp_path / "place-00"), "client": "other"}, 998: nodes[100]}
+    requests = dict.fromkeys(sites.sites, b"x")
+    with at_their_sockets(sites):
+        grid = LocalGrid(client, {**nodes, **strangers}, change)
+        known = registered(sites)
+        known.pop("place-03")
+        found = FlowerAsk(grid, list(sites.sites), known, 1.0)(requests)
+        assert set(found) == {"place-00", "place-01", "place-02"}
+        assert set(seen) == {100, 101, 102}
+        assert "place-03 has no node: hierfl federate register" in caplog.messages
+        found = FlowerAsk(grid, list(sites.sites), None, 0.0)(requests)
+        assert set(found) == set(sites.sites)
+    assert len([line for line in caplog.messages if "not one of ours, or there already" in line]) >= 2
+
+
+def test_a_site_whose_process_is_away_is_asked_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its courier says so; as soon as it is back it answers, and nothing has changed."""
+    monkeypatch.setattr(flower, "AGAIN", 0.1)
+    sites = ready(PFedVEM, {}, tmp_path)
+    nodes, request = nodes_of(sites), b"anything"
+    grid, stack = LocalGrid(client, nodes), ExitStack()
+    tries: list[int] = []
+
+    def counted(node: int, message: Message, reply: Message) -> Message:
+        tries.append(node)
+        if len(tries) == 3:
+            stack.enter_context(at_their_sockets(sites))
+        return reply
+
+    grid.change = counted
+    with stack:
+        assert set(FlowerAsk(grid, ["place-00"], {"place-00": 100})({"place-00": request})) == {"place-00"}
+    assert len(tries) == 4
+    assert len([line for line in caplog.messages if "place-00 is asked again: error 2" in line]) == 1

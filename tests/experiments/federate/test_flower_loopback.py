@@ -1,0 +1,110 @@
+"""Studies over Flower as it is deployed: TLS, node keys, processes of their own; the same numbers as by files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.studies import FileStudy, formula_study, patients, write_tables, written
+
+pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
+
+from support.loopback import Loopback
+
+from hierfl.experiments.federate.contributions import read_status
+from hierfl.experiments.federate.draft import draft
+from hierfl.inference.run.checkpoint import load
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found by way of /proc")
+]  # fmt: skip
+
+
+def same(one: Path, other: Path, names: list[str]) -> None:
+    """What the server and every site have in the end, to the bit."""
+    pairs = [[load_file(part / name / "site.safetensors") for part in (one, other)] for name in names]
+    pairs.append([load(part / "server" / "checkpoint")[0] for part in (one, other)])
+    for mine, theirs in pairs:
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            assert torch.equal(mine[name], value), name
+
+
+def blobs_study(method: str, settings: dict, folder: Path) -> tuple[Path, dict[str, Path]]:
+    """Four sites with Gaussian classes."""
+    rng, files = np.random.default_rng(3), {}
+    folder.mkdir()
+    for j, n in enumerate((30, 14, 22, 18)):
+        y = np.arange(n) % 3
+        x = (rng.normal(size=(n, 4)) + 2 * np.eye(3, 4)[y]).astype(np.float32)
+        files[f"s{j}"] = folder / f"s{j}.npz"
+        np.savez(files[f"s{j}"], x_train=x[6:], y_train=y[6:], x_test=x[:6], y_test=y[:6])
+    options = {"rounds": 2, "evaluate_every": 2, "network": "mlp:5", "draws": 3, "validation_fraction": 0.0}
+    text = draft(method, files["s0"], list(files), "blobs", options, settings, out=folder / "study.toml")
+    return written(folder, text), files
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"), [("pfedvem", {"base_epochs": 1}), ("fedpop", {"final_steps": 12, "final_keep": 4})]
+)
+def test_networks_over_flower(method: str, settings: dict, tmp_path: Path) -> None:
+    study, files = blobs_study(method, settings, tmp_path / "data")
+    FileStudy(study, files, tmp_path / "plain").serve()
+    (tmp_path / "flower").mkdir()
+    with Loopback(study, files, tmp_path / "flower") as place:
+        for name in files:
+            place.join(name)
+        place.serve()
+        assert place.wait(900) == 0, place.log("server")
+    same(tmp_path / "flower", tmp_path / "plain", list(files))
+
+
+def test_kills_over_flower_and_nodes_that_are_not_let_in(tmp_path: Path) -> None:
+    """A mixed model; ``kill -9`` of the server's app, of a site's process and of a node, each in mid-round."""
+    own = write_tables(patients(4), tmp_path / "data")
+    study = formula_study(tmp_path, own, rounds=5)
+    FileStudy(study, own, tmp_path / "plain").serve()
+    (tmp_path / "flower").mkdir()
+    with Loopback(study, own, tmp_path / "flower") as place:
+        for name in own:
+            place.join(name)
+        # an authority of somebody else's, a key that was never registered, none at all
+        place.hierfl("certificates", tmp_path / "flower" / "other", "--host", "127.0.0.1")
+        place.hierfl("keys", tmp_path / "flower" / "stranger")
+        place.node("h00", ca=tmp_path / "flower" / "other" / "ca.crt", called="wrong-ca")
+        place.node("stranger")
+        place.node("h00", key=Path(), called="no-key")
+        place.serve()
+
+        def at_round(number: int) -> None:
+            end = time.monotonic() + 600
+            path = tmp_path / "flower" / "server" / "status.json"
+            while not path.is_file() or read_status(path.parent)["round"] < number:
+                assert time.monotonic() < end, place.log("superlink")
+                assert place.running["server"].poll() is None, place.log("server")
+                time.sleep(0.2)
+
+        at_round(2)
+        time.sleep(1.3)
+        os.kill(place.server_app(), signal.SIGKILL)
+        assert place.wait(240) == 2
+        assert "go on with --resume" in place.log("server")
+        place.serve("--resume")
+        at_round(3)
+        time.sleep(0.7)
+        place.kill("h01")
+        time.sleep(3)
+        place.work("h01")
+        at_round(4)
+        place.kill("node-h02")
+        place.node_again("h02")
+        assert place.wait(900) == 0, place.log("server")
+        for name in ("wrong-ca", "node-stranger", "no-key"):
+            assert place.running[name].poll() is not None, place.log(name)
+    same(tmp_path / "flower", tmp_path / "plain", list(own))

@@ -1,0 +1,122 @@
+"""Servers and sites that are killed for real: the study goes on from what is on their disks, to the same numbers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.studies import FileStudy, formula_study, patients, write_tables
+
+from hierfl.experiments.federate.contributions import read_status
+from hierfl.inference.run.checkpoint import load
+
+#: seconds that a study may take
+PATIENCE = 900.0
+
+
+class Processes:
+    """A server and its sites as processes of their own, which can be killed and begun again."""
+
+    def __init__(self, study: Path, files: dict[str, Path], folder: Path) -> None:
+        self.study, self.files, self.folder = study, files, folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def begin(self, name: str) -> None:
+        """Starts the server, or a site."""
+        exchange = ("--exchange", str(self.folder / "exchange"), "--quiet")
+        if name == "server":
+            out = self.folder / "server"
+            arguments = ["server", str(self.study), "--out", str(out), *exchange]
+            arguments += ["--resume"] if (out / "study.toml").is_file() else []
+        else:
+            own = ("--study", self.study, "--client", name, "--data", self.files[name], "--folder", self.folder / name)
+            arguments = ["site", *map(str, own), *exchange]
+        log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
+        with log:
+            command = [sys.executable, "-m", "hierfl", "federate", *arguments]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def kill(self, name: str) -> None:
+        """As a power failure would."""
+        self.running[name].send_signal(signal.SIGKILL)
+        self.running[name].wait()
+
+    def end(self) -> None:
+        """Ends all of them."""
+        for process in self.running.values():
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def processes(study: Path, files: dict[str, Path], folder: Path) -> Iterator[Processes]:
+    """All of them, started."""
+    folder.mkdir()
+    found = Processes(study, files, folder)
+    try:
+        for name in ("server", *files):
+            found.begin(name)
+        yield found
+    finally:
+        found.end()
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    """``kill -9`` of the server and of sites at random moments; whoever was killed is begun again, and awaited."""
+    own = write_tables(patients(3), tmp_path / "data")
+    study = formula_study(tmp_path, own, rounds=60, evaluate_every=20)
+    plain = FileStudy(study, own, tmp_path / "plain")
+    plain.serve()
+    rng, kills, end = random.Random(0), 0, time.monotonic() + PATIENCE
+    with processes(study, own, tmp_path / "killed") as place:
+        while kills < 20 and time.monotonic() < end:
+            time.sleep(rng.uniform(0.2, 4.0))
+            name = rng.choice(list(place.running))
+            if (status := place.running[name].poll()) is not None:
+                assert status == 0, (tmp_path / "killed" / f"{name}.log").read_text()
+                break  # (the study has ended)
+            place.kill(name)
+            place.begin(name)
+            kills += 1
+        assert kills == 20
+        for name, process in place.running.items():
+            assert process.wait(max(1.0, end - time.monotonic())) == 0, (
+                tmp_path / "killed" / f"{name}.log"
+            ).read_text()
+    assert read_status(tmp_path / "killed" / "server")["ended"] == "all rounds are done"
+    for name in own:
+        mine, theirs = (load_file(tmp_path / part / name / "site.safetensors") for part in ("killed", "plain"))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(value, mine[key]) for key, value in theirs.items())
+    shared, expected = (load(tmp_path / part / "server" / "checkpoint")[0] for part in ("killed", "plain"))
+    assert shared.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(shared[key], value, rtol=0, atol=0, msg=lambda text, key=key: f"{key}: {text}")
+    effects = [(tmp_path / part / "server" / "effects.csv").read_text() for part in ("killed", "plain")]
+    assert effects[0] == effects[1]
+
+
+@pytest.mark.slow
+def test_a_study_by_hand_over_several_processes(tmp_path: Path) -> None:
+    """Server and sites as they are started at real places; who starts late is awaited."""
+    own = write_tables(patients(4), tmp_path / "data")
+    study = formula_study(tmp_path, own)
+    with processes(study, own, tmp_path / "study") as place:
+        for name, process in place.running.items():
+            assert process.wait(300) == 0, (tmp_path / "study" / f"{name}.log").read_text()
+    plain = FileStudy(study, own, tmp_path / "plain")
+    plain.serve()
+    effects = [(tmp_path / part / "server" / "effects.csv").read_text() for part in ("study", "plain")]
+    assert effects[0] == effects[1]

@@ -1,0 +1,176 @@
+"""A federation over Flower on this machine: a SuperLink with TLS and node keys, a node and a process for each site."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+from hierfl.experiments.federate.flower_control import HOME, environment_of
+
+#: beside this Python: flwr's scripts
+BIN = Path(sys.executable).parent
+#: seconds that anything may take to begin
+PATIENCE = 240.0
+
+
+def free_port() -> int:
+    """One that nobody listens to."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def children(pid: int) -> list[int]:
+    """All processes that a process has started, and theirs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found + [one for child in found for one in children(child)]
+
+
+class Loopback:
+    """All processes of a study; ends them in the end.
+
+    Args:
+        study: study.toml.
+        files: every site's own.
+        folder: of all logs and folders.
+    """
+
+    def __init__(self, study: Path, files: Mapping[str, Path], folder: Path) -> None:
+        self.study, self.files, self.folder = study, files, folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.port = free_port()
+        # (some twenty processes: tests that run beside each other take turns)
+        self.turn = FileLock(Path(tempfile.gettempdir()) / "hierfl-loopback.lock")
+        self.environment = {**os.environ, **environment_of(study.with_name(HOME)), "OMP_NUM_THREADS": "1"}
+        self.environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # (flwr's scripts start each other)
+
+    def __enter__(self) -> Loopback:
+        self.turn.acquire()
+        try:
+            return self._begun()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _begun(self) -> Loopback:
+        self.study.with_name(HOME).mkdir(exist_ok=True)  # (a SuperLink does not make it)
+        self.hierfl("certificates", self.folder / "tls", "--host", "127.0.0.1")
+        tls = self.folder / "tls"
+        self.start(
+            "superlink", BIN / "flower-superlink", "--host", "127.0.0.1", "--port", self.port,
+            "--disable-runtime-dependency-installation", "--enable-supernode-auth", "--ssl-ca-certfile", tls / "ca.crt",
+            "--ssl-certfile", tls / "server.pem", "--ssl-keyfile", tls / "server.key",
+        )  # fmt: skip
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end and self.running["superlink"].poll() is None:
+            with socket.socket() as tried:
+                if not tried.connect_ex(("127.0.0.1", self.port)):
+                    return self
+            time.sleep(0.2)
+        raise AssertionError(self.log("superlink"))
+
+    def __exit__(self, *what: object) -> None:
+        for name in list(self.running):
+            self.kill(name)
+        self.turn.release()
+
+    def hierfl(self, *arguments: object) -> str:
+        """One of ``hierfl federate``'s commands, to its end; what it prints."""
+        command = [sys.executable, "-m", "hierfl", "federate", *map(str, arguments)]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, name: str, *command: object) -> None:
+        """A process, and a log of its own."""
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*map(str, command)], stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+
+    def log(self, name: str) -> str:
+        """What a process has said."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def kill(self, name: str) -> None:
+        """As a power failure would, with all that it has started."""
+        process = self.running.pop(name)
+        for pid in (*children(process.pid), process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # (flwr's processes outlive the one that has started them)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def node_again(self, name: str) -> None:
+        """A node that was killed, as a supervisor starts it: for a minute the SuperLink takes the old one for alive."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            self.node(name)
+            time.sleep(8)
+            if self.running[f"node-{name}"].poll() is None:
+                return
+            self.kill(f"node-{name}")
+        raise AssertionError(self.log(f"node-{name}"))
+
+    @property
+    def superlink(self) -> list[object]:
+        """How the SuperLink is reached."""
+        return ["--superlink", f"127.0.0.1:{self.port}", "--ca", self.folder / "tls" / "ca.crt"]
+
+    def join(self, name: str) -> None:
+        """A site makes its key, is registered, and begins."""
+        self.hierfl("keys", self.folder / name)
+        public = self.folder / name / "node.pub"
+        self.hierfl("register", self.study, "--client", name, "--key", public, *self.superlink)
+        self.work(name)
+        self.node(name)
+
+    def work(self, name: str) -> None:
+        """The site's own process."""
+        about = ("--study", self.study, "--client", name, "--data", self.files[name], "--folder", self.folder / name)
+        self.start(name, sys.executable, "-m", "hierfl", "federate", "site", *about)
+
+    def node(self, name: str, key: Path | None = None, ca: Path | None = None, called: str = "") -> None:
+        """The site's node of Flower."""
+        self.start(
+            called or f"node-{name}", BIN / "flower-supernode", "--superlink", f"127.0.0.1:{self.port}",
+            "--root-certificates", ca or self.folder / "tls" / "ca.crt", "--host", "127.0.0.1", "--port", free_port(),
+            *(() if key == Path() else ("--auth-supernode-private-key", key or self.folder / name / "node.key")),
+            "--node-config", f'folder="{self.folder / name}"',
+        )  # fmt: skip
+
+    def serve(self, *more: object) -> None:
+        """The server, inside the SuperLink; what follows it is a process here."""
+        command = ("-m", "hierfl", "federate", "server", self.study, "--out", self.folder / "server", *more)
+        self.start("server", sys.executable, *command, *self.superlink)
+
+    def wait(self, seconds: float) -> int:
+        """Until the server has ended; its exit status."""
+        return self.running.pop("server").wait(seconds)
+
+    def server_app(self) -> int:
+        """The process in which the server computes."""
+        for pid in children(self.running["superlink"].pid):
+            try:
+                if b"serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return pid
+            except OSError:
+                continue
+        raise AssertionError("no server app runs")

@@ -1,0 +1,128 @@
+"""Studies of small sites: study.toml, a file for every site, and all of it in one process by way of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hierfl.experiments.federate.draft import draft
+from hierfl.experiments.federate.server import serve
+from hierfl.experiments.federate.study import Study
+from hierfl.experiments.federate.study_site import Membership
+from hierfl.inference.engines.remote.files import FileCourier, answer_all
+from hierfl.inference.engines.remote.preparation import PreparedSite
+
+STAGES = ("I", "II", "III", "IV")
+#: columns of :func:`patients`, as a study declares them
+PATIENTS = {
+    "y": {"kind": "number"},
+    "age": {"kind": "number", "least": 0, "most": 120, "unit": "years"},
+    "stage": {"kind": "category", "levels": list(STAGES)},
+}
+FORMULA = "y ~ center(age) + stage + (1 | site)"
+
+
+def patients(sites: int, *, counts: bool = False, seed: int = 0) -> pd.DataFrame:
+    """Sites of 5 to 40 patients: a third of them has seen no stage IV, and one stage I alone.
+
+    Args:
+        sites: how many.
+        counts: whether the outcome is one, or else a number.
+        seed: of all of it.
+    """
+    rng = np.random.default_rng(seed)
+    site = np.repeat(np.arange(sites), rng.integers(5, 41, sites))
+    stage = rng.choice(4, len(site), p=[0.4, 0.3, 0.2, 0.1])
+    stage = np.where(site == 0, 0, np.where((site < sites / 3) & (stage == 3), 1, stage))
+    age = rng.normal(60, 12, len(site)).clip(20, 99).round(1)
+    eta = 0.4 * stage + 0.02 * (age - 60) + rng.normal(0, 0.5, sites)[site]
+    y = rng.poisson(np.exp(eta - 0.5)) if counts else eta + rng.normal(size=len(site))
+    names = np.array([f"h{j:02d}" for j in range(sites)])
+    return pd.DataFrame({"site": names[site], "stage": np.array(STAGES)[stage], "age": age, "y": y})
+
+
+def write_tables(df: pd.DataFrame, folder: Path, column: str = "site") -> dict[str, Path]:
+    """Every site's own csv file, by the site's name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {}
+    for name, rows in df.groupby(column):
+        found[str(name)] = folder / f"{name}.csv"
+        rows.drop(columns=column).to_csv(found[str(name)], index=False)
+    return found
+
+
+def formula_study(folder: Path, files: Mapping[str, Path], columns: Mapping[str, Any] = PATIENTS, **given: Any) -> Path:
+    """study.toml of a mixed-effects model of :func:`patients`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sample = folder / "sample.csv"
+    pd.DataFrame({"y": [0.5, 1.5], "age": [50.5, 60.5], "stage": ["I", "II"]}).to_csv(sample, index=False)
+    settings = given.pop("settings", {"draws": 0})
+    options = {"formula": FORMULA, "rounds": 4, **given}
+    return written(
+        folder, draft("mixed-effects", sample, list(files), "patients", options, settings, out=folder / "study.toml"),
+        columns,
+    )  # fmt: skip
+
+
+def written(folder: Path, text: str, columns: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    """A draft, as people have edited it."""
+    import tomllib
+
+    import tomli_w
+
+    table = tomllib.loads(text) | changes
+    if columns is not None:
+        table["columns"] = dict(columns)
+    path = folder / "study.toml"
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+class FileStudy:
+    """A server and its sites in this process, with requests and replies as files.
+
+    Args:
+        study: study.toml.
+        files: every site's own.
+        folder: of all of them: ``exchange``, ``server`` and one folder for each site.
+
+    Attributes:
+        asked: how many requests were answered.
+    """
+
+    def __init__(self, study: Path, files: Mapping[str, Path], folder: Path) -> None:
+        self.study, self.files, self.folder, self.asked = study, dict(files), folder, 0
+        self.sites: dict[str, PreparedSite] = {}
+        for name in files:
+            self.restart(name)
+
+    def restart(self, name: str) -> None:
+        """A site begins again, from its folder."""
+        member = Membership.join(self.folder / name, self.study, name, self.files[name])
+        self.sites[name] = member.site()
+        member.keep()
+
+    def answers(self, names: list[str]) -> None:
+        """Whoever is asked answers at once."""
+        for name in names:
+            if name in self.sites:
+                self.asked += answer_all(self.folder / "exchange", name, self.sites[name].answer)
+
+    def serve(
+        self, answers: Callable[[list[str]], None] | None = None, *, deadline: float = 0.0, resume: bool = False
+    ) -> dict:
+        """The server's side."""
+        study = Study.read(self.study)
+
+        def courier(recorded: Any) -> FileCourier:
+            def waiting(names: list[str]) -> None:
+                recorded.waiting(names)
+                (answers or self.answers)(names)
+
+            return FileCourier(self.folder / "exchange", study.clients, deadline, waiting)
+
+        return serve(study, self.folder / "server", courier, resume=resume, progress=False)
