@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from .data.federation import Federation
     from .errors import UserError
     from .inference import Method, Run, fit
+    from .models.mixed_effects.mixed_model import mixed_model
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "Federation", "Method", "Run", "UserError", "__version__", "fit"]
+__all__ = ["Batch", "Federation", "Method", "Run", "UserError", "__version__", "fit", "mixed_model"]
 
 #: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
 _ROOMS = {
@@ -26,6 +27,7 @@ _ROOMS = {
     "Run": "inference",
     "UserError": "errors",
     "fit": "inference",
+    "mixed_model": "models.mixed_effects.mixed_model",
 }
 
 

@@ -34,6 +34,7 @@ def to_inference_data(
     about_log_likelihood: str,
     draws_of: str,
     coordinates: Mapping[str, Sequence[str]] | None = None,
+    effects: tuple[Sequence[str], np.ndarray] | None = None,
 ) -> Any:
     """An ArviZ InferenceData.
 
@@ -46,8 +47,10 @@ def to_inference_data(
         obs_client: the client of each of the N observations.
         constants: name -> (dimension names, array); "client" is the clients' dimension.
         about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
-        draws_of: "chains", "guide", "point" or "examples" (latents of single examples); likewise.
+        draws_of: "chains", "posterior" (independent ones), "guide", "point" or "examples" (latents of single examples);
+            likewise.
         coordinates: names along an event's dimensions, {"VARIABLE_dim_K": names}; numbers where none are given.
+        effects: of the population: names, and (chain, draw, m), a variable "effects" with the coordinate "effect".
 
     Returns:
         Groups posterior, prior, posterior_predictive, log_likelihood, sample_stats, observed_data and constant_data;
@@ -60,8 +63,10 @@ def to_inference_data(
     }
     flat = {name: ["obs"] for name in (*log_likelihood, *posterior_predictive, *observed)}
     constant = {name: list(dims) for name, (dims, _) in constants.items()}
+    of_all = {} if effects is None else {"effects": effects[1]}
+    names = {} if effects is None else {"effect": list(effects[0])}
     groups = {
-        "posterior": posterior,
+        "posterior": {**posterior, **of_all},
         "prior": prior,
         "posterior_predictive": posterior_predictive,
         "log_likelihood": log_likelihood,
@@ -73,8 +78,8 @@ def to_inference_data(
         warnings.filterwarnings("ignore", category=UserWarning, module="arviz")
         data = az.from_dict(
             **{group: dict(values) for group, values in groups.items() if values},
-            coords={"client": list(clients), **{k: list(v) for k, v in (coordinates or {}).items()}},
-            dims={**personal, **flat, **constant},
+            coords={"client": list(clients), **names, **{k: list(v) for k, v in (coordinates or {}).items()}},
+            dims={**personal, **flat, **constant, **{key: ["effect"] for key in of_all}},
             save_warmup=False,
         )
     for group in data.groups():
@@ -85,6 +90,11 @@ def to_inference_data(
         if "obs" in dataset.dims:
             setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
     return data
+
+
+def of_clients(dataset: Any) -> Any:
+    """The variables of a Dataset that clients have each."""
+    return dataset[[name for name, value in dataset.data_vars.items() if "client" in value.dims]]
 
 
 def loo(data: Any) -> Any:
@@ -111,9 +121,13 @@ def loo(data: Any) -> Any:
     owner = data.posterior.indexes["client"].get_indexer(density["client"].values)
     ratio = ratio.transpose("client", "__sample__").values
     log_density = density.transpose("obs", "__sample__").values
+    whole = np.full_like(ratio, -np.log(ratio.shape[-1]))
+    # (a guide that is the posterior has ratios that are all alike: of them there is no tail)
+    apart = np.ptp(ratio, axis=-1) > 1e-9
     with np.errstate(over="ignore"):  # (in its fit of the tail, where it means a weight of zero)
         weights, k = az.psislw(ratio[owner] - log_density)
-        whole, _ = az.psislw(ratio)
+        if apart.any():
+            whole[apart], _ = az.psislw(ratio[apart])
     left_out = np.logaddexp.reduce(weights + log_density, axis=-1)
     lppd = np.logaddexp.reduce(whole[owner] + log_density, axis=-1)
     found["elpd_loo"], found["se"] = left_out.sum(), (len(left_out) * left_out.var()) ** 0.5
@@ -128,6 +142,7 @@ def _efficiency(data: Any) -> float:
     posterior = getattr(data, "posterior", None)
     if posterior is None or posterior.sizes["chain"] == 1:
         return 1.0
+    posterior = of_clients(posterior)
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     each = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
     some = posterior.isel(

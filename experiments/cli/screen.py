@@ -87,11 +87,15 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
 
     if (folder / "effects.csv").is_file():
         table = number_table(*EFFECT_COLUMNS)
+        table.collapse_padding = True  # (so that it has room in eighty columns)
         for row in read_effects(folder):
             table.add_row(*row)
         screen.print(table)
-    if summary.get("marginal_log_likelihood") is not None:
-        screen.print(f"marginal log likelihood {summary['marginal_log_likelihood']:.3f}")
+    if summary.get("log_likelihood") is not None:
+        numbers = [f"log likelihood {summary['log_likelihood']:.3f}"]
+        numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]
+        numbers += [f"{summary['rows']:,.0f} rows of {summary['groups']:,.0f} clients"]
+        screen.print(", ".join(numbers))
     if summary["ood_auroc"] is not None:
         of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
         averaged = (

@@ -54,7 +54,7 @@ def serve_in_superlink(
 
 
 def _followed(out: Path, before: int, control: Control, run: str, say: Callable[[str], None]) -> dict[str, Any]:
-    looked, shown = time.monotonic(), -1
+    looked, shown, gone = time.monotonic(), -1, ""
     while True:
         time.sleep(POLL)
         held = read_status(out) if (out / STATUS).is_file() and (out / STATUS).stat().st_mtime_ns > before else None
@@ -65,7 +65,9 @@ def _followed(out: Path, before: int, control: Control, run: str, say: Callable[
             if held["ended"] == DONE:
                 return read_summary(out)
             raise UserError(held["ended"])
+        if gone:
+            raise UserError(f"the server has ended ({gone}; see the SuperLink's log): go on with --resume")
         if time.monotonic() - looked > POLL_FLOWER:
-            looked = time.monotonic()
-            if not (status := control.status(run)).startswith(RUNNING):
-                raise UserError(f"the server has ended ({status}; see the SuperLink's log): go on with --resume")
+            looked, status = time.monotonic(), control.status(run)
+            # (what it has written since then is read once more)
+            gone = "" if status.startswith(RUNNING) else status

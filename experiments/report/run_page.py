@@ -88,7 +88,7 @@ def _leave_one_out(folder: Path) -> Section:
         return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
     table = read_config(folder).run.network == "design"
     optimistic = (
-        "Fixed effects and variances are held where the fit, which saw every row, has left them: this is optimistic."
+        "Draws of fixed effects and variances have seen the row that is left out: this is a little optimistic."
         if table
         else "Globals are held. The base network and the population saw every example, which makes this optimistic: "
         "rank methods with a network by held-out NLL."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from hierfl.arviz_io import of_clients
 from hierfl.metrics.ood import ood_auroc
 
 if TYPE_CHECKING:
@@ -20,14 +21,15 @@ MOST_MIXING_DRAWS = 10_000_000
 def chain_mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
     """The worst R-hat and bulk ESS of all personal numbers; each client's become columns of ``clients``.
 
-    Nothing where there is one chain only (a guide's draws are independent), or draws without end.
+    Nothing where there is one chain only, or draws are independent (a guide's, and those of a joint posterior), or
+    draws without end.
     """
     from hierfl.convergence import rhat_and_ess
 
     nothing: dict[str, float | None] = {"rhat": None, "ess_bulk": None}
-    if "posterior" not in data.groups():
+    if "posterior" not in data.groups() or data.log_likelihood.attrs.get("draws_of") == "posterior":
         return nothing
-    posterior = data.posterior
+    posterior = of_clients(data.posterior)
     if posterior.sizes["chain"] < 2 or posterior.sizes["draw"] < 4:
         return nothing
     arrays = [v.transpose("chain", "draw", "client", ...).values for v in posterior.data_vars.values()]

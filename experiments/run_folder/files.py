@@ -28,16 +28,28 @@ def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 #: columns of :func:`read_effects`
-EFFECT_COLUMNS = ("effect", "estimate", "standard error")
+EFFECT_COLUMNS = ("effect", "estimate", "SE", "2.5 %", "97.5 %", "t", "df", "p")
+
+
+#: notes of effects, where there is little room
+SHORT = {"at its lower bound": "at bound", "at its bound": "at bound", "not identified": "none"}
 
 
 def read_effects(folder: Path) -> list[list[str]]:
-    """effects.csv as it is shown: name, estimate, and its standard error or why there is none."""
-    frame = read_frame(folder / "effects.csv", ("effect", "note"), ("effect", "estimate", "standard_error", "note"))
+    """effects.csv as it is shown: name, estimate, its standard error or why there is none, interval and test."""
+    from hierfl.models.mixed_effects.summary import p_value
+
+    needs = ("effect", "estimate", "standard_error", "lower", "upper", "statistic", "df", "p", "note")
+    frame = read_frame(folder / "effects.csv", ("effect", "note"), needs)
     rows = []
     for row in frame.itertuples():
-        known = row.standard_error == row.standard_error
-        rows.append([row.effect, f"{row.estimate:.4g}", f"{row.standard_error:.3g}" if known else row.note])
+        interval = [f"{bound:.4g}" if bound == bound else "" for bound in (row.lower, row.upper)]
+        tested = row.statistic == row.statistic
+        rows.append([
+            row.effect, f"{row.estimate:.4g}", SHORT.get(row.note, row.note) or f"{row.standard_error:.3g}", *interval,
+            f"{row.statistic:.2f}" if tested else "", f"{row.df:.1f}" if tested and row.df < 1e4 else "",
+            p_value(row.p) if tested else "",
+        ])  # fmt: skip
     return rows
 
 

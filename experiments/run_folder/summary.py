@@ -57,7 +57,7 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         **{k: federation.about.get(k) for k in ("data", "split", "redraws")},
         "federation": None if federation.outline else federation.digest(),
         "clients": len(run.ids),
-        "rounds": options.rounds,
+        "rounds": run.rounds,
         "participation": options.participation,
         "seed": options.seed,
         **summary_metrics(last),
@@ -67,7 +67,7 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         "rejected_messages": last.get("rejected"),
         "skipped_rounds": last.get("skipped"),
         "diverged_local_steps": last.get("diverged"),
-        "seconds_per_round": run.seconds / options.rounds if options.rounds else None,
+        "seconds_per_round": run.seconds / run.rounds if run.rounds else None,
         "device": options.device,
         "versions": versions(),
     }
@@ -85,6 +85,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return read_json(path, SUMMARY_SCHEMA)
 
 
+#: standard errors that a fit may be from its maximum, and beyond which there is none near
+MOST_TO_GO, LARGEST_STEP = 0.005, 1e6
+#: independent draws that the explored points of a population should be worth
+LEAST_WORTH = 100
 #: chains have mixed where R-hat is at most this, and there are at least so many effective draws (Vehtari et al.,
 #: Bayesian Analysis 2021); and hardly at all beyond the others
 GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
@@ -93,13 +97,16 @@ GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
 def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
     """What a reader of a run has to know of its fit: whether it has arrived, whether its chains have mixed."""
     lines = []
-    if "off_maximum" in summary and summary["off_maximum"] is None:
+    off = summary.get("off_maximum") or 0
+    if off > LARGEST_STEP:
+        lines.append("the likelihood is flat or bent upwards here, and no maximum: more --rounds, or a smaller model")
+    elif off > MOST_TO_GO:
+        lines.append(f"not at the maximum yet: {off:.2g} standard errors to go; more --rounds")
+    if summary.get("effective_points") is not None and summary["effective_points"] < LEAST_WORTH:
+        worth = summary["effective_points"]
         lines.append(
-            "the likelihood is flat or bent upwards here: no standard errors; more --rounds, a smaller model, or "
-            "a column centred that is far from zero (a year with a random slope)"
+            f"what is known of the population rests on {worth:.0f} draws' worth of points: take it for a sketch"
         )
-    elif (summary.get("off_maximum") or 0) > 0.05:
-        lines.append(f"not at the maximum yet: {summary['off_maximum']:.2f} standard errors to go; more --rounds")
     if summary.get("rhat") is not None:
         rhat, ess = summary["rhat"], summary["ess_bulk"]
         worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"

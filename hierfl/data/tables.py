@@ -28,7 +28,6 @@ class NamedTable:
     client: str
     error: str = ""
     family: Family = "gaussian"
-    rounds: int = 30
 
 
 def eight_schools() -> pd.DataFrame:
@@ -78,7 +77,7 @@ def radon_like() -> pd.DataFrame:
 TABLES: dict[str, NamedTable] = {
     "eight-schools": NamedTable(
         "effects of coaching in 8 schools, with known standard errors (Rubin, 1981)",
-        eight_schools, "effect ~ 1 + (1 | school)", "school", error="error", rounds=60,
+        eight_schools, "effect ~ 1 + (1 | school)", "school", error="error",
     ),
     "radon-like": NamedTable(
         "simulated log radon in 919 houses of 85 counties, 1 to 116 each",

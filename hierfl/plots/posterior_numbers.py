@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arviz_io import import_arviz
+from ..arviz_io import import_arviz, of_clients
 from ..convergence import MAX_DIAGNOSED_NUMBERS
 from ..errors import UserError
 
@@ -37,6 +37,7 @@ def _posterior(data: Any) -> Any:
         UserError: where there are no draws of a client's latents.
     """
     found = getattr(data, "posterior", None)
+    found = None if found is None else of_clients(found)
     if found is None or not found.data_vars:
         raise UserError("these data hold no draws of a client's latents")
     return found
@@ -153,7 +154,9 @@ class Posterior:
 
     @property
     def chains(self) -> bool:
-        """Whether there are several chains of several draws."""
+        """Whether there are several chains of several draws, which may have mixed or not."""
+        if self.data.log_likelihood.attrs.get("draws_of") == "posterior":
+            return False
         return self.random and self.data.posterior.sizes["chain"] > 1 and self.data.posterior.sizes["draw"] >= 4
 
     @property

@@ -90,6 +90,10 @@ class Fitted:
         here = self.federation.device
         return client_view(self.shared, {k: v.to(here).unsqueeze(1) for k, v in own.items()})
 
+    def shared_draws(self, draws: int) -> State:
+        """See :meth:`~hierfl.inference.method.base.Method.shared_draws`; empty for no draws."""
+        return self.method.shared_draws(self.shared, draws) if draws else {}
+
     def noise(self, rows: Sequence[int], draws: int, purpose: str) -> ClientNoise:
         """Client-keyed noise for these clients' draws."""
         keys = self.federation.keys[torch.tensor(rows, dtype=torch.long)].to(self.federation.device)
@@ -114,7 +118,7 @@ class Fitted:
             features: keeps what networks make of the batch for the next call.
             noise: what the guide draws with, where a batch comes in pieces: the same for all of them.
         """
-        values = self.values(rows)
+        values = {**self.values(rows), **self.shared_draws(draws)}
         with pyro.validation_enabled(False), torch.no_grad():
             if draws and noise is None:
                 noise = self.noise(rows, draws, purpose)
@@ -160,7 +164,7 @@ class Fitted:
         """
         if not self.method.has_global_model:
             raise UserError(f"{self.method.name or type(self.method).__name__} has no global model to predict with")
-        values = self._newcomer(batch.num_clients)
+        values = {**self._newcomer(batch.num_clients), **self.shared_draws(draws)}
         noise = noise or self.population_noise(batch.num_clients, draws)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)

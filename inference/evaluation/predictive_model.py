@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from torch import Tensor
+
 from ..local.base import LocalStep
 from ..method.schedule import Schedule
 from ..objective.joint_model import JointModel
@@ -19,11 +21,17 @@ class PredictiveModel(JointModel, Protocol):
 
     name: ClassVar[str]
     global_draws: ClassVar[int]
+    independent_draws: ClassVar[bool]
     settings: Any
 
     @property
     def has_global_model(self) -> bool:
         """Whether the shared values alone predict."""
+        ...
+
+    @property
+    def prediction_draws(self) -> int:
+        """Draws of a client's predictions where nothing is said."""
         ...
 
     @property
@@ -42,6 +50,18 @@ class PredictiveModel(JointModel, Protocol):
 
     def new_client_steps(self) -> Sequence[LocalStep]:
         """What a client that was never seen does."""
+        ...
+
+    def shared_draws(self, shared: State, number: int) -> State:
+        """The shared values at draws of their own posterior."""
+        ...
+
+    def population_draws(self, shared: State, number: int) -> tuple[Sequence[str], Tensor] | None:
+        """What is reported of them."""
+        ...
+
+    def in_users_units(self, name: str, values: Tensor) -> Tensor:
+        """Draws of a latent as they are reported."""
         ...
 
     def new_client_terms(self, personal: State) -> State:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from torch import Tensor
+
 from hierfl.data.batch import Batch
 from hierfl.errors import unknown
 from hierfl.nn.architecture import Architecture
@@ -43,9 +45,13 @@ class Method(Configurable):
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: ClassVar[int] = 0
+    #: the draws that a client keeps are independent ones of its posterior, not a chain's
+    independent_draws: ClassVar[bool] = False
     #: its network is cut into an encoder of latent features and the rest;
     #: see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
+    #: a round counts only with everybody's message
+    needs_everyone: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
 
@@ -84,6 +90,10 @@ class Method(Configurable):
         """How the server updates each shared value (or group of values) from the sum of the messages."""
         return {}
 
+    def finished(self, shared: State) -> bool:
+        """Whether what these shared values say is found, so that rounds end before they are used up."""
+        return False
+
     def pipeline(self) -> Mapping[str, Sequence[Stage]]:
         """What a message passes on its way to the server, {group of :meth:`exchange`: stages}."""
         return {}
@@ -102,6 +112,11 @@ class Method(Configurable):
         return True
 
     @property
+    def prediction_draws(self) -> int:
+        """Draws that a client's predictions are averaged over where nothing is said; 0 for those at its mean."""
+        return 0
+
+    @property
     def global_moments(self) -> bool:
         """Whether the response is Gaussian and its mean linear in the one personal latent, whose prior is Gaussian.
 
@@ -112,6 +127,21 @@ class Method(Configurable):
     def prediction_params(self, shared: State) -> State:
         """The shared values that predictions are made with; by default as they are."""
         return shared
+
+    def shared_draws(self, shared: State, number: int) -> State:
+        """The shared values at so many draws of their own posterior, {name: (number, 1, 1, *shape)}.
+
+        They go with the guide's draws, one by one; empty where the shared values are points.
+        """
+        return {}
+
+    def population_draws(self, shared: State, number: int) -> tuple[Sequence[str], Tensor] | None:
+        """What is reported of the shared values at the same draws: names, and values (number, m); None for points."""
+        return None
+
+    def in_users_units(self, name: str, values: Tensor) -> Tensor:
+        """Draws of a latent (..., *event) as they are reported."""
+        return values
 
     def new_client_terms(self, personal: State) -> State:
         """What a new client's values are made from, {name: (S, *shape)}: of each client, and used as a mean over all.

@@ -61,12 +61,15 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     groups: Groups = {"posterior": {}, "prior": {}}
     personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
     for name, site in personal.items():
-        groups["posterior"][name] = drawn(site.value, len(site.fn.event_shape)).squeeze(3)
+        value = fitted.method.in_users_units(name, site.value)
+        groups["posterior"][name] = drawn(value, len(site.fn.event_shape)).squeeze(3)
     if personal and not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # (a flat prior cannot)
         noise = fitted.noise(rows, draws, "prior")
-        prior = fitted.prior_sites(federation.template(len(rows)), fitted.values(rows), noise)
+        values = {**fitted.values(rows), **fitted.shared_draws(draws)}
+        prior = fitted.prior_sites(federation.template(len(rows)), values, noise)
         for name in personal:
-            groups["prior"][name] = drawn(prior[name].value, len(prior[name].fn.event_shape), 1).squeeze(3)
+            value = fitted.method.in_users_units(name, prior[name].value)
+            groups["prior"][name] = drawn(value, len(prior[name].fn.event_shape), 1).squeeze(3)
     stats: dict[str, Tensor] = {}
     if personal.keys() == latents.keys() and personal and not any(is_point(site.fn) for site in personal.values()):
         p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())

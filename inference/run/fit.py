@@ -101,7 +101,7 @@ class Fit:
         clients = len(self.engine.ids)
         if options.quorum > clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
-        check_participation(clients, options.participation, options.quorum)
+        check_participation(clients, options.participation, options.quorum, method.name * method.needs_everyone)
         self.keys = client_keys(self.engine.ids)
         shared, self.initial = self._initial()
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
@@ -139,8 +139,14 @@ class Fit:
 
     def _broadcast(self) -> Broadcast:
         """What clients learn after the round that has ended."""
-        final = self.schedule.is_final(self.journal.round, self.options.rounds)
-        return Broadcast(self.journal.round, self.state.shared, self.used, final)
+        number = self.journal.round
+        final = self.schedule.is_final(number, number if self.finished else self.options.rounds)
+        return Broadcast(number, self.state.shared, self.used, final)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no round is left, or nothing to find."""
+        return self.journal.round >= self.options.rounds or self.method.finished(self.state.shared)
 
     def fitted(self) -> Fitted:
         """The state so far; where the schedule says so with what the final steps make of it."""
@@ -160,31 +166,29 @@ class Fit:
             return self._run(resume, progress)
 
     def _run(self, resume: bool, progress: bool) -> Run:
-        options, keeper, journal = self.options, CheckpointKeeper(self.folder), self.journal
+        options, keeper = self.options, CheckpointKeeper(self.folder)
         if resume:
             self._restore()
-            journal = self.journal
         elif self.engine.agree(self.folder is not None):
             self._keep(keeper)
+        journal = self.journal
         if options.rounds == 0 and not journal.evaluations:
             self.evaluate()
         with Bar(options.rounds, journal.round, show=progress and self.engine.leads) as bar:
-            while journal.round < options.rounds:
+            while not self.finished:
                 self.step()
-                evaluated = options.evaluates(journal.round)
+                evaluated = options.evaluates(journal.round) or self.finished
                 if evaluated:
                     self.evaluate()
-                due = journal.round == options.rounds or self.engine.every_round or keeper.due()
+                due = self.finished or self.engine.every_round or keeper.due()
                 if self.engine.agree(self.folder is not None and due):
                     self._keep(keeper)
                 bar.advance(journal.last("test") if evaluated else None)
         fitted = self.engine.result(self._broadcast())
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
         status = torch.stack(journal.status).cpu().numpy() if journal.status else None
-        return Run(
-            fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
-            journal.summaries, status,
-        )  # fmt: skip
+        about = journal.evaluations, journal.seconds, self.random, tested, journal.summaries, status
+        return Run(fitted, self.engine.ids, options, *about)
 
     @torch.no_grad()
     @precision("full")

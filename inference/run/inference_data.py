@@ -22,6 +22,7 @@ from .client_draws import Groups, client_draws
 #: draws by default; where latents belong to single examples each draw is a pass through the data
 MOST, ENCODED = 200, 20
 CONDITIONAL = "training data at draws of the guide; globals and their hyperparameters are held where the fit left them"
+JOINT = "training data at draws of the joint posterior of population and clients, which these data have seen"
 POINT = "; the guide is a point, so this is training likelihood, and leave-one-out says nothing about new data"
 
 
@@ -36,7 +37,7 @@ def inference_data(
         most = ENCODED if trace.by_example else trace.kept or MOST
         draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
     draws = -(-draws // trace.chains) * trace.chains
-    found = _all_draws(fitted, rows, draws, dtype)
+    found, found_effects = _all_draws(fitted, rows, draws, dtype), _effects(fitted, draws, dtype)
     names = [federation.ids[j] for j in rows]
     sizes = [federation.sizes()[j] for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
@@ -57,10 +58,20 @@ def inference_data(
         else {},
         obs_client=np.repeat(np.array(names), sizes).tolist(),
         constants=constants,
-        about_log_likelihood=CONDITIONAL + ("" if trace.random else POINT),
-        draws_of=trace.draws_of,
+        about_log_likelihood=JOINT if found_effects else CONDITIONAL + ("" if trace.random else POINT),
+        draws_of="posterior" if fitted.method.independent_draws and trace.kept else trace.draws_of,
         coordinates=fitted.method.coordinates,
+        effects=found_effects,
     )
+
+
+def _effects(fitted: Fitted, draws: int, dtype: torch.dtype) -> tuple[Sequence[str], np.ndarray] | None:
+    """What is reported of the population, at the draws of the clients: (chain, draw, m)."""
+    found = fitted.method.population_draws(fitted.shared, draws)
+    if found is None:
+        return None
+    names, values = found
+    return names, values.to(dtype).cpu().numpy().reshape(fitted.trace.chains, -1, len(names))
 
 
 #: numbers (draws x examples x classes) that clients drawn together hold in one tensor

@@ -60,7 +60,12 @@ class Run:
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
         name = type(self.fitted.method).__name__
-        return f"Run({name}, {self.options.rounds} rounds, seed {self.options.seed}, {self.fitted.federation!r})"
+        return f"Run({name}, {self.rounds} rounds, seed {self.options.seed}, {self.fitted.federation!r})"
+
+    @property
+    def rounds(self) -> int:
+        """How many there were: fewer than asked for where the method was done before."""
+        return 0 if self.status is None else len(self.status)
 
     @property
     def shared(self) -> State:
@@ -184,13 +189,13 @@ class Run:
 
     # -- predictions ------------------------------------------------------------------------------------------------
 
-    def predict(self, x: Inputs, client: int | str, draws: int = 0) -> Tensor:
+    def predict(self, x: Inputs, client: int | str, draws: int | None = None) -> Tensor:
         """What a client's own model says of new inputs.
 
         Args:
             x: raw inputs, (n, *event), as in the pool; for a federation from a table also a table.
             client: its name; its place will do where no name is a number.
-            draws: 0 predicts at the posterior mean, else averaged over so many draws.
+            draws: 0 predicts at the posterior mean; None at the mean, but over all draws of a mixed-effects model.
 
         Returns:
             Class probabilities (n, C), in the order of the labels (``federation.about["labels"]`` for a table), or for
@@ -200,6 +205,7 @@ class Run:
             UserError: for a client that does not exist or inputs of another shape.
         """
         row = client_row(self.fitted.federation, client)
+        draws = self.fitted.method.prediction_draws if draws is None else draws
         check_whole("draws", draws, 0)
         return self._predicted(self.fitted, row, x, draws)
 

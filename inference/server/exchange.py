@@ -38,6 +38,11 @@ class Group:
         """Whether clients send anything for it; or else its values follow from others that the server has."""
         return getattr(self.rule, "sends", True)
 
+    @property
+    def moving(self) -> Sequence[str]:
+        """The values by which it is measured how far a round has moved: all, or those that the rule names."""
+        return getattr(self.rule, "moving", self.names)
+
     @cached_property
     def form(self) -> Form:
         """What must hold of a message's numbers once it is received."""

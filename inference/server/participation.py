@@ -13,14 +13,22 @@ from hierfl.rng import uniforms
 ATTEMPTS = 10_000
 
 
-def check_participation(clients: int, probability: float, least: int) -> None:
+def check_participation(clients: int, probability: float, least: int, whole: str = "") -> None:
     """Refuses what :func:`draw_participants` would give up on in one round of a hundred million, or more often.
+
+    Args:
+        clients: J.
+        probability: with which each reports.
+        least: so many have to.
+        whole: a method that needs all of them, by name.
 
     Raises:
         UserError: if ``least`` of so many clients practically never report together.
     """
     if probability >= 1:
         return
+    if whole:
+        raise UserError(f"{whole} needs every client in each round: a participation of 1")
     log_p, log_q = math.log(probability), math.log1p(-probability)
     enough = math.fsum(
         math.exp(math.lgamma(clients + 1) - math.lgamma(k + 1) - math.lgamma(clients - k + 1)

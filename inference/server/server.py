@@ -150,7 +150,7 @@ class Server(nn.Module):
         new = {k: torch.where(sound, v, old[k]) for k, v in new.items()}
         norms, rule_state = {}, {}
         for name, group in self.exchange.groups.items():
-            gaps = torch.cat([(new[k] - old[k]).flatten() for k in group.names])
+            gaps = torch.cat([(new[k] - old[k]).flatten() for k in group.moving])
             norms[name] = gaps.square().mean().sqrt().to(torch.float32)
             before = state.rule_state[name]  # an optimiser that has not begun remembers zeros
             rule_state[name] = {

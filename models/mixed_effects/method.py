@@ -1,69 +1,76 @@
-"""Mixed effects: maximum likelihood of a mixed model whose rows stay with their clients.
+"""Mixed effects: a mixed model whose rows stay with their clients.
 
-    b_j | L ~ N(0, L L^T),    eta_ij = x_ij^T beta + z_ij^T b_j,    y_ij ~ p(y | eta_ij)          (model, families)
+    b_j | L ~ N(0, L L^T),    eta_ij = x_ij^T beta + z_ij^T b_j,    y_ij ~ p(y | eta_ij)              (model, families)
 
-    maximised: sum_j log integral p(D_j | b, beta, sigma) N(b | 0, L L^T) db     (maximum likelihood, not REML)
+    l(theta) = sum_j log integral p(D_j | b, theta) N(b | 0, L L^T) db                (cross_products, quadrature)
 
-Gaussian: the guide is the exact conditional p(b_j | D_j, beta, L, sigma), so that each client's ELBO *is* its marginal
-log likelihood, and the ELBO's gradient its score (Fisher's identity); expectations of quadratics are taken at sigma
-points, without Monte-Carlo error. Others: the guide is what Metropolis-adjusted chains have kept of it, and when the
-shared values move, the chains are moved along with its mode and curvature. Clients send scores and their outer
-products; the server takes Newton steps. After the last round chains draw every client's posterior, whatever the family.
+The population theta = (beta, L, the family's own numbers) is estimated by maximum likelihood, restricted maximum
+likelihood, or has a posterior under priors (``population``): the server climbs what it makes of the clients' sums of l
+and its derivatives (exchange, surface, climb). Then it explores p(theta | all data) at many points (explore), and ends
+with draws of theta. Every client draws its b_j given its own data at each of them (posterior): joint draws, in which
+what is not known of the population is in the clients' intervals. With population=ml or reml the density that is
+explored is the likelihood's, times what keeps standard deviations off zero (priors); the estimates have none of that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from pyro.distributions import MultivariateNormal
 
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
-from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.server.rules.base import AggregationRule
-from hierfl.inference.server.rules.newton import NewtonScoring
 from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
-from .model import SD_FLOOR, MixedModel
-from .newton import PosteriorMode
+from .cross_products import RowSums
+from .exchange import Phase, PopulationSearch
+from .model import MixedModel
+from .posterior import Conditional, JointDraws, chains_of
 from .shrinkage import shrinkage_table
-from .summary import effects_table, marginal_terms
+from .summary import effects_of, effects_table
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
 
     from hierfl.inference.evaluation.fitted import Fitted
 
-#: burn-in of the last chains, and what their step sizes are adapted to accept
-FINAL_BURN_IN, FINAL_ACCEPTANCE = 300, 0.574
-
 
 class MixedEffects(MixedModel):
-    """Random intercepts and slopes, by maximum likelihood, with every client's posterior."""
+    """Random intercepts and slopes: ML, REML or a posterior, and every client's own."""
 
     name = "mixed-effects"
     about = "mixed models of tables, from a formula"
     family = "hierarchical"
     stays = "random effects"
-    sent = "gradients, curvature"
+    sent = "sums of the likelihood"
     message_size = None
     order = 30
-    #: a new client differs from the others: the spread between them belongs to what is said of it (not gaussian: those)
+    #: a new client differs from the others: the spread between them belongs to what is said of it
     global_draws = 200
+    needs_everyone = True
+    independent_draws = True
+
+    def shared(self, start: InitialWeights) -> State:
+        search, values = PopulationSearch(self), super().shared(start)
+        short = {k.partition(".")[2]: v for k, v in values.items()}
+        return {**values, **search.initial(), "effects.at": self.numbers(short)}
 
     def personal(self, start: InitialWeights) -> State:
-        s, q = self.settings, len(self.network.random)
-        kept = 0 if self.exact else s.steps - s.steps // 2
-        draws = torch.randn((s.chains, kept, q), generator=start.rng, dtype=torch.float64) * self.first_sd()
-        return {"b_mean": torch.zeros(q).double(), "b_root": self.first_sd().diag(), "b_draws": draws}
+        q, m = len(self.network.random), len(self.network.random) + len(self.network.fixed) + 1
+        number = torch.float64
+        held = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
+        held |= {"gram": torch.zeros(m, m), "rows": torch.zeros(2)} if self.exact else {"u_mode": torch.zeros(q)}
+        return {k: v.to(number) for k, v in held.items()}
 
     def guide(self, batch: Batch) -> None:
-        draws = param("b_draws")  # (S, 1, chains, kept, q); none yet, where the exact posterior is known
+        draws = param("b_draws")  # (S, 1, chains, kept, q); none yet before the end
         seen = draws.shape[-2] > 0
         with clients(batch):
             sample(
@@ -72,52 +79,46 @@ class MixedEffects(MixedModel):
             )
 
     def local(self) -> list[LocalStep]:
-        s = self.settings
-        return [PosteriorMode(self), *([] if self.exact else [self.chain(s.steps, s.steps // 2)])]
-
-    def chain(self, steps: int, burn: int, thin: int = 1, target: float | None = None) -> Langevin:
-        """In the metric of the posterior's own curvature, where steps have no units."""
-        start: Literal["last", "prior"] = "prior" if self.exact else "last"
-        return Langevin(
-            ["b"], steps, 0.5, metropolis=True, metric="b_root", around="b_mean" if self.exact else None, burn=burn,
-            thin=thin, target=target, start=start,
-        )  # fmt: skip
+        return [*([RowSums(self)] if self.exact else []), Conditional(self)]
 
     def schedule(self) -> Schedule:
-        s = self.settings
-        final: list[LocalStep] = [PosteriorMode(self)]
-        if s.draws:
-            steps = FINAL_BURN_IN + s.draws * s.thin
-            final.append(self.chain(steps, FINAL_BURN_IN, s.thin, FINAL_ACCEPTANCE))
-        return Schedule(final_steps=final)
+        return Schedule(final_steps=[*self.local(), *([JointDraws(self)] if self.settings.draws else [])])
 
     def exchange(self) -> dict[str, AggregationRule]:
-        s = self.settings
-        how: dict[str, Any] = {"most": {"effects.log_sd": 0.5, "effects.corr": 0.5, "effects.log_noise": 0.5}}
-        if s.prior == "hierarchical":
-            how["least"] = {"effects.log_sd": (SD_FLOOR * self.first_sd()).log()}
+        return {"effects": PopulationSearch(self)}
 
-        def rate(t: int) -> float:  # Newton steps; then their average, in effect
-            return 1.0 if t <= s.newton_rounds else 1 / (t - s.newton_rounds + 1)
+    def finished(self, shared: State) -> bool:
+        """Whether the population is found."""
+        return int(shared["effects.phase"]) == Phase.DONE
 
-        if self.exact:
-            return {"effects": NewtonScoring("b", 0, sigma_points=True, rate=rate, **how)}
-        return {
-            "effects": NewtonScoring("b", s.chains * (s.steps - s.steps // 2), curvature_decay=0.8, rate=rate, **how)
-        }
+    def shared_draws(self, shared: State, number: int) -> State:
+        """The population at each of so many of the kept draws, {name: (number, 1, 1, *shape)}."""
+        draws = shared["effects.draws"]
+        if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
+            return {}
+        some = EmpiricalDraws(draws.unflatten(0, (chains_of(len(draws)), -1)), 1).some(number)
+        parts = self.parts(some)
+        return {f"effects.{k}": v[:, None, None] for k, v in parts.items()}
+
+    def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
+        """See :func:`~hierfl.models.mixed_effects.summary.effects_of`."""
+        found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
+        return effects_of(self, {**PopulationSearch.held(shared), **found}) if found else None
+
+    @property
+    def prediction_draws(self) -> int:
+        """All that there are."""
+        return int(self.settings.draws)
 
     @property
     def global_moments(self) -> bool:
-        """Of a gaussian response they say all."""
-        return self.exact
+        """Of a gaussian response they say all, given the population."""
+        return self.exact and not self.settings.draws
 
     def client_summary(self, v: State) -> State:
-        if self.exact:
-            mean, root = v["b_mean"].squeeze(1), v["b_root"].squeeze(1)
-            spread = root.square().sum(-1).sqrt()
-        else:
-            draws = v["b_draws"].flatten(2, 3).squeeze(1)
-            mean, spread = draws.mean(1), draws.std(1)
+        turn = self.network.random_units.to_users(self.network.random, self.covariance.blocks, v["b_mean"])
+        mean, root = v["b_mean"].squeeze(1) @ turn.T, turn @ v["b_root"].squeeze(1)
+        spread = root.square().sum(-1).sqrt()
         columns: State = {}
         for k, name in enumerate(self.network.random):
             columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}
@@ -125,15 +126,12 @@ class MixedEffects(MixedModel):
 
     @property
     def coordinates(self) -> dict[str, list[str]]:
-        """The random effects' names."""
+        """The random effects' names, and those of the table of effects."""
         return {"b_dim_0": list(self.network.random)}
 
-    def summary_terms(self, fitted: Fitted) -> State:
-        """Marginal log likelihood at the estimates (height), its slope and curvature, and heights at bounds.
-
-        See :func:`~hierfl.models.mixed_effects.summary.marginal_terms`.
-        """
-        return marginal_terms(fitted)
+    def in_users_units(self, name: str, values: Tensor) -> Tensor:
+        """Draws (..., q) of random effects, of the table's columns as they are."""
+        return values @ self.network.random_units.to_users(self.network.random, self.covariance.blocks, values).T
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""

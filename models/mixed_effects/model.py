@@ -1,16 +1,17 @@
 """Generalised linear mixed models: coefficients that differ between clients.
 
-    b_j | L  ~ N(0, L L^T)                 random effects, q numbers; L diagonal, or any lower triangle
-    eta_ij   = x_ij^T beta + z_ij^T b_j    beta the fixed effects, p numbers
-    y_ij     ~ N(eta_ij, sigma^2)          gaussian (sigma learned, or known for each row)
+    b_j | L  ~ N(0, L L^T)                         random effects, q numbers; L a lower triangle, or blocks of them
+    eta_ij   = c + x_ij^T beta + z_ij^T b_j        beta the fixed effects, p numbers; c about where eta lies
+    y_ij     ~ N(eta_ij, sigma^2)                  gaussian (sigma learned, or known for each row)
     y_ij     ~ Bernoulli(logistic(eta_ij)) or Poisson(exp(eta_ij))
 
-L is a diagonal of standard deviations times the Cholesky factor of a correlation matrix. The shared values are beta,
-log standard deviations, the factor's rows below their diagonal up to their length, and log sigma.
+x and z are the table's columns centred and scaled (:class:`~hierfl.data.formula.design.Units`); what is reported is in
+the table's own units. The shared values are beta, L's entries, and the family's own numbers, such as log sigma.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.data.formula.design import INTERCEPT, Design
+from hierfl.data.formula.design import Columns, Design
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
@@ -28,11 +29,9 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, param, sample
 
-from .families import linear_predictor, response
-
-#: random effects' standard deviations stay above this share of where they began: a variance that wants to be zero would
-#: drift to minus infinity on the log scale
-SD_FLOOR = 1e-4
+from .covariance import Covariance
+from .families import BinomialFamily, GaussianFamily, PoissonFamily, ResponseFamily
+from .prior_text import check_priors
 
 
 class MixedModel(Method):
@@ -43,32 +42,52 @@ class MixedModel(Method):
 
     @dataclass(frozen=True)
     class Settings:
-        """Where to begin, in units of the response's spread."""
+        """What is estimated, how, and where it begins."""
 
         prior: Literal["hierarchical", "fixed"] = setting(
             "hierarchical", "standard deviations and correlations of random effects: learned | held at sd_0"
         )
+        population: Literal["ml", "reml", "bayes"] = setting(
+            "ml", "what is reported of the population: maximum likelihood | restricted (gaussian) | its posterior "
+            "under the priors below"
+        )  # fmt: skip
         covariance: Literal["full", "diagonal"] = setting(
-            "full", "of a client's random effects: with correlations | without"
+            "full", "of a term's random effects: with correlations | without"
         )
         sd_0: float = setting(
             1.0,
-            "initial standard deviation of random effects: times a gaussian response's, over the column's root mean "
-            "square",
+            "initial standard deviation of random effects: times a gaussian response's, over that of their column",
             above=0,
             scale_of=("fixed",),  # (where it begins, otherwise)
         )
         noise_0: float = setting(1.0, "initial standard deviation of the residual, times the response's", above=0)
-        chains: int = setting(10, "Metropolis-adjusted Langevin chains of each client", at_least=1)
-        steps: int = setting(
-            20, "binomial, poisson: steps of each chain in a round, the first half of them not used", at_least=2
-        )
-        newton_rounds: int = setting(
-            40, "rounds in which the server takes whole Newton steps; later ones shrink as 1/t, which averages",
-            at_least=1,
+        nodes: int = setting(
+            0, "other families: nodes of the quadrature along each random effect; 1 is Laplace's approximation, 0 what "
+            "their number allows", at_least=0
         )  # fmt: skip
-        draws: int = setting(400, "draws to keep of each chain after the last round; 0 for none", at_least=0)
-        thin: int = setting(4, "steps of a chain from one of these draws to the next", at_least=1)
+        tol: float = setting(1e-6, "the fit ends where the Newton step to go is shorter, in standard errors", above=0)
+        draws: int = setting(
+            1000, "draws of the joint posterior of population and clients to keep; 0 for none, and no uncertainty of "
+            "the population in the clients'", at_least=0
+        )  # fmt: skip
+        intercept_prior: str = setting(
+            "", "bayes: of the intercept, covariates at their means: normal(MEAN, SD) | flat; empty for a normal "
+            "around the data's, 2.5 of the response's spread wide"
+        )  # fmt: skip
+        beta_prior: str = setting(
+            "", "bayes: of the other coefficients: normal(MEAN, SD) | flat; empty for normal(0, 2.5 of the response's "
+            "spread over the column's)"
+        )  # fmt: skip
+        sd_prior: str = setting(
+            "", "bayes: of random effects' standard deviations, of an intercept where covariates are at their means: "
+            "half-t(DF, SCALE) | half-cauchy(SCALE) | half-normal(SCALE) | gamma(SHAPE, RATE); empty for half-t(3, 2.5 "
+            "of the response's spread over the column's)"
+        )  # fmt: skip
+        residual_prior: str = setting(
+            "", "bayes: of the residual's standard deviation, as sd_prior; empty for half-t(3, 2.5 of the response's "
+            "spread)"
+        )  # fmt: skip
+        lkj: float = setting(1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0)
 
     settings: Settings
 
@@ -76,62 +95,115 @@ class MixedModel(Method):
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
-        if network.separate and self.settings.covariance == "full":
-            raise UserError("random effects in terms of their own have no correlations: say covariance=diagonal")
+        s = self.settings
+        check_priors(s)
+        if s.population == "reml" and not self.exact:
+            raise UserError(f"population=reml is of a gaussian response, not a {network.family} one")
+        blocks = network.blocks if s.covariance == "full" else (1,) * len(network.random)
+        self.covariance = Covariance(blocks)
+        sd = s.noise_0 * network.scale
+        families: Mapping[str, ResponseFamily] = {
+            "gaussian": GaussianFamily(network.known, sd), "binomial": BinomialFamily(), "poisson": PoissonFamily(),
+        }  # fmt: skip
+        self.response_family = families[network.family]
 
     def shared(self, start: InitialWeights) -> State:
-        s, d, q = self.settings, self.network, len(self.network.random)
-        beta = torch.tensor([d.centre if name in INTERCEPT else 0.0 for name in d.fixed], dtype=torch.float64)
-        values = {"beta": beta, "log_sd": self.first_sd().log()}
-        if s.covariance == "full" and q > 1:
-            values["corr"] = torch.zeros(q * (q - 1) // 2)
-        if self.network.family == "gaussian" and not self.network.known:
-            values["log_noise"] = torch.tensor(s.noise_0 * d.scale, dtype=torch.float64).log()
-        learned = {"log_sd", "corr"} if s.prior == "fixed" else set()
-        return {f"{'held' if k in learned else 'effects'}.{k}": v.double() for k, v in values.items()}
+        p, learned = len(self.network.fixed), self.settings.prior == "hierarchical"
+        root = self.covariance.diagonal(self.first_sd())
+        values = {"effects.beta": torch.zeros(p), f"{'effects' if learned else 'held'}.root": root}
+        values |= {f"effects.{name}": torch.tensor(first) for name, first in self.response_family.parameters.items()}
+        return {k: v.double() for k, v in values.items()}
 
     def first_sd(self) -> Tensor:
-        """The random effects' standard deviations to begin with, (q,)."""
-        return self.settings.sd_0 * self.network.scale / torch.tensor(self.network.units, dtype=torch.float64)
+        """The random effects' standard deviations to begin with, of columns in the design's units, (q,)."""
+        return torch.full((len(self.network.random),), self.settings.sd_0 * self.network.scale, dtype=torch.float64)
 
-    def value(self, name: str) -> Tensor:
-        """A shared value by its short name, learned or held."""
-        held = self.settings.prior == "fixed" and name in ("log_sd", "corr")
-        return param(f"{'held' if held else 'effects'}.{name}")
+    def values(self) -> State:
+        """The family's own numbers, by their short names."""
+        return {name: param(f"effects.{name}") for name in self.response_family.parameters}
 
-    def spread(self) -> Tensor:
-        """L, (q, q) or rows (S, 1, q, q): standard deviations times the Cholesky factor of the correlations."""
-        sd, q = self.value("log_sd").exp(), len(self.network.random)
-        if self.settings.covariance == "diagonal" or q == 1:
-            return torch.diag_embed(sd)
-        below = torch.zeros((q * (q - 1) // 2, q, q), dtype=sd.dtype, device=sd.device)
-        for k, (row, column) in enumerate(torch.tril_indices(q, q, -1).T.tolist()):
-            below[k, row, column] = 1
-        rows = torch.eye(q, dtype=sd.dtype, device=sd.device) + torch.tensordot(self.value("corr"), below, 1)
-        return sd[..., None] * rows / rows.norm(dim=-1, keepdim=True)
-
-    def noise(self, known: Tensor | None) -> Tensor:
-        """A gaussian response's standard deviation, broadcast to (S, n)."""
-        return self.value("log_noise").exp() if known is None else known
+    def root(self) -> Tensor:
+        """L's entries, learned or held, (r,)."""
+        return param("effects.root" if self.settings.prior == "hierarchical" else "held.root")
 
     def model(self, batch: Batch) -> None:
         if batch.x.dtype != torch.float64:
             raise UserError("mixed-effects models are fitted in double precision: dtype=torch.float64")
-        x, z, known = self.network.split(batch.x)
+        columns = self.network.split(batch.x)
         q = len(self.network.random)
-        prior = MultivariateNormal(x.new_zeros(q), scale_tril=self.spread())
+        prior = MultivariateNormal(columns.x.new_zeros(q), scale_tril=positive(self.covariance.matrix(self.root())))
         with clients(batch):
             b = sample("b", prior)  # (K, S, 1, q)
             with data(batch):
-                eta = linear_predictor(x, self.value("beta")) + linear_predictor(z, b)
-                sample("y", self.response(eta, known), obs=batch.y)
+                eta = self.predictor(columns, param("effects.beta")) + linear(columns.z, b)
+                sample("y", self.response(eta, self.values(), columns), obs=batch.y)
 
-    def response(self, eta: Tensor, known: Tensor | None) -> Any:
+    def predictor(self, columns: Columns, beta: Tensor) -> Tensor:
+        """What the linear predictor is without random effects, (..., S, n)."""
+        return self.network.offset + linear(columns.x, beta)
+
+    def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
         """p(y | eta)."""
-        family = self.network.family
-        return response(family, eta, self.noise(known) if family == "gaussian" else None)
+        return self.response_family.response(eta, values, columns)
+
+    # -- what clients' likelihoods are functions of -------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many numbers each value has that clients' messages are functions of; coefficients come last."""
+        sizes = {"root": self.covariance.entries} if self.settings.prior == "hierarchical" else {}
+        sizes |= dict.fromkeys(self.response_family.parameters, 1)
+        return sizes if self.exact else {**sizes, "beta": len(self.network.fixed)}
+
+    @property
+    def k(self) -> int:
+        """How many there are."""
+        return sum(self.sizes.values())
+
+    def parts(self, numbers: Tensor) -> State:
+        """The values (..., size) that numbers (..., k) are, those of one number (...).
+
+        Numbers (..., k + p) of a gaussian response have its coefficients at their end.
+        """
+        sizes = self.sizes
+        if numbers.shape[-1] > self.k:
+            sizes = {**sizes, "beta": len(self.network.fixed)}
+        found = dict(zip(sizes, numbers.split(list(sizes.values()), -1), strict=True))
+        return {k: v.squeeze(-1) if k in self.response_family.parameters else v for k, v in found.items()}
+
+    def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
+        """(..., k) of the values."""
+        single = self.response_family.parameters
+        found = [parts[k].unsqueeze(-1) if k in single else parts[k] for k in self.sizes]
+        return torch.cat(found, -1) if found else torch.zeros(0, dtype=torch.float64)
 
     @property
     def exact(self) -> bool:
         """Whether a client's posterior is known in closed form."""
         return self.network.family == "gaussian"
+
+
+def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
+    """The sum of columns (..., p) times coefficients (..., p), one after the other.
+
+    (Along a last dimension of a few numbers torch sums eight times slower than it adds, measured on a CPU.)
+    """
+    total = columns[..., 0] * coefficients[..., 0]
+    for k in range(1, columns.shape[-1]):
+        total = total + columns[..., k] * coefficients[..., k]
+    return total
+
+
+#: the log likelihood of a client where it is no number: low, and such that sums over clients are numbers
+IMPOSSIBLE = -1e100
+#: a standard deviation of zero has no density: beside the largest entry of L it is taken for this much
+LEAST_DIAGONAL = 1e-9
+
+
+def positive(root: Tensor) -> Tensor:
+    """The root of the same covariance as L (..., q, q), with a diagonal above zero."""
+    sign = torch.where(root.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(root)
+    root = root * sign.unsqueeze(-2)
+    least = LEAST_DIAGONAL * root.detach().abs().amax((-1, -2)).clamp_min(LEAST_DIAGONAL)
+    diagonal = root.diagonal(dim1=-2, dim2=-1)
+    return root + torch.diag_embed(diagonal.maximum(least.unsqueeze(-1)) - diagonal)

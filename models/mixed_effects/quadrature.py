@@ -1,98 +1,121 @@
-"""The clients' marginal likelihoods: random effects integrated out, exactly or by adaptive Gauss-Hermite quadrature.
+"""The clients' marginal likelihoods by adaptive Gauss-Hermite quadrature around each one's mode and curvature.
 
-    log p(D_j | beta, L, sigma) = log integral p(D_j | b, beta, sigma) N(b | 0, L L^T) db
+    log p(D_j | theta) = log integral p(D_j | b, theta) N(b | 0, L L^T) db
 
-Gaussian: the ELBO at the exact posterior, which is its bound with equality. Other families: quadrature around mode and
-curvature (Pinheiro and Bates, 1995).
+(Pinheiro and Bates, 1995). With one node that is Laplace's approximation. Nodes move with theta, and derivatives know
+it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pyro
 import torch
 from torch import Tensor
 
-from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
-from hierfl.errors import UserError
-from hierfl.inference.objective.elbo import elbo
-from hierfl.inference.objective.log_joint import log_joint
-from hierfl.ppl.restrict import Restrict
-from hierfl.ppl.sigma_points import SigmaPoints
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.state import State
 
-from .model import MixedModel
-from .newton import PosteriorMode
+from .model import IMPOSSIBLE, MixedModel
+from .modes import Problem
 
-if TYPE_CHECKING:
-    from hierfl.inference.evaluation.fitted import Fitted
-    from hierfl.inference.run.result import Run
-
-#: nodes along each axis of a quadrature over so many random effects
-NODES = {1: 41, 2: 21, 3: 13, 4: 9, 5: 7}
-#: (nodes or sigma points) x examples of a pass, whose second derivatives hold some fifty numbers for each
-NODES_PER_PASS = 1_000_000
-#: clients of a pass, whose chains' draws are taken along
-CLIENTS_PER_PASS = 1000
+#: nodes along each of so many random effects where nothing is said; of more it is Laplace's approximation
+NODES = {1: 15, 2: 9, 3: 5}
+#: nodes x points x examples of a pass: with second derivatives some fifty numbers are held for each
+EXAMPLES_PER_PASS = 1_000_000
 
 
-def marginals(method: MixedModel, batch: Batch, values: Mapping[str, Tensor]) -> Tensor:
-    """The log marginal likelihood of each row, differentiable in the shared values: (S,).
+def rule(nodes: int, q: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes v (K, q) and log weights (K,) of the integral of f(v) over R^q, f(v) exp(v^2 / 2) near a polynomial."""
+    at, weight = np.polynomial.hermite_e.hermegauss(nodes)
+    v = like.new_tensor(list(itertools.product(at, repeat=q)))
+    logs = like.new_tensor(list(itertools.product(np.log(weight), repeat=q))).sum(-1)
+    return v, logs + 0.5 * v.square().sum(-1)
+
+
+def log_marginals(problem: Problem, mode: Tensor, factor: Tensor) -> Tensor:
+    """(..., S): around u (..., S, q) and F (..., S, q, q)."""
+    q = mode.shape[-1]
+    v, log_weight = rule(nodes_of(problem.method), q, mode)
+    # F^-T v for all nodes: (..., S, q, K), and the nodes in front
+    away = torch.linalg.solve_triangular(factor.mT, v.mT.expand(*factor.shape[:-2], q, len(v)), upper=True)
+    heights = problem.heights(mode + away.movedim(-1, 0))
+    log_weight = log_weight.view(-1, *[1] * (heights.dim() - 1))
+    volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * q * np.log(2 * np.pi)
+    return (heights + log_weight).logsumexp(0) - volume
+
+
+def nodes_of(method: MixedModel) -> int:
+    """Nodes along each random effect."""
+    return method.settings.nodes or NODES.get(method.covariance.q, 1)
+
+
+def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
+    """Each client's log marginal likelihood at the shared values, its gradient and curvature.
 
     Args:
         method: whose model.
-        batch: whose data.
-        values: shared and personal values of the rows.
+        chunk: whose data; modes start from its ``u_mode``.
+        names: short names of the k numbers, one after the other.
+        shared: all of them.
 
-    Raises:
-        UserError: where a quadrature would need too many nodes.
+    Returns:
+        height (S,), slope (S, k), curvature (S, k, k), minus the second derivatives.
     """
-    q = len(method.network.random)
-    if not method.exact and q not in NODES:
-        raise UserError(f"the marginal likelihood of {q} random effects is out of a quadrature's reach")
-    with Restrict(values), torch.set_grad_enabled(method.exact and torch.is_grad_enabled()):
-        mean, root = PosteriorMode(method).solve(batch)
-    if method.exact:
-        there = {"b_mean": mean.unsqueeze(1), "b_root": root.unsqueeze(1), "b_draws": values["b_draws"][..., :0, :]}
-        return elbo(method, batch, {**values, **there}, SigmaPoints(batch.x.dtype, batch.x.device))
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES[q])
-    u = torch.as_tensor(list(itertools.product(nodes, repeat=q)), dtype=batch.x.dtype)  # (K, q)
-    log_weight = torch.as_tensor(list(itertools.product(np.log(weights), repeat=q)), dtype=batch.x.dtype).sum(-1)
-    u, log_weight = u.to(batch.x.device), log_weight.to(batch.x.device)
-    b = mean + torch.einsum("sij,kj->ksi", root, u)
-    heights = log_joint(method, batch, values, {"b": b.unsqueeze(2)})
-    heights = heights + (log_weight + 0.5 * u.square().sum(-1)).unsqueeze(1)
-    return heights.logsumexp(0) + root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    parts: list[State] = []
+    for part in passes(method, chunk, 1):
+        batch = part.batch()
+        leaves = {
+            k: shared[k].detach().expand(len(part.clients), 1, *shared[k].shape).clone().requires_grad_() for k in names
+        }
+        with torch.enable_grad(), pyro.validation_enabled(False):
+            problem = Problem.of(method, batch, {**shared, **leaves})
+            mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
+            height = log_marginals(problem, *problem.differentiable(mode))
+            slope = along(height.sum(), list(leaves.values()), again=True)
+            bend = [along(slope[:, a].sum(), list(leaves.values()), again=False) for a in range(slope.shape[1])]
+        found = {"height": height, "slope": slope, "curvature": -torch.stack(bend, 1)}
+        parts.append({k: v.detach() for k, v in found.items()})
+    whole = {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
+    fine = torch.stack([v.flatten(1).isfinite().all(1) if v.dim() > 1 else v.isfinite() for v in whole.values()]).all(0)
+    return {
+        k: torch.where(fine.view(-1, *[1] * (v.dim() - 1)), v, IMPOSSIBLE if k == "height" else 0.0)
+        for k, v in whole.items()
+    }
 
 
-def marginal_log_likelihood(run: Run) -> float:
-    """log p(y | beta, L, sigma) of the training data, random effects integrated out; see :func:`marginals`."""
-    with torch.no_grad():
-        return float(total_marginal(run.fitted, {}))
+def along(value: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Tensor:
+    """The gradient in leaves (S, 1, *shape), one after the other: (S, k)."""
+    found = torch.autograd.grad(value, leaves, create_graph=again, retain_graph=True, allow_unused=True)
+    return torch.cat(
+        [(torch.zeros_like(x) if g is None else g).flatten(1) for g, x in zip(found, leaves, strict=True)], 1
+    )
 
 
-def passes(fitted: Fitted) -> Iterator[list[int]]:
-    """All clients, largest first, in groups that are padded little and fit into memory."""
-    federation, method = fitted.federation, fitted.method
-    assert isinstance(method, MixedModel)
-    q = len(method.network.random)
-    nodes = 2 * q if method.exact else NODES.get(q, 1) ** q
-    order = sorted(range(federation.clients), key=lambda j: -federation.sizes()[j])
-    for first, last in buckets([federation.sizes()[j] for j in order], NODES_PER_PASS // nodes):
-        for row in range(first, last, CLIENTS_PER_PASS):
-            yield order[row : min(row + CLIENTS_PER_PASS, last)]
+@torch.no_grad()
+def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor]) -> Tensor:
+    """Each client's log marginal likelihood at points {name: (M, *shape)}: (S, M)."""
+    parts = []
+    number = max(len(value) for value in points.values())
+    for part in passes(method, chunk, 1):
+        batch = part.batch()
+        each = batch.width * len(part.clients) * nodes_of(method) ** method.covariance.q
+        size, found = max(1, EXAMPLES_PER_PASS // each), []
+        for first in range(0, number, size):
+            some = {k: v[first : first + size, None, None] for k, v in points.items()}
+            with pyro.validation_enabled(False):
+                problem = Problem.of(method, batch, some)
+                found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1))))
+        parts.append(torch.cat(found).mT)
+    heights = torch.cat(parts)
+    return torch.where(heights.isfinite(), heights, IMPOSSIBLE)
 
 
-def pass_marginal(fitted: Fitted, clients: list[int], moved: Mapping[str, Tensor]) -> Tensor:
-    """The sum of these clients' marginals, with some shared values moved."""
-    assert isinstance(fitted.method, MixedModel)
-    return marginals(fitted.method, fitted.federation.batch(clients), {**fitted.values(clients), **moved}).sum()
-
-
-def total_marginal(fitted: Fitted, moved: Mapping[str, Tensor]) -> Tensor:
-    """The sum of all clients' marginals."""
-    parts = [pass_marginal(fitted, clients, moved) for clients in passes(fitted)]
-    return torch.stack(parts).sum() if parts else fitted.federation.x.new_zeros((), dtype=fitted.federation.dtype)
+def passes(method: MixedModel, chunk: ClientChunk, points: int) -> list[ClientChunk]:
+    """Rows that are padded little, and whose nodes fit into memory."""
+    most = EXAMPLES_PER_PASS / (points * nodes_of(method) ** method.covariance.q)
+    return [chunk.part(first, last) for first, last in buckets(chunk.sizes, most)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.data.formula.design import Design
-from hierfl.ppl.restrict import Restrict
+from hierfl.data.padding import buckets
+from hierfl.inference.state import State
 
-from .families import linear_predictor
-from .model import MixedModel
-from .newton import NEWTON_STEPS, NEWTON_TOLERANCE, PosteriorMode, damping
-from .quadrature import passes
+from .model import MixedModel, linear
+from .modes import NEWTON_STEPS, NEWTON_TOLERANCE, Problem, damping
+from .posterior import gaussian_mode, short, triangle
+from .summary import users_beta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,15 +25,18 @@ if TYPE_CHECKING:
 
 #: so many times the response's spread is the width of a prior that says nothing
 FLAT_PRIOR_WIDTH = 1e5
+#: examples, padding included, and clients of a pass
+EXAMPLES_PER_PASS, CLIENTS_PER_PASS = 1_000_000, 1000
 
 
 def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
     """Every client's coefficients alone and by the hierarchical model; the population's; the pooled.
 
     What a client has alone is the model's limit of an L so wide that it says nothing (fixed effects without a random
-    part held); the pooled coefficients are that of L = 0, with all fixed effects fitted again. The hierarchical ones
-    are shrunk to the population's: fixed effects of the fit. (Where clients differ in size, or the response is not
-    gaussian, pooled data say something else.) A random effect that goes with no fixed one has a population of 0.
+    part held); the pooled coefficients are that of L = 0, with all fixed effects fitted again. The hierarchical ones,
+    posterior means, are shrunk to the population's: fixed effects of the fit. (Where clients differ in size, or the
+    response is not gaussian, pooled data say something else.) A random effect that goes with no fixed one has a
+    population of 0.
 
     Returns:
         Columns client, n, effect, local, population, pooled, hierarchical; local is NaN for a client whose data do not
@@ -42,31 +46,23 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
 
     method, federation = fitted.method, fitted.federation
     assert isinstance(method, MixedModel)
-    design, q = method.network, len(method.network.random)
-    width = (FLAT_PRIOR_WIDTH * method.first_sd() / method.settings.sd_0).to(federation.device)
-    wide = {"log_sd": width.log(), "corr": width.new_zeros(q * (q - 1) // 2)}
-    with Restrict(fitted.values([0])):
-        beta = method.value("beta")
+    design, q, shared = method.network, method.covariance.q, short(fitted.shared)
+    width = FLAT_PRIOR_WIDTH * design.scale * torch.ones(q, dtype=torch.float64, device=federation.device)
+    turn = design.random_units.to_users(design.random, method.covariance.blocks, width)
     same = _combinations(fitted)
-    population, pooled = same @ beta, same @ _pooled(fitted)
-    local, hierarchical = beta.new_empty((federation.clients, q)), beta.new_empty((federation.clients, q))
+    population, pooled = (same @ users_beta(method, beta) for beta in (shared["beta"], _pooled(fitted)))
+    local, hierarchical = (width.new_empty((federation.clients, q)) for _ in range(2))
+    loose = {**shared, "root": method.covariance.diagonal(width)}
     for clients in passes(fitted):
         batch, values = federation.batch(clients), fitted.values(clients)
-        loose = {k: wide.get(k.rpartition(".")[2], v) for k, v in values.items()}
-        with torch.no_grad():
-            with Restrict(loose):
-                mode, root = PosteriorMode(method).solve(batch)
-            with Restrict(values):
-                mean = PosteriorMode(method).solve(batch)[0]
-        z = design.split(batch.x)[1]
+        u, factor = _modes(method, batch, values, loose)
+        z = design.split(batch.x).z
         z = z if batch.mask is None else z * batch.mask[..., None]
-        identified = torch.linalg.matrix_rank(z * width) == q
+        root = method.covariance.matrix(loose["root"])
         # (a coefficient at infinity has hardly any curvature left where Newton's method ends)
-        identified = identified & (root.norm(dim=-1) < 1e-2 * width).all(-1)
-        if not method.exact and values["b_draws"].numel():
-            mean = values["b_draws"].flatten(1, -2).mean(1)
-        local[clients] = torch.where(identified[:, None], mode, torch.nan) + population
-        hierarchical[clients] = mean + population
+        known = (triangle(root, factor).norm(dim=-1) < 1e-2 * width).all(-1) & (torch.linalg.matrix_rank(z) == q)
+        local[clients] = torch.where(known[:, None], u @ root.T @ turn.T, torch.nan) + population
+        hierarchical[clients] = _posterior_means(fitted, clients, same)
     return pd.concat(
         [
             pd.DataFrame(
@@ -82,47 +78,76 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def _all_rows(fitted: Fitted) -> tuple[Batch, Tensor, Tensor]:
-    """All training rows as one client's, and their x (1, N, p) and z (1, N, q)."""
-    design, federation = fitted.method.network, fitted.federation
-    assert isinstance(design, Design)
+def passes(fitted: Fitted) -> Iterator[list[int]]:
+    """All clients, largest first, in groups that are padded little and fit into memory."""
+    sizes = fitted.federation.sizes()
+    order = sorted(range(len(sizes)), key=lambda j: -sizes[j])
+    for first, last in buckets([sizes[j] for j in order], EXAMPLES_PER_PASS):
+        for row in range(first, last, CLIENTS_PER_PASS):
+            yield order[row : min(row + CLIENTS_PER_PASS, last)]
+
+
+@torch.no_grad()
+def _modes(method: MixedModel, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
+    """u (S, q), and F (S, q, q), at some shared values."""
+    if method.exact:
+        return gaussian_mode(method, values["gram"], shared)
+    return Problem.of(method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
+
+
+def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor:
+    """Of the clients' coefficients, (S, q): what is not known of the population's is in them."""
+    method = fitted.method
+    assert isinstance(method, MixedModel)
+    values = fitted.values(clients)
+    turn = method.network.random_units.to_users(method.network.random, method.covariance.blocks, same)
+    kept = values["b_draws"].shape[-2] > 0
+    draws = method.parts(fitted.shared["effects.draws"])["beta"] if kept else short(fitted.shared)["beta"][None]
+    return (users_beta(method, draws) @ same.T).mean(0) + values["b_mean"].squeeze(1) @ turn.T
+
+
+def _all_rows(fitted: Fitted) -> Batch:
+    """All training rows as one client's."""
+    federation = fitted.federation
     index = torch.cat(list(federation.train))[None]
-    batch = replace(federation.gather(index, None, [0]), n=index.new_full((1,), index.numel(), dtype=federation.dtype))
-    x, z, _ = design.split(batch.x)
-    return batch, x, z
+    return replace(federation.gather(index, None, [0]), n=index.new_full((1,), index.numel(), dtype=federation.dtype))
 
 
 def _combinations(fitted: Fitted) -> Tensor:
     """C (q, p) with x = z C for those fixed columns that are combinations of random ones; the others' are 0.
 
-    So x beta is z (C beta), and what is left of it, which has no random part.
+    So x beta is z (C beta), and what is left of it, which has no random part; of the table's columns as they are.
     """
-    _, x, z = _all_rows(fitted)
-    x, z = x.flatten(0, 1), z.flatten(0, 1)
+    design = fitted.method.network
+    inputs = _all_rows(fitted).x[0]
+    p, q = len(design.fixed), len(design.random)  # type: ignore[attr-defined]
+    x, z = inputs[:, :p], inputs[:, p : p + q]
     scale = z.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
     found = torch.linalg.lstsq(z / scale, x, driver="gelsd").solution
     gap = (z / scale @ found - x).norm(dim=0) / x.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
     return torch.where(gap < 1e-8, found / scale[:, None], 0.0)
 
 
+@torch.no_grad()
 def _pooled(fitted: Fitted) -> Tensor:
-    """The fixed effects where clients do not differ, (p,): the damped Newton steps of :mod:`.newton`."""
+    """The fixed effects where clients do not differ, (p,): damped Newton steps, as for a mode."""
     method = fitted.method
     assert isinstance(method, MixedModel)
-    batch, x, _ = _all_rows(fitted)
-    _, _, known = method.network.split(batch.x)
-    with Restrict(fitted.values([0])), torch.no_grad():
-        beta = method.value("beta").clone()
-        for _ in range(NEWTON_STEPS):
-            slope, weight = PosteriorMode(method).derivatives(linear_predictor(x, beta), batch, known)
-            # least squares of the rows, whose columns may hardly be told apart (a year, and its square)
-            root = weight.clamp_min(0).sqrt().flatten()
-            root, slope = root[root > 0, None], slope.flatten()[root > 0]
-            rows = x.flatten(0, 1)[weight.flatten() > 0] * root
-            scale = rows.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
-            step = torch.linalg.lstsq(rows / scale, slope[:, None] / root, driver="gelsd").solution[:, 0] / scale
-            far = (x @ step).abs().amax()
-            beta = beta + (step if method.exact else damping(far) * step)
-            if method.exact or far < NEWTON_TOLERANCE:
-                break
+    batch, shared = _all_rows(fitted), short(fitted.shared)
+    columns = method.network.split(batch.x)
+    values = {name: shared[name] for name in method.response_family.parameters}
+    beta = shared["beta"].clone()
+    for _ in range(NEWTON_STEPS):
+        slope, weight = method.response_family.slope_and_weight(
+            method.predictor(columns, beta), batch.y, values, columns
+        )
+        # least squares of the rows, whose columns may hardly be told apart
+        root = weight.clamp_min(0).sqrt().flatten()
+        rows = columns.x.flatten(0, 1)[root > 0] * root[root > 0, None]
+        target = slope.flatten()[root > 0, None] / root[root > 0, None]
+        step = torch.linalg.lstsq(rows, target, driver="gelsd").solution[:, 0]
+        far = linear(columns.x, step).abs().amax()
+        beta = beta + (step if method.exact else damping(far) * step)
+        if method.exact or far < NEWTON_TOLERANCE:
+            break
     return beta

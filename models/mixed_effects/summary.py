@@ -1,197 +1,239 @@
-"""What was estimated, with standard errors from the curvature of the marginal log likelihood."""
+"""What was estimated, as a statistician reads it: estimates, standard errors, intervals, tests.
+
+Maximum likelihood and REML: coefficients have standard errors from the curvature at the estimates, and t intervals,
+with Satterthwaite's degrees of freedom for a gaussian response, and for others those of the clients where a coefficient
+differs between them. Standard deviations and correlations have intervals from the density that clients' posteriors are
+mixed over, whose boundary is avoided. A posterior has means, standard deviations and quantiles.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
+from hierfl.data.formula.design import INTERCEPT
 from hierfl.inference.state import State
-from hierfl.ppl.restrict import Restrict
 
-from .model import SD_FLOOR, MixedModel
-from .quadrature import pass_marginal, passes, total_marginal
+from .exchange import Phase, PopulationSearch
+from .model import MixedModel
+from .posterior import short
+from .surface import Surface
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hierfl.inference.evaluation.fitted import Fitted
 
-#: a standard deviation is zero where the log likelihood there is lower by no more than this
-ZERO_SD_TOLERANCE = 1e-3
-#: a correlation beyond this is at its bound
-CORRELATION_BOUND = 0.999
+#: a standard deviation is at its bound where it is below this share of the response's, a correlation beyond this
+SD_BOUND, CORRELATION_BOUND = 1e-3, 0.999
+#: of the intervals
+LEVEL = 0.95
 
 
-class Peak(NamedTuple):
-    """The marginal log likelihood at the estimates, and what a statistician reads of them.
+def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, dict[str, float]]:
+    """What was estimated.
 
-    Attributes:
-        height: its value, ().
-        slope: its gradient in the k shared numbers, (k,).
-        curvature: minus its second derivatives, (k, k).
-        at_bound: its value with one of the q standard deviations at its lower bound, (q,).
-        labels, estimates: names and values of the m effects.
-        jacobian: of the effects in the shared numbers, (m, k).
-    """
-
-    height: Tensor
-    slope: Tensor
-    curvature: Tensor
-    at_bound: Tensor
-    labels: list[str]
-    estimates: list[Tensor]
-    jacobian: Tensor
-
-
-def effects_table(fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
-    """What was estimated, with standard errors.
+    Args:
+        fitted: by a fit.
+        level: of the intervals.
 
     Returns:
-        A row for each fixed effect, standard deviation and correlation: name, estimate, standard error (NaN, with a
-        note, for what is held or is at its bound). And two numbers: marginal_log_likelihood, and off_maximum, the
-        length in standard errors of the Newton step that is still to go.
+        A row for each coefficient, standard deviation, correlation and number of the family: effect, estimate,
+        standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and
+        standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
+        bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
+        effective_points (what the explored points are worth).
     """
     import pandas as pd
 
-    peak = _peak(fitted)
-    free = _not_at_zero(fitted, peak)
-    index = free.nonzero().flatten()
-    inverse, definite = _inverse(peak.curvature, index)
-    variance = ((peak.jacobian @ inverse) * peak.jacobian).sum(1)
-    notes = _notes(peak, free, definite)
-    known = torch.tensor([not note for note in notes], device=variance.device)
-    errors = torch.where(known, variance.clamp_min(0).sqrt(), torch.nan)
-    rest = peak.slope[index]
-    off = float((rest @ inverse[index][:, index] @ rest).sqrt()) if definite else float("nan")
-    table = pd.DataFrame(
-        {
-            "effect": peak.labels,
-            "estimate": [float(v.detach()) for v in peak.estimates],
-            "standard_error": errors.cpu().numpy(),
-            "note": notes,
-        }
-    )
-    return table, {"marginal_log_likelihood": float(peak.height), "off_maximum": off}
-
-
-def marginal_terms(fitted: Fitted) -> State:
-    """The marginal log likelihood of the clients that are here, at the estimates: all that a table of effects needs.
-
-    Returns:
-        height (), slope (k,), curvature (k, k), minus the second derivatives in the k shared numbers; at_bound (q,),
-        the height with one of the q standard deviations at its lower bound.
-    """
-    here, shapes = _numbers(fitted)
-    height, slope, curvature = here.new_zeros(()), torch.zeros_like(here), here.new_zeros((len(here), len(here)))
-    with torch.enable_grad():
-        theta = here.clone().requires_grad_()
-        for clients in passes(fitted):  # (one pass's derivatives are let go before the next one's)
-            part = pass_marginal(fitted, clients, _as_state(theta, shapes))
-            (one,) = torch.autograd.grad(part, theta, create_graph=True)
-            curvature -= torch.stack([torch.autograd.grad(g, theta, retain_graph=True)[0] for g in one])
-            height, slope = height + part.detach(), slope + one.detach()
-            del part, one
-    at_bound = []
-    for place, bound in _bounds(fitted):
-        lower = here.clone()
-        lower[place] = bound
-        with torch.no_grad():
-            at_bound.append(total_marginal(fitted, _as_state(lower, shapes)))
-    found = torch.stack(at_bound) if at_bound else here.new_zeros(0)
-    return {"height": height, "slope": slope, "curvature": curvature, "at_bound": found}
-
-
-def _numbers(fitted: Fitted) -> tuple[Tensor, State]:
-    """The k shared numbers in a row, (k,), and the values that they are."""
-    shapes = {k: v for k, v in fitted.shared.items() if k.startswith("effects.")}
-    return torch.cat([value.flatten() for value in shapes.values()]), shapes
-
-
-def _bounds(fitted: Fitted) -> list[tuple[int, Tensor]]:
-    """Where among the k numbers the logarithms of standard deviations are, and the lower bound of each."""
-    method, (here, shapes) = fitted.method, _numbers(fitted)
+    method, shared = fitted.method, fitted.shared
     assert isinstance(method, MixedModel)
-    names = list(shapes)
-    if "effects.log_sd" not in names:
-        return []
-    first = sum(shapes[k].numel() for k in names[: names.index("effects.log_sd")])
-    return [(first + k, bound) for k, bound in enumerate((SD_FLOOR * method.first_sd()).log().to(here))]
+    bayes = method.settings.population == "bayes"
+    estimates = short(shared)
+    labels, here = effects_of(method, {k: v[None] for k, v in estimates.items()})
+    values = here[0]
+    drawn = _drawn(method, shared)
+    table = pd.DataFrame({"effect": labels, "estimate": values.cpu().numpy()})
+    for name in ("standard_error", "lower", "upper", "statistic", "df", "p"):
+        table[name] = np.nan
+    if drawn is not None:
+        tail = (1 - level) / 2
+        quantiles = torch.quantile(drawn, drawn.new_tensor([tail, 1 - tail]), dim=0)
+        table["lower"], table["upper"] = quantiles.cpu().numpy()
+    if bayes and drawn is not None:
+        table["estimate"], table["standard_error"] = drawn.mean(0).cpu().numpy(), drawn.std(0).cpu().numpy()
+    elif not bayes:
+        errors = standard_errors(method, estimates)
+        table["standard_error"] = errors.cpu().numpy()
+        _coefficient_tests(table, method, estimates, level)
+    table["note"] = _notes(method, labels, values, table["standard_error"].to_numpy(), estimates, bayes)
+    return table, _numbers(method, estimates, bayes)
 
 
-def _as_state(theta: Tensor, shapes: Mapping[str, Tensor]) -> State:
-    """The shared values that the numbers theta (k,) stand for."""
-    parts = theta.split([value.numel() for value in shapes.values()])
-    return {k: part.view_as(value) for (k, value), part in zip(shapes.items(), parts, strict=True)}
+def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
+    """Names, and values (D, m), of what a statistician reads, in the table's units.
 
-
-def _peak(fitted: Fitted) -> Peak:
-    """See :class:`Peak`."""
-    method, (here, shapes), sums = fitted.method, _numbers(fitted), fitted.summary_sums
-    assert isinstance(method, MixedModel)
-    with torch.enable_grad():
-        theta = here.clone().requires_grad_()
-        labels, wanted = _named_effects(method, {**fitted.shared, **_as_state(theta, shapes)})
-        jacobian = torch.stack([_gradient(value, theta) for value in wanted])
-    return Peak(sums["height"], sums["slope"], sums["curvature"], sums["at_bound"], labels, wanted, jacobian)
-
-
-def _gradient(value: Tensor, theta: Tensor) -> Tensor:
-    found = torch.autograd.grad(value, theta, retain_graph=True, allow_unused=True)[0] if value.requires_grad else None
-    return torch.zeros_like(theta) if found is None else found
-
-
-def _not_at_zero(fitted: Fitted, peak: Peak) -> Tensor:
-    """Which of the numbers are no standard deviation at its lower bound, (k,).
-
-    Near zero the slope of log sd says nothing: the question is whether zero is as likely.
+    Args:
+        method: whose.
+        values: shared values by their short names, {name: (D, *shape)}.
     """
-    free = torch.ones_like(peak.slope, dtype=torch.bool)
-    for (place, _), height in zip(_bounds(fitted), peak.at_bound, strict=True):
-        free[place] = bool(height < peak.height - ZERO_SD_TOLERANCE)
-    return free
+    design, covariance = method.network, method.covariance
+    beta = users_beta(method, values["beta"])
+    turn = design.random_units.to_users(design.random, covariance.blocks, values["beta"])
+    root = turn @ covariance.matrix(values["root"])
+    sd = root.norm(dim=-1)
+    labels, parts = list(design.fixed), [beta, sd]
+    labels += [f"sd({name})" for name in design.random]
+    for i, k in covariance.pairs:
+        labels.append(f"corr({design.random[i]}, {design.random[k]})")
+        parts.append(((root[:, i] * root[:, k]).sum(-1) / (sd[:, i] * sd[:, k]))[:, None])
+    for name, label in method.response_family.labels.items():
+        if name in values:
+            labels.append(label)
+            parts.append(values[name].exp()[:, None])
+    return labels, torch.cat([part.expand(len(beta), part.shape[-1]) for part in parts], -1)
 
 
-def _inverse(curvature: Tensor, index: Tensor) -> tuple[Tensor, bool]:
-    """The inverse (k, k) among the numbers of ``index``, 0 elsewhere; and whether there is one."""
-    kept = curvature[index][:, index]
-    scale = kept.diagonal().clamp_min(torch.finfo(kept.dtype).tiny).sqrt()
-    inverse = torch.zeros_like(curvature)
-    definite = bool((torch.linalg.eigvalsh(kept / (scale[:, None] * scale)) > 1e-10).all())
-    if definite:
-        inverse[index[:, None], index] = torch.linalg.inv(kept / (scale[:, None] * scale)) / (scale[:, None] * scale)
-    return inverse, definite
+def users_beta(method: MixedModel, beta: Tensor) -> Tensor:
+    """Coefficients (..., p) of the table's columns as they are."""
+    design = method.network
+    turn = design.fixed_units.to_users(design.fixed, (len(design.fixed),), beta)
+    return beta @ turn.T + beta.new_tensor([design.offset if name in INTERCEPT else 0.0 for name in design.fixed])
 
 
-def _notes(peak: Peak, free: Tensor, definite: bool) -> list[str]:
-    """Why an effect has no standard error; empty where it has one."""
-    bounded, still = peak.jacobian[:, ~free].abs().sum(1) > 0, peak.jacobian.abs().sum(1) == 0
+def standard_errors(method: MixedModel, estimates: State) -> Tensor:
+    """(m,): from the curvature at the estimates; not a number where there is none."""
+
+    numbers = method.numbers(estimates)
+    inverse = inverse_of(estimates["curvature"])
+
+    def effects(at: Tensor) -> Tensor:
+        return effects_of(method, {**{k: v[None] for k, v in estimates.items()}, **method.parts(at[None])})[1][0]
+
+    if method.k:
+        jacobian = torch.autograd.functional.jacobian(effects, numbers)
+        variance = ((jacobian @ inverse) * jacobian).sum(1)
+    else:
+        variance = torch.full_like(effects(numbers), torch.nan)
+    if method.exact:  # coefficients given the other numbers, as lme4 has them
+        p = len(method.network.fixed)
+        turn = method.network.fixed_units.to_users(method.network.fixed, (p,), variance)
+        variance = variance.clone()
+        variance[:p] = (turn @ coefficients_covariance(method, estimates) @ turn.T).diagonal()
+    found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
+    return found
+
+
+def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor:
+    """Of a gaussian response: (X^T V^-1 X)^-1 at the estimates, (p, p)."""
+    return torch.linalg.inv_ex(Surface(method).beta(estimates["cross"], "ml")[1]).inverse
+
+
+def inverse_of(curvature: Tensor) -> Tensor:
+    """The inverse of a curvature (k, k), of numbers with units of their own; not a number where it has none."""
+    scale = curvature.diagonal().abs().clamp_min(torch.finfo(curvature.dtype).tiny).sqrt()
+    unit = curvature / (scale[:, None] * scale)
+    definite = bool((torch.linalg.eigvalsh(unit) > 1e-10).all()) if len(unit) else True
+    inverse = torch.linalg.inv_ex(unit).inverse / (scale[:, None] * scale)
+    return inverse if definite else torch.full_like(inverse, torch.nan)
+
+
+def satterthwaite(method: MixedModel, estimates: State) -> Tensor:
+    """Degrees of freedom (p,) of the coefficients of a gaussian response: 2 v^2 / Var(v), v each one's variance.
+
+    Var(v) by the delta method from the covariance of the other numbers' estimates (Kuznetsova et al., JSS 2017), whose
+    curvature is of the criterion that they maximise.
+    """
+    surface, p = Surface(method), len(method.network.fixed)
+    if not method.k:
+        return torch.full((p,), torch.inf, dtype=torch.float64)
+    turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
+
+    def variances(step: Tensor) -> Tensor:
+        a = surface.beta(estimates["cross"] + step @ estimates["cross_1"], "ml")[1]
+        return (turn @ torch.linalg.inv_ex(a).inverse @ turn.T).diagonal()
+
+    nothing = torch.zeros_like(estimates["slope"])
+    gradient = torch.autograd.functional.jacobian(variances, nothing)  # (p, k)
+    spread = ((gradient @ inverse_of(estimates["curvature"])) * gradient).sum(1)
+    return 2 * variances(nothing).square() / spread
+
+
+def _coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State, level: float) -> None:
+    """Statistics, degrees of freedom, p values and intervals of the coefficients."""
+    p = len(method.network.fixed)
+    if method.exact:
+        df = satterthwaite(method, estimates).cpu().numpy()
+    else:
+        df = np.full(p, np.inf)
+        for k, name in enumerate(method.network.fixed):
+            if name in method.network.random or name in INTERCEPT:
+                df[k] = max(1.0, float(estimates["counts"][0]) - 1)
+    error, estimate = (table[name].to_numpy()[:p] for name in ("standard_error", "estimate"))
+    df = np.where(np.isfinite(df) & (df > 0), df, np.inf)
+    with np.errstate(all="ignore"):
+        statistic = estimate / error
+        reach = stats.t.ppf((1 + level) / 2, df) * error
+        p_value = 2 * stats.t.sf(np.abs(statistic), df)
+    for name, column in (
+        ("statistic", statistic), ("df", df), ("p", p_value), ("lower", estimate - reach), ("upper", estimate + reach)
+    ):  # fmt: skip
+        values = table[name].to_numpy().copy()
+        values[:p] = column
+        table[name] = values
+
+
+def p_value(p: float) -> str:
+    """As it is printed."""
+    return f"{p:.3f}" if p >= 0.001 else "<0.001" if p == p else ""
+
+
+def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
+    """The effects (D, m) at the draws of the population; None where there are none."""
+    draws = shared["effects.draws"]
+    if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
+        return None
+    parts = method.parts(draws)
+    return effects_of(method, {**PopulationSearch.held(shared), **parts})[1]
+
+
+def _notes(
+    method: MixedModel, labels: list[str], values: Tensor, errors: np.ndarray, estimates: State, bayes: bool
+) -> list[str]:
+    """What is to know of an effect; empty where nothing is."""
+    held = method.settings.prior == "fixed"
     notes = []
-    for name, value, at_bound, held in zip(peak.labels, peak.estimates, bounded.tolist(), still.tolist(), strict=True):
-        edge = name.startswith("corr(") and abs(float(value.detach())) > CORRELATION_BOUND
-        note = "at its lower bound" if at_bound else "held" if held else "at its bound" if edge else ""
-        notes.append(note or ("" if definite else "not identified"))
+    for name, value, error in zip(labels, values.tolist(), errors.tolist(), strict=True):
+        of_random = name.startswith(("sd(", "corr(")) and name != "sd(residual)"
+        if held and of_random:
+            notes.append("held")
+        elif bayes:
+            notes.append("")
+        elif name.startswith("sd(") and of_random and value < SD_BOUND * method.network.scale:
+            notes.append("at its lower bound")
+        elif name.startswith("corr(") and abs(value) > CORRELATION_BOUND:
+            notes.append("at its bound")
+        else:
+            notes.append("" if np.isfinite(error) else "not identified")
     return notes
 
 
-def _named_effects(method: MixedModel, values: State) -> tuple[list[str], list[Tensor]]:
-    """Names and values of what a statistician reads: fixed effects, standard deviations, correlations."""
-    design = method.network
-    with Restrict(values):
-        beta, root = method.value("beta"), method.spread()
-        residual = None if design.family != "gaussian" or design.known else method.noise(None)
-    sd = root.norm(dim=-1)
-    labels, wanted = list(design.fixed), list(beta)
-    labels += [f"sd({name})" for name in design.random]
-    wanted += list(sd)
-    if method.settings.covariance == "full":
-        for (i, one), (k, other) in itertools.combinations(enumerate(design.random), 2):
-            labels.append(f"corr({one}, {other})")
-            wanted.append((root[i] * root[k]).sum() / (sd[i] * sd[k]))
-    if residual is not None:
-        labels.append("sd(residual)")
-        wanted.append(residual.squeeze())
-    return labels, wanted
+def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:
+    """See :func:`effects_table`."""
+
+    parameters = method.k + (len(method.network.fixed) if method.exact else 0)
+    clients, rows = estimates["counts"].tolist()
+    found = {"parameters": float(parameters), "rows": rows, "groups": clients}
+    if not bayes:
+        height = float(estimates["height"])
+        found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}
+        found |= {"bic": parameters * float(np.log(max(rows, 1))) - 2 * height}
+        found |= {"off_maximum": float(estimates["to_go"])}
+    if float(estimates["worth"]):
+        found["effective_points"] = float(estimates["worth"])
+    return found

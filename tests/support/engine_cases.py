@@ -34,6 +34,8 @@ HOW: dict[str, Any] = {
     "rounds": 3, "participation": 0.7, "draws": 3, "dtype": torch.float64, "progress": False, "chunk": 1,
 }  # fmt: skip
 SPOILED = {2: (1,), 3: (0, 1, 2, 3, 4)}
+#: where a round counts only with everybody's message: until it is done, two rounds skipped
+WHOLE: dict[str, Any] = {**HOW, "rounds": 20, "participation": 1.0}
 SHORT = {"final_steps": 12, "final_keep": 4}
 KERNELS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"compress": "quantise:4"}, {"compress": "sparsify:0.5"}
@@ -74,6 +76,11 @@ CASES: dict[str, MakeFit] = {
     "mixed-gaussian": _mixed("gaussian"),
     "mixed-binomial": _mixed("binomial"),
 }
+
+
+def how_of(method: Method) -> dict[str, Any]:
+    """How a case is run."""
+    return WHOLE if method.needs_everyone else HOW
 
 
 def small(method: Method) -> Method:

@@ -7,11 +7,13 @@ import warnings
 import numpy as np
 import pandas as pd
 import torch
+from scipy.stats import multivariate_normal
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.summary import effects_table
 
 
 def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
@@ -26,25 +28,49 @@ def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
     return pd.DataFrame({"y": y, "x": x, "site": [f"s{j:02d}" for j in who]})
 
 
-def fitted(df: pd.DataFrame, formula: str, rounds: int = 30, error: str | None = None, **settings) -> Run:
+def fitted(df: pd.DataFrame, formula: str, rounds: int = 100, error: str | None = None, **settings) -> Run:
     fed, design = from_formula(df, formula, error=error)
     method = MixedEffects(design, **{"draws": 0, **settings})
     return fit(method, fed, rounds=rounds, chunk=fed.clients, dtype=torch.float64, progress=False)
 
 
+def estimates(run: Run) -> pd.Series:
+    """What a table of effects has, by name."""
+    return effects_table(run.fitted)[0].set_index("effect")["estimate"]
+
+
 def covariance(run: Run) -> np.ndarray:
-    shared = run.shared
-    sd = shared["effects.log_sd"].exp()
-    below = shared.get("effects.corr", torch.zeros(1))[0]
-    correlation = below / (1 + below**2).sqrt()
-    q = len(sd)
-    rho = torch.eye(q, dtype=sd.dtype) + (correlation * (1 - torch.eye(q)) if "effects.corr" in shared else 0)
-    return (sd[:, None] * sd * rho).numpy()
+    """Of the random effects, in the table's units."""
+    method = run.fitted.method
+    turn = method.network.random_units.to_users(
+        method.network.random, method.covariance.blocks, run.shared["effects.root"]
+    )
+    root = (turn @ method.covariance.matrix(run.shared["effects.root"])).numpy()
+    return root @ root.T
 
 
-def referee(df: pd.DataFrame, random: str):
+def random_effects(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Means (J, q) and covariances (J, q, q) of the clients' random effects, in the table's units."""
+    method, mean, root = run.fitted.method, run.personal["b_mean"], run.personal["b_root"]
+    turn = method.network.random_units.to_users(method.network.random, method.covariance.blocks, mean)
+    return (mean @ turn.T).numpy(), (turn @ root @ root.mT @ turn.T).numpy()
+
+
+def referee(df: pd.DataFrame, random: str, reml: bool = False):
     import statsmodels.formula.api as smf
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return smf.mixedlm("y ~ x", df, groups=df.site, re_formula=random).fit(reml=False, method=["lbfgs", "bfgs"])
+        model = smf.mixedlm("y ~ x", df, groups=df.site, re_formula=random)
+        return model.fit(reml=reml, method=["lbfgs", "bfgs"], gtol=1e-9)
+
+
+def log_likelihood(df: pd.DataFrame, beta: np.ndarray, cov: np.ndarray, sigma: float, random: tuple[str, ...]) -> float:
+    """Of y ~ 1 + x with random columns of 1 and x, by the multivariate normal: the referee."""
+    total = 0.0
+    for _, rows in df.groupby("site"):
+        both = {"1": np.ones(len(rows)), "x": rows.x.to_numpy()}
+        z = np.column_stack([both[name] for name in random])
+        v = z @ cov @ z.T + sigma**2 * np.eye(len(rows))
+        total += multivariate_normal(beta[0] + beta[1] * rows.x.to_numpy(), v).logpdf(rows.y.to_numpy())
+    return float(total)

@@ -12,7 +12,7 @@ from hierfl.inference.engines.distributed import DistributedEngine
 from hierfl.inference.engines.ranks import follows
 
 sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
-from support.engine_cases import CASES, HOW, keep, named, spoiled_messages
+from support.engine_cases import CASES, how_of, keep, named, spoiled_messages
 
 
 def main(folder: Path) -> None:
@@ -21,7 +21,7 @@ def main(folder: Path) -> None:
     for name, make in CASES.items():
         method, federation = make()
         with spoiled_messages():
-            run = fit(method, named(federation), engine=DistributedEngine, **HOW)
+            run = fit(method, named(federation), engine=DistributedEngine, **how_of(method))
         if not follows():
             keep(run, folder / name)
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 SIZES = ("20000x2000", "100000x10000", "1000000x1000")
-FORMULA, ROUNDS = "y ~ 1 + x + (1 + x | site)", 10
+FORMULA = "y ~ 1 + x + (1 + x | site)"
 
 
 def table(rows: int, clients: int) -> pd.DataFrame:
@@ -33,7 +33,7 @@ def table(rows: int, clients: int) -> pd.DataFrame:
 def measured(arguments: list[str]) -> None:
     """Runs a command of hierfl in this process, and prints what its parts took."""
     from hierfl.experiments.cli import main
-    from hierfl.experiments.run_folder import results, start
+    from hierfl.experiments.run_folder import start
     from hierfl.inference.engines import plate
     from hierfl.inference.run import fit, inference_data
     from hierfl.models.mixed_effects.method import MixedEffects
@@ -57,9 +57,8 @@ def measured(arguments: list[str]) -> None:
     timed(fit.Fit, "step", "a round")
     timed(plate, "evaluate_personal", "an evaluation, personal")
     timed(plate, "evaluate_global", "an evaluation, global")
-    timed(plate.PlateEngine, "_final_values", "chains")
+    timed(plate.PlateEngine, "_final_values", "draws of the clients' effects")
     timed(inference_data, "_all_draws", "draws of the posterior, densities")
-    timed(results, "chain_mixing", "R-hat and ESS")
     timed(MixedEffects, "population_summary", "effects and standard errors")
     timed(MixedEffects, "shrinkage_table", "shrinkage")
     sys.argv = ["hierfl", *arguments]
@@ -83,8 +82,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             table(rows, clients).to_csv(Path(place) / "table.csv", index=False)
             command = ["run", "mixed-effects", "--data", f"{place}/table.csv", "--formula", FORMULA]
-            command += ["--rounds", str(ROUNDS), "--out", f"{place}/run", "--quiet"]
-            print(f"{rows} rows, {clients} clients, {ROUNDS} rounds:", flush=True)
+            command += ["--out", f"{place}/run", "--quiet"]
+            print(f"{rows} rows, {clients} clients:", flush=True)
             subprocess.run([sys.executable, __file__, "--measure", *command], check=True)
 
 

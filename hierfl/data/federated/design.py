@@ -17,7 +17,7 @@ from ...errors import UserError
 from ..federation import Federation
 from ..formula import gate
 from ..formula.columns import check_numbers, random_columns, response_numbers
-from ..formula.design import INTERCEPT, Design, Family
+from ..formula.design import INTERCEPT, Design, Family, Units
 from ..formula.federate import Reader, response_centre, standard_errors
 from .dictionary import Column, Dictionary
 from .sums import Moments, NamedSums
@@ -239,17 +239,21 @@ class StudyReader:
         if gaussian and not sd:
             raise UserError("the response does not vary")
         centre = response_centre(mean, int(sums.response.n), study.family)
-        units = tuple(float(value) or 1.0 for value in sums.random.rms)
-        return replace(base, centre=centre, scale=sd if gaussian else 1.0, units=units)
+        n, first = sums.response.n, self.fixed.index(INTERCEPT[0]) if INTERCEPT[0] in self.fixed else None
+        means = np.zeros(len(self.fixed)) if first is None else sums.gram[first] / n
+        return replace(
+            base, centre=centre, scale=sd if gaussian else 1.0,
+            fixed_units=Units.of(self.fixed, means, np.sqrt(sums.gram.diagonal() / n), (len(self.fixed),)),
+            random_units=Units.of(self.random, sums.random.mean, sums.random.rms, base.blocks),
+        )  # fmt: skip
 
     def columns_only(self) -> Design:
         """The study's design before anything is known of the response: its columns, which say all shapes."""
         groups = self.formula.terms.groups
         if len(groups) > 1 and len(self.random) > len(groups):
             raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
-        return Design.of(
-            self.fixed, self.random, self.formula.family, bool(self.formula.error), separate=len(groups) > 1
-        )
+        blocks = (1,) * len(self.random) if len(groups) > 1 else (len(self.random),)
+        return Design.of(self.fixed, self.random, self.formula.family, bool(self.formula.error), blocks=blocks)
 
     def federation(
         self, df: pd.DataFrame, client: str, *, test: float = 0.0, validation: float = 0.0, seed: int = 0

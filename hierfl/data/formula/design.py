@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,12 +17,88 @@ from ...nn.head import LinearHead
 
 #: what a column of ones is called
 INTERCEPT = ("Intercept", "1")
+#: of columns
+Values = Sequence[float] | np.ndarray
 Family = Literal["gaussian", "binomial", "poisson"]
+
+
+@dataclass(frozen=True)
+class Units:
+    """How columns are centred and scaled before anything is computed from them: (column - centre) / scale.
+
+    Attributes:
+        centre, scale: of each column.
+    """
+
+    centre: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], mean: Values, rms: Values, blocks: Sequence[int]) -> Units:
+        """Columns around their means, where their block has an intercept that takes the difference up.
+
+        Args:
+            names: of the columns.
+            mean, rms: their means and root mean squares.
+            blocks: how many columns go together, block after block.
+        """
+        centre, scale, first = [], [], 0
+        for size in blocks:
+            block = names[first : first + size]
+            movable = any(name in INTERCEPT for name in block)
+            for k in range(first, first + size):
+                moved = float(mean[k]) if movable and names[k] not in INTERCEPT else 0.0
+                spread = float(np.sqrt(max(float(rms[k]) ** 2 - moved**2, 0.0)))
+                # (a column that does not vary but for rounding is no intercept's business: it stays where it is)
+                moved, spread = (moved, spread) if spread > 1e-7 * abs(moved) else (0.0, float(rms[k]))
+                centre.append(moved)
+                scale.append(spread or 1.0)
+            first += size
+        return cls(tuple(centre), tuple(scale))
+
+    def of_columns(self, columns: Tensor) -> Tensor:
+        """Columns (..., k) in these units."""
+        centre, scale = (columns.new_tensor(v) for v in (self.centre, self.scale))
+        return (columns - centre) / scale
+
+    def to_users(self, names: Sequence[str], blocks: Sequence[int], like: Tensor) -> Tensor:
+        """T (k, k): coefficients c of columns in these units are T c in the table's.
+
+        A block's intercept takes up what its other columns' centres leave.
+        """
+        centre, scale = (like.new_tensor(v) for v in (self.centre, self.scale))
+        turn, first = torch.diag(1 / scale), 0
+        for size in blocks:
+            for k in range(first, first + size):
+                if names[k] in INTERCEPT:
+                    turn[k, first : first + size] = (
+                        turn[k, first : first + size] - (centre / scale)[first : first + size]
+                    )
+                    break
+            first += size
+        return turn
+
+
+class Columns(NamedTuple):
+    """What a design's columns are, for some rows.
+
+    Attributes:
+        x: of the fixed effects, in the design's units, (S, n, p).
+        z: of the random effects, likewise, (S, n, q).
+        known: standard errors of the response, (S, n); None where they are learned.
+    """
+
+    x: Tensor
+    z: Tensor
+    known: Tensor | None
 
 
 @dataclass(frozen=True)
 class Design(Architecture):
     """What the columns of a table's inputs are: [fixed | random | standard error of the response].
+
+    Models are fitted to columns that are centred and scaled (:class:`Units`), whose coefficients say the same: where a
+    table's columns lie is no matter.
 
     Attributes:
         fixed: names of the columns of x_ij.
@@ -29,8 +106,9 @@ class Design(Architecture):
         family: of the response.
         known: whether the last column holds standard errors (gaussian only).
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
-        units: root mean squares of the random columns, for the same.
-        separate: whether the formula has its random effects in terms of their own, which have no correlations.
+        blocks: how many random effects each random term of the formula has; those of different terms have no
+            correlations.
+        fixed_units, random_units: of the columns.
     """
 
     fixed: tuple[str, ...] = ()
@@ -39,13 +117,15 @@ class Design(Architecture):
     known: bool = False
     centre: float = 0.0
     scale: float = 1.0
-    units: tuple[float, ...] = ()
-    separate: bool = False
+    blocks: tuple[int, ...] = ()
+    fixed_units: Units = Units((), ())
+    random_units: Units = Units((), ())
 
     @classmethod
     def of(
         cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", known: bool = False,
-        centre: float = 0.0, scale: float = 1.0, units: Sequence[float] = (), separate: bool = False,
+        centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (), fixed_units: Units | None = None,
+        random_units: Units | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -58,17 +138,24 @@ class Design(Architecture):
             raise unknown("family", family, get_args(Family))
         if known and family != "gaussian":
             raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
-        head = LinearHead(len(fixed) + len(random), 1)
-        units = tuple(units) or (1.0,) * len(random)
+        head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(
             Network(nn.Identity()), head, None, "design", fixed=tuple(fixed), random=tuple(random), family=family,
-            known=known, centre=centre, scale=scale, units=units, separate=separate,
+            known=known, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
+            fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
+            random_units=random_units or Units((0.0,) * q, (1.0,) * q),
         )  # fmt: skip
 
-    def split(self, columns: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """x (S, n, p), z (S, n, q) and standard errors (S, n) or None, from the inputs (S, n, p + q [+ 1])."""
+    def split(self, inputs: Tensor) -> Columns:
+        """The columns of rows (S, n, p + q [+ 1])."""
         p, q = len(self.fixed), len(self.random)
-        known = columns[..., p + q] if self.known else None
+        known = inputs[..., p + q] if self.known else None
         if known is not None:
             known = torch.where(known > 0, known, 1.0)  # (rows of a template have none)
-        return columns[..., :p], columns[..., p : p + q], known
+        x, z = self.fixed_units.of_columns(inputs[..., :p]), self.random_units.of_columns(inputs[..., p : p + q])
+        return Columns(x, z, known)
+
+    @property
+    def offset(self) -> float:
+        """What is added to every linear predictor: where there is an intercept, coefficients are around the centre."""
+        return self.centre if any(name in INTERCEPT for name in self.fixed) else 0.0

@@ -6,6 +6,7 @@ once they have passed :mod:`hierfl.data.formula.gate`: no text is evaluated befo
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,7 +17,7 @@ from ..client_names import client_names
 from ..federation import Federation
 from . import gate
 from .columns import check_fixed, check_numbers, check_slopes, random_columns, read_terms, response_numbers
-from .design import Design, Family
+from .design import Design, Family, Units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,11 +79,13 @@ def from_formula(
     columns |= {f"{name} (random)": column for name, column in random.items()}
     if error:
         columns["standard error"] = standard_errors(df, error)
+    blocks = (1,) * len(random) if separate else (len(random),)
     design = Design.of(
         list(fixed), list(random), family, bool(error),
         centre=response_centre(float(np.mean(y)), len(y), family),
         scale=(float(np.std(y)) or 1.0) if gaussian else 1.0,
-        units=[float(np.sqrt(np.mean(np.square(column)))) or 1.0 for column in random.values()], separate=separate,
+        blocks=blocks, random_units=_units(random, blocks),
+        fixed_units=_units({name: fixed[name].to_numpy() for name in fixed}, (fixed.shape[1],)),
     )  # fmt: skip
     wide = pd.DataFrame({**columns, "response": y, "client": who})
     federation = Federation.from_frame(
@@ -91,6 +94,18 @@ def from_formula(
     )  # fmt: skip
     reader = Reader(read, next(iter(read.group.terms.values())).factor.name, tuple(random), error, formula)
     return replace(federation, about={**federation.about, "reader": reader}), design
+
+
+def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:
+    """Of columns (n,) each."""
+    mean = [float(np.mean(column)) for column in columns.values()]
+    return Units.of(list(columns), mean, [root_mean_square(column) for column in columns.values()], blocks)
+
+
+def root_mean_square(column: np.ndarray) -> float:
+    """Of numbers whose squares may be large."""
+    largest = float(np.abs(column).max(initial=0.0)) or 1.0
+    return largest * float(np.sqrt(np.mean(np.square(np.asarray(column) / largest))))
 
 
 def _check_clients(who: np.ndarray, place: str, effects: int, needs_residual: bool) -> None:

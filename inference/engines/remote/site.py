@@ -189,7 +189,9 @@ class Site:
         """
         if not self.state.ended:
             raise UserError(f"{self.folder}: the study has not ended for this site; it predicts nothing yet")
-        head = {"round": self.options.rounds, "counted": self.state.round, "final": bool(self._final_steps)}
+        done = self.method.finished(under("shared", self.state.final))
+        last = self.state.round if done else self.options.rounds
+        head = {"round": last, "counted": self.state.round, "final": self._final_steps}
         with torch.no_grad(), pyro.get_param_store().scope():
             return self._fitted(head, self.state.final)
 

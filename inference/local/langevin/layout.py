@@ -5,14 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def event_first(v: Tensor) -> Tensor:
-    """The same, but a few numbers of an event lie far from each other, and those of all rows and chains side by side.
-
-    Sums over the event, and what is broadcast along it, are then several times as fast.
-    """
-    return v.movedim(-1, 0).contiguous().movedim(0, -1)
-
-
 def columns_of(v: Tensor) -> Tensor:
     """(C, S, 1, *event) -> (C, S, e, 1)."""
     return v.flatten(2).unsqueeze(-1)

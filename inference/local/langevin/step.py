@@ -37,7 +37,7 @@ from ...clients.chunk import ClientChunk
 from ...clients.minibatches import Minibatches, MinibatchPlaces, constant_features, plan, regrouped
 from ...state import State
 from ..replay import Replayed
-from .layout import event_first, like_event, sum_over_event
+from .layout import like_event, sum_over_event
 from .names import STATS, kept_as, stats_of
 from .preconditioner import Preconditioner, Preconditioning
 from .target import Density, Target
@@ -65,11 +65,6 @@ class Langevin:
             term); "fisher", 1 / E g^2 (the diagonal of Titsias, NeurIPS 2023); "full", his (E g g^T)^-1, one matrix per
             latent, for few numbers that depend on each other. They are learned during burn-in from the gradients g of
             all of a row's chains, then held.
-        metric: a personal value R (e, e) of which P is R R^T, where it is known and need not be learned; for one latent
-            with e numbers.
-        around: a personal value (e,), beside a metric: the latent's log joint is quadratic, as a Gaussian model's is,
-            so that its height, gradient and curvature there are all that there is to know. The model is asked for
-            them once, not at every step.
         burn: steps at the beginning that are not kept.
         thin: every so many of the others are.
         target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
@@ -87,8 +82,6 @@ class Langevin:
     metropolis: bool = False
     batch: int | None = None
     precondition: Preconditioning = "none"
-    metric: str | None = None
-    around: str | None = None
     burn: int = 0
     thin: int = 1
     target: float | None = None
@@ -116,10 +109,6 @@ class Langevin:
             raise UserError("a minibatch knows no acceptance probability: metropolis needs batch=None")
         if self.precondition != "none" and not self.burn:
             raise UserError(f"the preconditioner {self.precondition!r} is learned during burn-in: burn must be above 0")
-        if self.metric and (self.precondition != "none" or len(self.names) > 1):
-            raise UserError("a metric is a preconditioner of its own, for one latent: precondition='none'")
-        if self.around and (not self.metric or self.batch is not None):
-            raise UserError("a quadratic log joint is known around a value by a metric and all examples: batch=None")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
         if self.target is None and self.sizes:
@@ -145,8 +134,6 @@ class Langevin:
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is not None:
                 found = [self._minibatches(chunk, phase)]
-            elif self.around:
-                found = [self._quadratic(chunk, phase)]
             else:
                 cut = buckets(chunk.sizes, HELD // self._chains(chunk))
                 found = [self._whole(chunk.part(*rows), phase) for rows in cut]
@@ -157,25 +144,9 @@ class Langevin:
     def _whole(self, chunk: ClientChunk, phase: object) -> State:
         batch = chunk.batch()
         frozen = FrozenFeatures.of(batch.x, frozenset(self.names), chunk.view)
-        noise, target = self._noise(chunk, phase), Target(chunk, self.metric)
+        noise, target = self._noise(chunk, phase), Target(chunk)
         density = self._recorded(chunk, noise, lambda places: target.density(batch, frozen))
         return self._chain(chunk, target, noise, lambda: density([]))
-
-    def _quadratic(self, chunk: ClientChunk, phase: object) -> State:
-        """All rows at once, whatever their sizes."""
-        (name,), parts = self.names, []
-        for first, last in buckets(chunk.sizes, HELD):
-            part = chunk.part(first, last)
-            parts.append(Target(part, self.metric, self.around).expansion(name, part.batch()))
-        height, slope, bend = (torch.cat(found) for found in zip(*parts, strict=True))
-        slope, *columns = (event_first(v) for v in (slope, *bend.unsqueeze(1).unbind(-1)))  # (S, 1, e) each
-
-        def density(u: State) -> tuple[Tensor, State]:
-            turned = sum(column * u[name][..., k, None] for k, column in enumerate(columns))
-            return height + sum_over_event(u[name] * (slope + 0.5 * turned)), {name: slope + turned}
-
-        target = Target(chunk, self.metric, self.around)
-        return self._chain(chunk, target, self._noise(chunk, phase), lambda: density)
 
     def _noise(self, chunk: ClientChunk, phase: object) -> ClientNoise:
         return chunk.noise(phase, self._chains(chunk)).reading(self.steps)
@@ -229,8 +200,7 @@ class Langevin:
         z = target.begin(self.names, self.start, noise.reading(1))
         density = fresh()
         chains, rows = noise.particles, len(chunk.clients)
-        laid = event_first if self.around else Tensor.contiguous
-        z = {k: laid(v) for k, v in z.items()}
+        z = {k: v.contiguous() for k, v in z.items()}
         gamma = self._first_sizes(chunk, chains)
         scale = Preconditioner(self.precondition)
         height, slope = density(z)
@@ -243,7 +213,7 @@ class Langevin:
             burning = step < self.burn
             if burning:
                 scale.learn(slope)
-            xi = {k: laid(noise.normal(k, None, v.shape[3:])) for k, v in z.items()}
+            xi = {k: noise.normal(k, None, v.shape[3:]).contiguous() for k, v in z.items()}
             proposal, drift = {}, {}
             for k in z:
                 g = like_event(gamma, z[k])

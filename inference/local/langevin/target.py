@@ -29,19 +29,12 @@ Density = Callable[[State], tuple[Tensor, State]]
 class Target:
     """The restricted log joint of some rows as a function of real numbers, and the way there and back.
 
-    Beside a metric R R^T of a latent z the real numbers are u with z = R u (or m + R u), on which a step without a
-    preconditioner is one in that metric.
-
     Args:
         chunk: the rows.
-        metric: names R; None for 1.
-        centre: names m; None for 0.
     """
 
-    def __init__(self, chunk: ClientChunk, metric: str | None = None, centre: str | None = None) -> None:
+    def __init__(self, chunk: ClientChunk) -> None:
         self.chunk, self.values = chunk, chunk.view
-        self.root = chunk.values[metric].squeeze(1) if metric else None  # (S, e, e)
-        self.centre = chunk.values[centre] if centre else None  # (S, 1, e)
         self._maps: dict[str, Transform] = {}
 
     def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
@@ -66,57 +59,23 @@ class Target:
         if drawn.keys() - set(names):
             raise UserError(f"latent {sorted(drawn.keys() - set(names))[0]!r} of the model is moved by no step")
         begin = drawn if start == "prior" else last
-        real = {k: self._maps[k].inv(begin[k]).detach() for k in names}
-        if self.centre is not None and any(not torch.equal(real[k], begin[k]) for k in names):
-            raise UserError(f"a log joint is not quadratic in a latent with constraints, such as {names[0]!r}")
-        return {k: self._plain(v) for k, v in real.items()}
+        return {k: self._maps[k].inv(begin[k]).detach() for k in names}
 
     def constrained(self, u: Mapping[str, Tensor]) -> State:
         """Back to where the model lives."""
-        return {k: self._maps[k](self._real(v)) for k, v in u.items()}
-
-    def _real(self, u: Tensor) -> Tensor:
-        if self.root is None:
-            return u
-        z = turned(self.root, u)
-        return z if self.centre is None else self.centre + z
-
-    def _plain(self, z: Tensor) -> Tensor:
-        if self.root is None:
-            return z
-        gap = z if self.centre is None else z - self.centre
-        rows = gap.flatten(2).transpose(0, 1)  # (S, C, e)
-        found = torch.linalg.solve_triangular(self.root.mT, rows, upper=True, left=False)
-        return found.transpose(0, 1).reshape(z.shape)
+        return {k: self._maps[k](v) for k, v in u.items()}
 
     def density(self, batch: Batch, frozen: FrozenFeatures) -> Density:
         """The log density on the real line and its gradient."""
 
         def at(u: State) -> tuple[Tensor, State]:
             leaves = {k: v.detach().requires_grad_() for k, v in u.items()}
-            real = {k: self._real(v) for k, v in leaves.items()}
-            there = {k: self._maps[k](v) for k, v in real.items()}
+            there = {k: self._maps[k](v) for k, v in leaves.items()}
             total = log_joint(self.chunk.method, batch, self.values, there, frozen=frozen)
-            for k, z in real.items():
+            for k, z in leaves.items():
                 jacobian = self._maps[k].log_abs_det_jacobian(z, there[k])
                 total = total + sum_over_event(jacobian)
             slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
             return total.detach(), dict(zip(leaves, slopes, strict=True))
 
         return at
-
-    def expansion(self, name: str, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a quadratic log joint at u = 0: height (S,), gradient (S, 1, e), second derivatives (S, e, e)."""
-        assert self.centre is not None
-        u = torch.zeros_like(self.centre)[None].requires_grad_()  # (1, S, 1, e)
-        height = log_joint(self.chunk.method, batch, self.values, {name: self._real(u)})
-        (slope,) = torch.autograd.grad(height.sum(), u, create_graph=True)
-        lines = [torch.autograd.grad(slope[..., a].sum(), u, retain_graph=True)[0] for a in range(u.shape[-1])]
-        bend = torch.stack(lines, -1)  # (1, S, 1, e, e)
-        return height[0].detach(), slope[0].detach(), bend[0, :, 0].detach()
-
-
-def turned(matrix: Tensor, v: Tensor) -> Tensor:
-    """A matrix of each row (S, e, e) times vectors (C, S, 1, *event)."""
-    rows = v.flatten(2).transpose(0, 1) @ matrix.mT  # (S, C, e)
-    return rows.transpose(0, 1).reshape(v.shape)

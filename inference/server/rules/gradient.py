@@ -37,7 +37,7 @@ class Gradient:
         schedule: of the step size over rounds; None for a constant one.
         project: puts new values back where they must lie, {name: (*shape)} to the same; None for anywhere.
         controls: a latent of few numbers whose draws give control variates; see
-            :func:`~hierfl.inference.clients.scores.curvature`.
+            :func:`~hierfl.inference.clients.scores.controlled_scores`.
     """
 
     optimizer: MakeOptimizer

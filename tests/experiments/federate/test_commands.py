@@ -69,7 +69,7 @@ def test_requests_are_answered_by_hand(own: dict[str, Path], tmp_path: Path, hie
             assert given[0] == given[1]
 
     place.serve(answers)
-    assert commands == 2 * (2 + 1 + 2 + 2 + 2)
+    assert commands == 2 * (2 + 1 + 2 + 2 + 1)
     nonsense = tmp_path / "x.request"
     nonsense.write_bytes(b"nothing")
     folder = ("--folder", tmp_path / "by-hand", "--out", tmp_path / "replies")

@@ -82,9 +82,11 @@ def both(make: Callable[[], tuple[Method, Federation]], **how: object) -> tuple[
 
 
 def rounding(method: Method) -> float:
-    """To the bit, but where the server takes steps by Adam: elsewhere than on the host its step count is a tensor."""
+    """To the bit, but where the server takes steps by Adam (elsewhere than on the host its step count is a tensor), and
+    of tables, where small matrices that are solved have other strides.
+    """
     adam = any(isinstance(rule, Gradient) for rule in method.exchange().values())
-    return 1e-9 if adam else 0.0
+    return 1e-9 if adam or method.tabular else 0.0
 
 
 @pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
@@ -194,14 +196,15 @@ def test_tables(family: str, random: str) -> None:
         federation, design = from_formula(df, f"y ~ x + ({random} | site)", family=family, test=0.2)
         return MixedEffects(design, draws=20), federation
 
-    here, there = both(make, participation=1.0)
+    here, there = both(make, participation=1.0, rounds=20)
     expected = [here.fitted.method.population_summary(here.fitted), here.fitted.method.shrinkage_table(here.fitted)]
     with simulated():
         found = [
             there.fitted.method.population_summary(there.fitted),
             there.fitted.method.shrinkage_table(there.fitted),
         ]
-    assert str(expected) == str(found)
+    pd.testing.assert_frame_equal(expected[0][0], found[0][0], rtol=1e-9)
+    pd.testing.assert_frame_equal(expected[1], found[1], rtol=1e-9)
 
 
 def in_rounds(method: Method, federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Waits:
@@ -245,18 +248,6 @@ def test_messages_of_centroids_do_not_wait(precision: str, monkeypatch: pytest.M
     once = {"aten._linalg_eigh": HOW["rounds"], "aten._local_scalar_dense": HOW["rounds"]}
     assert {operation: times for (operation, _), times in known.items()} == (once if precision == "full" else {})
     only_one_word(Waits({key: times for key, times in waits.items() if key not in known}))
-
-
-@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
-def test_newton_does_not_wait(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At no client; the server's step needs the eigenvalues of two small matrices."""
-    df = table(5)
-    if family != "gaussian":
-        df["y"] = (df["y"] > df["y"].median()).astype(int)
-    federation, design = from_formula(df, "y ~ x + (1 + x | site)", family=family, test=0.2)
-    waits = in_rounds(MixedEffects(design, draws=20), federation, monkeypatch)
-    assert sum(waits.pop(key) for key in [*waits] if key[0] == "aten._linalg_eigh") == 2 * HOW["rounds"]
-    only_one_word(waits)
 
 
 def only_one_word(waits: Waits) -> None:

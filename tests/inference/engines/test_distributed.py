@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.engine_cases import CASES, HOW, agree, keep, named, spoiled_messages
+from support.engine_cases import CASES, agree, how_of, keep, named, spoiled_messages
 from support.paths import ROOT
 
 from hierfl.errors import UserError
@@ -38,7 +38,7 @@ def plate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, make in CASES.items():
         method, federation = make()
         with spoiled_messages():
-            keep(fit(method, named(federation), **HOW), folder / name)
+            keep(fit(method, named(federation), **how_of(method)), folder / name)
     return folder
 
 

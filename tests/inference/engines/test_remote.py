@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.engine_cases import CASES, HOW, agree, keep, named, spoiled_messages
+from support.engine_cases import CASES, agree, how_of, keep, named, spoiled_messages
 from support.sites import Sites
 
 from hierfl.inference import fit
@@ -16,7 +16,7 @@ def test_sites_agree_with_the_plate(name: str, tmp_path: Path) -> None:
     """Every method, with partial participation, a message that is rejected and a round that is skipped."""
     method, federation = CASES[name]()
     federation = named(federation)
-    how = {k: v for k, v in HOW.items() if k != "progress"}
+    how = {k: v for k, v in how_of(method).items() if k != "progress"}
     with spoiled_messages():
         keep(fit(method, federation, progress=False, **how), tmp_path / "plate")
         sites = Sites(method, federation, tmp_path, new_clients=True, **how)

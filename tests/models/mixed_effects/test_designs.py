@@ -32,12 +32,19 @@ def test_a_formula_is_read_as_it_is_written() -> None:
     assert design.fixed == ("Intercept", "x", "g[v]", "x:g[v]")
     assert design.random == ("Intercept", "x")
     assert fed.clients == 6
-    x, z, known = design.split(fed.batch([0]).x)
+    x, z, known = design.split(fed.batch([0]).x)[:3]
     assert known is None
     rows = df[df.site == "s00"]
-    np.testing.assert_allclose(x[0, :, 1].numpy(), rows.x, rtol=1e-6)
-    np.testing.assert_allclose(x[0, :, 3].numpy(), rows.x * (rows.g == "v"), rtol=1e-6)
-    np.testing.assert_allclose(z[0].numpy(), np.column_stack([np.ones(len(rows)), rows.x]), rtol=1e-6)
+    both = df.x * (df.g == "v")
+    np.testing.assert_allclose(x[0, :, 1].numpy(), (rows.x - df.x.mean()) / df.x.std(ddof=0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        x[0, :, 3].numpy(), (both[rows.index] - both.mean()) / both.std(ddof=0), rtol=1e-5, atol=1e-6
+    )
+    np.testing.assert_allclose(z[0, :, 1].numpy(), x[0, :, 1].numpy(), rtol=1e-6)
+    assert (z[0, :, 0] == 1).all()
+    turn = design.fixed_units.to_users(design.fixed, (4,), x).double()
+    raw = np.column_stack([np.ones(len(rows)), rows.x, rows.g == "v", both[rows.index]])
+    np.testing.assert_allclose(x[0].double().numpy(), raw @ turn.numpy(), rtol=1e-5, atol=1e-5)
     _, design = from_formula(df, "y ~ x + I(x**2) + (1 | site)")
     assert design.fixed == ("Intercept", "x", "I(x ** 2)")
     _, design = from_formula(df, "y ~ 1 + (0 + g | site)")

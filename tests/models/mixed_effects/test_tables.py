@@ -17,17 +17,15 @@ def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
     code, out, _ = hierfl("run", "mixed-effects", "--out", "radon")
     assert code == 0
     assert "log_uranium" in out
-    assert "R-hat at most 1.0" in out
+    assert "log likelihood -1059.012, AIC 2128.0" in out
     summary = json.loads((tmp_path / "radon" / "summary.json").read_text())
-    assert summary["rhat"] < 1.02
-    assert summary["ess_bulk"] > 1600
     assert summary["off_maximum"] < 1e-6
+    assert summary["rounds"] < 20
     clients = pd.read_csv(tmp_path / "radon" / "clients.csv")
-    assert (clients.rhat < 1.02).all()
-    assert (clients.ess_bulk > 1600).all()
+    assert len(clients) == 85
     theirs = mixedlm("log_radon ~ floor + log_uranium", TABLES["radon-like"].frame(), "county")
     effects_table = pd.read_csv(tmp_path / "radon" / "effects.csv")
-    assert (np.abs(effects_table.estimate[:3] - theirs.fe_params.values) < 0.05 * theirs.bse_fe.values).all()
+    assert (np.abs(effects_table.estimate[:3] - theirs.fe_params.values) < 1e-4 * theirs.bse_fe.values).all()
     assert (tmp_path / "radon" / "figures" / "effects-Intercept.png").is_file()
 
 
@@ -36,10 +34,10 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
     df.to_csv(tmp_path / "mine.csv", index=False)
     how = ("run", "mixed-effects", "--data", "mine.csv", "--group", "site", "--set", "draws=20", "--quiet")
     model = ("--formula", "y ~ 1 + x + (1 | site)", "--family", "binomial")
-    assert hierfl(*how, *model, "--rounds", "5", "--out", "whole", "--test-fraction", "0.3")[0] == 0
+    assert hierfl(*how, *model, "--out", "whole", "--test-fraction", "0.3")[0] == 0
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
     assert summary["pm_rmse"] is not None
-    assert summary["marginal_log_likelihood"] < 0
+    assert summary["log_likelihood"] < 0
     kept = (tmp_path / "whole" / "effects.csv").read_bytes()
     assert hierfl("run", "--resume", "whole", "--quiet")[0] == 0
     assert kept == (tmp_path / "whole" / "effects.csv").read_bytes()

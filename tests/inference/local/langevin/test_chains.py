@@ -125,7 +125,6 @@ def test_draws_are_read_evenly_and_have_no_density() -> None:
         ({"batch": 5, "metropolis": True}, "acceptance probability"),
         ({"target": 0.5}, "needs metropolis"),
         ({"precondition": "newton"}, "unknown preconditioner"),
-        ({"precondition": "rms", "metric": "z", "burn": 1}, "of its own"),
         ({"precondition": "fisher"}, "burn must be above 0"),
         ({"start": "middle"}, "unknown start"),
         ({"thin": 0}, "at least 1"),

@@ -1,0 +1,284 @@
+"""How the population is found from sums: a climb to the estimates, a climb to the mode of what clients' posteriors are
+mixed over, and an exploration of that density.
+
+In each round of a climb clients send what their log marginal likelihood is around one point: height, slope and
+curvature (of a gaussian response the coefficients of a quadratic in beta, with two derivatives). In each round of the
+exploration they send it at many points. The server keeps the highest point as the estimate, and at the end draws of the
+population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.messages.form import Field, Form
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.state import State
+from hierfl.rng import key
+
+from .climb import FAR, LONGEST, NOWHERE, Climb, eigen
+from .cross_products import at_points, packed_size, polynomial
+from .explore import Explored, systematic
+from .model import MixedModel
+from .quadrature import expansion, heights_at
+from .surface import Criterion, Surface
+
+#: numbers that a message's part at many points holds, about; and how many points a round has
+MESSAGE_NUMBERS, POINTS = 8192, (16, 256)
+#: points in all, at most; and how many independent draws they shall be worth
+MOST_POINTS, WORTH = 4096, 500
+#: rounds and tolerance of the climb to the mode, which only says where to look
+MODE_ROUNDS, MODE_TOLERANCE = 40, 0.01
+#: standard deviations begin there at no less than this share of the response's
+LEAST_SD = 0.1
+
+
+class Phase(IntEnum):
+    """What the rounds are about."""
+
+    CLIMB, MODE, EXPLORE, DONE = range(4)
+
+
+@dataclass(frozen=True)
+class PopulationSearch:
+    """Climbs to the estimates of the population, and explores what is known of it, by sums of log likelihoods.
+
+    Args:
+        method: whose population.
+    """
+
+    method: MixedModel
+    sends_gradients: ClassVar[bool] = False
+
+    @cached_property
+    def surface(self) -> Surface:
+        """What is climbed and explored."""
+        return Surface(self.method)
+
+    @property
+    def criterion(self) -> Criterion:
+        """Of the first climb."""
+        return "reml" if self.method.settings.population == "reml" else "ml"
+
+    @property
+    def moving(self) -> list[str]:
+        """The estimates, not where it is looked at next."""
+        return [f"effects.{name}" for name in {**self.method.sizes, "beta": 0}]
+
+    @property
+    def cells(self) -> int:
+        """Numbers of a client's likelihood at one point."""
+        return packed_size(len(self.method.network.fixed)) if self.method.exact else 1
+
+    @property
+    def points(self) -> int:
+        """Points of a round, a power of two."""
+        least, most = POINTS
+        return int(min(most, max(least, 2 ** ((MESSAGE_NUMBERS // self.cells).bit_length() - 1))))
+
+    def initial(self) -> State:
+        """What is broadcast beside the estimates, to begin with."""
+        k, p, s = self.method.k, len(self.method.network.fixed), self.method.settings
+        total = k if not self.method.exact else k + p
+        start: dict[str, Tensor] = {
+            "phase": self.first_phase,
+            "at": torch.zeros(k), "points": torch.zeros(self.points, k), "draws": torch.zeros(s.draws, total),
+            "height": torch.tensor(0.0), "slope": torch.zeros(k), "curvature": torch.zeros(k, k),
+            "to_go": torch.tensor(FAR), "worth": torch.tensor(0.0), "counts": torch.zeros(2),
+        }  # fmt: skip
+        if self.method.exact:
+            start |= {"cross": torch.zeros(self.cells), "cross_1": torch.zeros(k, self.cells)}
+        return {f"effects.{name}": value.double() for name, value in start.items()}
+
+    @property
+    def first_phase(self) -> Tensor:
+        """A posterior has no estimates to climb to."""
+        bayes = self.method.settings.population == "bayes" and self.method.k
+        return torch.tensor(float(Phase.MODE if bayes else Phase.CLIMB))
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Around one point, and at many; what a round is not about is zero."""
+        k, cells, number = self.method.k, self.cells, torch.float64
+        if self.method.exact:
+            around = {"cross": (cells,), "cross_1": (k, cells), "cross_2": (k, k, cells), "many": (self.points, cells)}
+        else:
+            around = {"height": (), "slope": (k,), "curvature": (k, k), "many": (self.points,)}
+        return {name: Field(shape, number) for name, shape in {**around, "counts": (2,)}.items()}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """Each client's log likelihood as a function of the population: around one point, or at many; 1, and n."""
+        shared, method = chunk.shared, self.method
+        rows, device = len(chunk.clients), chunk.federation.device
+        found = {
+            name: torch.zeros((rows, *field.shape), dtype=field.dtype, device=device)
+            for name, field in self.form({}).items()
+        }
+        found["counts"] = torch.stack([torch.ones_like(chunk.n), chunk.n], 1).to(torch.float64)
+        phase = Phase(int(shared["effects.phase"]))
+        if phase in (Phase.CLIMB, Phase.MODE):
+            if method.exact:
+                return {**found, **polynomial(method, chunk, shared["effects.at"])}
+            values = {**self.held(shared), **self.method.parts(shared["effects.at"])}
+            return {**found, **expansion(method, chunk, list(self.method.sizes), values)}
+        if phase == Phase.EXPLORE:
+            points = shared["effects.points"]
+            if method.exact:
+                return {**found, "many": at_points(method, chunk, points)}
+            held = {k: v.expand(len(points), *v.shape) for k, v in self.held(shared).items()}
+            return {**found, "many": heights_at(method, chunk, {**held, **self.method.parts(points)})}
+        return found
+
+    @staticmethod
+    def held(shared: Mapping[str, Tensor]) -> State:
+        """What is not learned."""
+        return {k.removeprefix("held."): v for k, v in shared.items() if k.startswith("held.")}
+
+    # -- server ---------------------------------------------------------------------------------------------------
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """What the next round asks; a round in which a client is missing is skipped: its sums are of another table.
+
+        The population's few numbers are computed by the host.
+        """
+        if int(context.reported) < context.num_clients:
+            return {**old, "effects.to_go": old["effects.to_go"] * torch.nan}
+        device, memory = context.reported.device, context.rule_state
+        for kept in (total, memory):
+            kept.update({k: v.cpu() for k, v in kept.items()})
+        state = {k.removeprefix("effects."): v.cpu() for k, v in old.items()}
+        before, state["counts"] = state["counts"], total["counts"]
+        phase = Phase(int(state["phase"]))
+        if bool(before.any()) and not torch.equal(before, total["counts"]):
+            # others take part than before: heights of their sums cannot be compared, and the search begins again
+            memory.clear()
+            state |= {"phase": self.first_phase, "at": self.method.numbers(state)}
+        elif phase == Phase.CLIMB:
+            state = self._climb(state, total, context)
+        elif phase == Phase.MODE:
+            state = self._mode(state, total, context)
+        elif phase == Phase.EXPLORE:
+            state = self._explore(state, total, context)
+        memory.update({k: v.to(device) for k, v in memory.items()})
+        return {name: state[name.removeprefix("effects.")].to(value) for name, value in old.items()}
+
+    def _climb(self, state: State, total: State, context: AggregationContext) -> State:
+        """Up to the estimates."""
+        memory, surface = context.rule_state, self.surface
+        climb = (
+            Climb.read(memory)
+            if "climb.best" in memory
+            else Climb.begin(self.method.numbers(state), self.longest("ml"))
+        )
+        at, before = climb.next, climb.height
+        climb = climb.seen(*surface.expansion(total, at, self.criterion))
+        if climb.height > before or before == NOWHERE:
+            state = {**state, **self.method.parts(climb.best), "height": climb.height}
+            if self.method.exact:
+                beta = surface.beta(total["cross"], self.criterion)[0]
+                state |= {"beta": beta, "cross": total["cross"], "cross_1": total["cross_1"]}
+        state |= {"slope": climb.gradient, "curvature": climb.curvature, "to_go": climb.to_go}
+        memory.update(climb.state())
+        if not climb.arrived(self.method.settings.tol):
+            return {**state, "at": climb.next}
+        if self.criterion == "reml":
+            state["height"] = state["height"] + surface.reml_constant
+        if "root" in state:
+            state["root"] = self.method.covariance.upright(state["root"])
+        if not self.method.settings.draws:
+            return {**state, "phase": torch.tensor(float(Phase.DONE))}
+        if not self.method.k:
+            nowhere = state["cross"].new_zeros(1, 0)
+            return self._drawn(state, state["cross"][None], nowhere, state["cross"].new_zeros(1), context)
+        start = surface.coordinates(self.method.numbers(state))
+        if "root" in self.method.sizes:
+            q = self.method.covariance.q
+            least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd()).log().to(start)
+            start[:q] = start[:q].maximum(least)
+        memory.update(Climb.begin(start, self.longest("mixing")).state())
+        return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
+
+    def longest(self, criterion: Criterion) -> Tensor:
+        """How far each number, or coordinate, goes in a round, (k,)."""
+        far = {"root": LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale, "beta": FAR}
+        return torch.cat([torch.full((n,), far.get(k, LONGEST)).double() for k, n in self.method.sizes.items()] or [
+            torch.zeros(0).double()
+        ])  # fmt: skip
+
+    def _mode(self, state: State, total: State, context: AggregationContext) -> State:
+        """Up to the mode of the mixing density."""
+        memory, surface = context.rule_state, self.surface
+        if "climb.best" not in memory:  # (a posterior has no climb before)
+            start = surface.coordinates(self.method.numbers(state))
+            memory.update(Climb.begin(start, self.longest("mixing")).state())
+        climb = Climb.read(memory)
+        climb = climb.seen(*surface.expansion(total, climb.next, "mixing"))
+        memory.update(climb.state())
+        if not climb.arrived(MODE_TOLERANCE) and int(climb.rounds) < MODE_ROUNDS:
+            return {**state, "at": surface.of_coordinates(climb.next)}
+        explored = Explored.begin(self.method.k, self.points, -(-MOST_POINTS // self.points), climb.best)
+        explored = explored.drawn(climb.best, spread(climb.curvature), self.light, key(context.seed, context.round))
+        memory.update(explored.state())
+        if self.method.exact:
+            memory["packed"] = climb.best.new_zeros(len(explored.points), self.cells)
+        points = surface.of_coordinates(explored.asked)
+        return {**state, "phase": torch.tensor(float(Phase.EXPLORE)), "points": points}
+
+    @property
+    def light(self) -> int:
+        """How many of the numbers are coefficients."""
+        return self.method.sizes.get("beta", 0)
+
+    def _explore(self, state: State, total: State, context: AggregationContext) -> State:
+        """Points of the mixing density; then draws."""
+        memory, surface = context.rule_state, self.surface
+        explored, many = Explored.read(memory), total["many"]
+        if self.method.exact:
+            first = (explored.done - 1) * self.points
+            memory["packed"][first : first + self.points] = many
+            many = surface.beta(many, "mixing")[2]
+        explored = explored.seen(many + surface.log_prior(explored.asked))
+        worth = explored.effective(self.light)
+        if worth >= WORTH or explored.done == len(explored.centres):
+            memory.update(explored.state())
+            logs = explored.log_weights(self.light)
+            packed = memory["packed"][: len(logs)] if self.method.exact else logs
+            state = {**state, "worth": logs.new_tensor(worth)}
+            return self._drawn(state, packed, explored.points[: len(logs)], logs, context)
+        seed = key(context.seed, context.round)
+        explored = explored.drawn(*explored.moments(self.light), self.light, seed)
+        memory.update(explored.state())
+        return {**state, "points": surface.of_coordinates(explored.asked)}
+
+    def _drawn(
+        self, state: State, packed: Tensor, points: Tensor, log_weights: Tensor, context: AggregationContext
+    ) -> State:
+        """Draws of the population, of coordinates (P, k) by their weights; of a gaussian response with coefficients."""
+        surface, number = self.surface, self.method.settings.draws
+        at = systematic(log_weights, number, key(context.seed, "population"))
+        draws, middle = surface.of_coordinates(points[at]), surface.of_coordinates(points[at].mean(0))
+        if self.method.exact:
+            mean, precision, _ = surface.beta(packed, "mixing")
+            factor = torch.linalg.cholesky_ex(precision).L
+            z = context.normal("population", mean.new_zeros(number, mean.shape[-1]))
+            away = torch.linalg.solve_triangular(factor.mT[at], z[..., None], upper=True).squeeze(-1)
+            draws, middle = torch.cat([draws, mean[at] + away], -1), torch.cat([middle, mean[at].mean(0)])
+        if self.method.settings.population == "bayes":
+            state = {**state, **self.method.parts(middle)}
+        return {**state, "draws": draws, "phase": torch.tensor(float(Phase.DONE))}
+
+
+def spread(curvature: Tensor) -> Tensor:
+    """A lower triangular root (k, k) of the curvature's inverse, whose eigenvalues are taken positive."""
+    values, vectors, scale = eigen(curvature)
+    root = vectors * values.abs().clamp_min(1e-4).rsqrt() / scale[:, None]
+    return torch.linalg.qr(root.mT).R.mT * torch.linalg.qr(root.mT).R.diagonal().sign()

@@ -1,0 +1,151 @@
+"""A density of a few numbers, explored by adaptive importance sampling: many points a round.
+
+Points are drawn by a rule that spreads them evenly (Owen-scrambled Sobol numbers) from a Student distribution around
+the mode, in the metric of the curvature there; after each round the next ones are drawn around the mean and covariance
+of all points so far, which are weighted by the density over the mixture of everything they were drawn from (Cornuet et
+al., 2012). Coefficients have lighter tails than standard deviations have: only the others' are Student's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from scipy import stats
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from hierfl.inference.state import State
+
+from .climb import NOWHERE
+
+#: degrees of freedom of what points are drawn from, and how much wider than the density it is
+DF, WIDER = 5.0, 1.15
+
+
+@dataclass(frozen=True)
+class Explored:
+    """Points so far.
+
+    Attributes:
+        points: (P, k), rows of zeros where nothing was looked at yet.
+        heights: log density there but for a constant, (P,), NOWHERE where nothing was looked at.
+        centres, roots: of what each round's points were drawn from, (R, k) and (R, k, k).
+        rounds: how many of those there are, ().
+    """
+
+    points: Tensor
+    heights: Tensor
+    centres: Tensor
+    roots: Tensor
+    rounds: Tensor
+
+    @classmethod
+    def begin(cls, k: int, each: int, rounds: int, like: Tensor) -> Explored:
+        """Room for so many points in each of so many rounds."""
+        return cls(
+            like.new_zeros(each * rounds, k), like.new_full((each * rounds,), NOWHERE), like.new_zeros(rounds, k),
+            like.new_zeros(rounds, k, k), like.new_zeros(()),
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, state: State) -> Explored:
+        """What :meth:`state` has written."""
+        return cls(**{f.name: state[f"explored.{f.name}"] for f in fields(cls)})
+
+    def state(self) -> State:
+        """All of it by name."""
+        return {f"explored.{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def each(self) -> int:
+        """Points of a round."""
+        return len(self.points) // len(self.centres)
+
+    @property
+    def done(self) -> int:
+        """Rounds so far."""
+        return int(self.rounds)
+
+    def drawn(self, centre: Tensor, root: Tensor, light: int, seed: int) -> Explored:
+        """With the next round's points: centre (k,), root (k, k) a factor of the covariance, heavy numbers first.
+
+        Args:
+            centre, root: of the density.
+            light: how many of the last numbers have a normal's tails.
+            seed: of the points.
+        """
+        n, k = self.each, len(centre)
+        sobol = SobolEngine(k + 1, scramble=True, seed=seed % 2**31)
+        u = sobol.draw(n, dtype=torch.float64).to(centre).clamp(1e-12, 1 - 1e-12)
+        z = torch.special.ndtri(u[:, :k])
+        heavy = k - light
+        if heavy:
+            z = torch.cat([z[:, :heavy] * (DF / chi_squared(u[:, k])).sqrt()[:, None], z[:, heavy:]], 1)
+        first, number = self.done * n, self.done
+        points, centres, roots = self.points.clone(), self.centres.clone(), self.roots.clone()
+        points[first : first + n] = centre + z @ (WIDER * root).T
+        centres[number], roots[number] = centre, WIDER * root
+        return Explored(points, self.heights, centres, roots, self.rounds + 1)
+
+    @property
+    def asked(self) -> Tensor:
+        """The points of the last round, (M, k)."""
+        return self.points[(self.done - 1) * self.each : self.done * self.each]
+
+    def seen(self, heights: Tensor) -> Explored:
+        """With what is found at :attr:`asked`, (M,)."""
+        all_heights = self.heights.clone()
+        all_heights[(self.done - 1) * self.each : self.done * self.each] = torch.where(
+            heights.isfinite(), heights, NOWHERE
+        )
+        return Explored(self.points, all_heights, self.centres, self.roots, self.rounds)
+
+    def log_weights(self, light: int) -> Tensor:
+        """Of the points so far, (done M,), normalised."""
+        some = self.points[: self.done * self.each]
+        log_q = torch.stack(
+            [log_student(some, self.centres[r], self.roots[r], light) for r in range(self.done)]
+        ).logsumexp(0)
+        return (self.heights[: len(some)] - log_q).log_softmax(0)
+
+    def effective(self, light: int) -> float:
+        """The number of independent draws that the weighted points are worth."""
+        return float((-(2 * self.log_weights(light)).logsumexp(0)).exp())
+
+    def moments(self, light: int) -> tuple[Tensor, Tensor]:
+        """Mean (k,), and a factor (k, k) of the covariance of the weighted points."""
+        w, some = self.log_weights(light).exp(), self.points[: self.done * self.each]
+        mean = w @ some
+        gap = some - mean
+        covariance = (w[:, None] * gap).T @ gap
+        few = covariance.diagonal().clamp_min(1e-300).sqrt()
+        unit = covariance / (few[:, None] * few) + 1e-9 * torch.eye(len(mean)).to(mean)
+        return mean, few[:, None] * torch.linalg.cholesky_ex(unit).L
+
+
+def log_student(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Tensor:
+    """The log density (n,) at points (n, k) of what :meth:`Explored.drawn` draws from, ``root`` lower triangular."""
+    z = torch.linalg.solve_triangular(root, (points - centre).T, upper=False).T
+    heavy = points.shape[-1] - light
+    found = -root.diagonal().log().sum() - 0.5 * z[:, heavy:].square().sum(-1) - 0.5 * light * math.log(2 * math.pi)
+    if heavy:
+        norm = math.lgamma((DF + heavy) / 2) - math.lgamma(DF / 2) - 0.5 * heavy * math.log(DF * math.pi)
+        found = found + norm - 0.5 * (DF + heavy) * torch.log1p(z[:, :heavy].square().sum(-1) / DF)
+    return found
+
+
+def chi_squared(u: Tensor) -> Tensor:
+    """The quantiles at u of a chi-squared with DF degrees of freedom."""
+    return torch.from_numpy(stats.chi2.ppf(u.cpu().numpy(), DF)).to(u)
+
+
+def systematic(log_weights: Tensor, number: int, seed: int) -> Tensor:
+    """So many places (number,), each as often as its weight says but for less than one, in a random order."""
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    start = torch.rand((), generator=generator, dtype=torch.float64)
+    at = (torch.arange(number, dtype=torch.float64) + start) / number
+    ends = log_weights.exp().cumsum(0).cpu()
+    places = torch.searchsorted(ends / ends[-1], at).clamp(max=len(log_weights) - 1)
+    return places[torch.randperm(number, generator=generator)].to(log_weights.device)

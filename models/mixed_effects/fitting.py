@@ -1,0 +1,22 @@
+"""A fit of a mixed model to a table, until it is done."""
+
+from __future__ import annotations
+
+import torch
+
+from hierfl.data.federation import Federation
+from hierfl.inference.run.fit import fit
+from hierfl.inference.run.result import Run
+
+from .method import MixedEffects
+
+#: at most: a fit ends where it is done
+ROUNDS = 200
+
+
+def fitted(method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu") -> Run:
+    """With all clients in this process."""
+    return fit(
+        method, federation, ROUNDS, seed=seed, device=device, progress=False, dtype=torch.float64, splits=(),
+        evaluate_every=ROUNDS, chunk=1000,
+    )  # fmt: skip

@@ -1,0 +1,221 @@
+"""One call for a mixed model of a table, and everything that is asked of one.
+
+    fitted = mixed_model(df, "y ~ 1 + x + (1 + x | site)", family="binomial")
+    fitted.summary()
+
+It is the fit of :mod:`.method`, with every client in this process. At sites, where rows may not leave, the same model
+is a study (``hierfl federate``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from scipy import stats
+
+from hierfl.data.formula.design import Family
+from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError, unknown
+from hierfl.inference.run.result import Run
+
+from .comparing import compared
+from .fitting import fitted
+from .method import MixedEffects
+from .predictions import Level, predicted
+from .summary import effects_table, p_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def mixed_model(
+    df: pd.DataFrame,
+    formula: str,
+    *,
+    family: Family = "gaussian",
+    known_se: str | None = None,
+    population: Literal["ml", "reml", "bayes"] = "ml",
+    seed: int = 0,
+    device: str = "cpu",
+    **settings: Any,
+) -> FittedMixedModel:
+    """Fits a mixed model.
+
+    Args:
+        df: one row per observation.
+        formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is.
+        family: of the response.
+        known_se: a column of known standard errors of a gaussian response.
+        population: maximum likelihood, REML (gaussian), or a posterior under priors.
+        seed: of the draws.
+        device: that computes.
+        **settings: others of :class:`.method.MixedEffects`, such as ``sd_prior="half-cauchy(5)"``.
+
+    Raises:
+        UserError: for a formula, a table or a setting that cannot be used.
+    """
+    federation, design = from_formula(df, formula, family=family, error=known_se)
+    method = MixedEffects(design, population=population, **settings)
+    return FittedMixedModel(fitted(method, federation, seed, device), formula)
+
+
+@dataclass(frozen=True)
+class FittedMixedModel:
+    """A fitted mixed model.
+
+    Attributes:
+        run: the fit.
+        formula: as it was written.
+    """
+
+    run: Run
+    formula: str
+
+    @property
+    def method(self) -> MixedEffects:
+        """The model, and how it was fitted."""
+        assert isinstance(self.run.fitted.method, MixedEffects)
+        return self.run.fitted.method
+
+    @cached_property
+    def _table(self) -> tuple[pd.DataFrame, dict[str, float]]:
+        return effects_table(self.run.fitted)
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Estimates, standard errors, intervals and tests, and what the fit as a whole is worth.
+
+        Args:
+            level: of the intervals.
+        """
+        check_level(level)
+        table, numbers = effects_table(self.run.fitted, level)
+        ratio = self.method.response_family.ratio
+        if ratio:
+            p = len(self.method.network.fixed)
+            for name, source in ((ratio, "estimate"), (f"{ratio} lower", "lower"), (f"{ratio} upper", "upper")):
+                table[name] = np.r_[np.exp(table[source].to_numpy()[:p]), np.full(len(table) - p, np.nan)]
+        return Summary(self.formula, self.method.network.family, self.method.settings.population, level, table, numbers)
+
+    def __repr__(self) -> str:
+        return str(self.summary())
+
+    @property
+    def log_likelihood(self) -> float:
+        """At the estimates, of REML its criterion; not a number for a posterior."""
+        return self._table[1].get("log_likelihood", float("nan"))
+
+    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float = 0.9) -> pd.DataFrame:
+        """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
+
+        Args:
+            df: with the formula's predictors, and for level "client" the clients' column; no response.
+            level: "client", each row by its own client's model; "population", random effects at zero; "new", of a
+                client that is not among those fitted.
+            interval: of both intervals, from draws of the joint posterior: what is not known of the population and
+                of the client is in them.
+
+        Returns:
+            The index of ``df``; columns mean (of the response), lower and upper (of that mean), response_lower and
+            response_upper (of a response), and for level "client" client.
+
+        Raises:
+            UserError: for a client that was not fitted, or a table that lacks a column.
+        """
+        if level not in get_args(Level):
+            raise unknown("level", level, get_args(Level))
+        check_level(interval)
+        return predicted(self.run, self.formula, df, level, interval)
+
+    def ranef(self) -> pd.DataFrame:
+        """Random effects: a row for each client and effect, their posterior mean, sd and 90 % interval.
+
+        The sd has what is not known of the population in it (without draws it is conditional on the estimates).
+        """
+        import pandas as pd
+
+        design, federation = self.method.network, self.run.fitted.federation
+        found = self.method.client_summary(self.run.fitted.values(range(federation.clients)))
+        parts = []
+        reach = stats.norm.ppf(0.95)
+        for name in design.random:
+            mean, sd = found[f"b[{name}]"].cpu().numpy(), found[f"sd b[{name}]"].cpu().numpy()
+            columns = {"client": list(federation.ids), "n": federation.sizes(), "effect": name, "mean": mean, "sd": sd}
+            parts.append(pd.DataFrame({**columns, "lower": mean - reach * sd, "upper": mean + reach * sd}))
+        return pd.concat(parts, ignore_index=True)
+
+    def compare(self, other: FittedMixedModel) -> pd.DataFrame:
+        """A likelihood-ratio test of two nested models of one table, beside their AIC and BIC.
+
+        Where fixed effects differ both are compared by maximum likelihood: REML's criteria are of different data, and
+        REML fits are fitted again. Where the larger one has one more random effect, the null is on the boundary, and
+        the statistic is a mixture of chi-squared distributions with r and r - 1 degrees of freedom, half each, r more
+        variances and covariances (Self and Liang, 1987; Stram and Lee, 1994).
+
+        Raises:
+            UserError: for models of other rows, posteriors, or models that are not nested.
+        """
+        return compared((self.run, self.formula), (other.run, other.formula))
+
+    def posterior(self, **how: Any) -> Any:
+        """The joint posterior for ArviZ; see :meth:`hierfl.inference.run.result.Run.posterior`."""
+        return self.run.posterior(**how)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What :meth:`FittedMixedModel.summary` gives; it prints as a table.
+
+    Attributes:
+        formula, family, population: of the model.
+        level: of the intervals.
+        table: a row for each effect; columns as :func:`.summary.effects_table`, and odds or rate ratios.
+        numbers: log_likelihood, aic, bic, rows, groups and the like.
+    """
+
+    formula: str
+    family: str
+    population: str
+    level: float
+    table: pd.DataFrame
+    numbers: dict[str, float]
+
+    def __repr__(self) -> str:
+        """As text."""
+        what = {"ml": "maximum likelihood", "reml": "REML", "bayes": "posterior"}[self.population]
+        n = self.numbers
+        lines = [f"{self.formula}   {self.family}, {what}", ""]
+        lines += [_text(self.table, self.level), ""]
+        if "log_likelihood" in n:
+            name = "REML criterion" if self.population == "reml" else "log likelihood"
+            lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
+        lines.append(f"{n['rows']:,.0f} rows of {n['groups']:,.0f} clients")
+        lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
+        return "\n".join(lines)
+
+
+def _text(table: pd.DataFrame, level: float) -> str:
+    """The columns that have numbers, a few digits each."""
+    tail = 50 * (1 - level)
+    names = {
+        "estimate": "estimate", "standard_error": "SE", "lower": f"{tail:g} %", "upper": f"{100 - tail:g} %",
+        "statistic": "t", "df": "df", "p": "p",
+    }  # fmt: skip
+    shown = table[["effect", *names]].copy()
+    shown["df"] = shown["df"].where(shown["df"] < 1e4)
+    shown = shown.rename(columns=names).dropna(axis=1, how="all").set_index("effect").rename_axis(None)
+    digits = {"df": "{:.1f}", "t": "{:.2f}"}
+    formats = {c: digits.get(c, "{:.4g}").format for c in shown} | {"p": p_value}
+    return shown.to_string(na_rep="", formatters=formats)
+
+
+def check_level(level: float) -> None:
+    """Refuses what is no share between 0 and 1.
+
+    Raises:
+        UserError: for it.
+    """
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise UserError(f"an interval's level lies between 0 and 1, not {level!r}")

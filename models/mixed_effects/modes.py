@@ -1,0 +1,110 @@
+"""Each client's posterior of its random effects at given shared values: mode and curvature, by Newton's method.
+
+In b = L u, u ~ N(0, I), with A = Z L and W = diag of minus the second derivatives of log p(y | eta):
+
+    u  <-  u + t H^-1 (A^T d log p(y | eta) / d eta - u),    H = I + A^T W A = F F^T
+
+Log likelihoods are generalised self-concordant in eta (their third derivative is never above the second), for which
+steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and Tran-Dinh, Math. Programming
+2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import Columns
+
+from .model import MixedModel, linear
+
+#: Newton steps to a mode, at most, and the length of the last one on the scale of eta
+NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The clients' rows at some shared values.
+
+    Attributes:
+        method: whose model.
+        y, mask: of the rows, (S, n).
+        columns: theirs.
+        values: the family's own numbers.
+        fixed: the linear predictor without random effects, (..., S, n).
+        zl: Z L, (..., S, n, q).
+    """
+
+    method: MixedModel
+    y: Tensor
+    mask: Tensor | None
+    columns: Columns
+    values: Mapping[str, Tensor]
+    fixed: Tensor
+    zl: Tensor
+
+    @classmethod
+    def of(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
+        """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape)."""
+        columns = method.network.split(batch.x)
+        root = method.covariance.matrix(shared["root"])
+        values = {name: shared[name] for name in method.response_family.parameters}
+        zl = columns.z @ (root.squeeze(-3) if root.dim() > 2 else root)
+        return cls(method, batch.y, batch.mask, columns, values, method.predictor(columns, shared["beta"]), zl)
+
+    def eta(self, u: Tensor) -> Tensor:
+        """(..., S, n) of u (..., S, q)."""
+        return self.fixed + linear(self.zl, u.unsqueeze(-2))
+
+    def heights(self, u: Tensor) -> Tensor:
+        """log p(D_j | u) + log N(u | 0, I) but for its constant, (..., S)."""
+        terms = self.method.response(self.eta(u), self.values, self.columns).log_prob(self.y)
+        terms = terms if self.mask is None else torch.where(self.mask, terms, 0.0)
+        return terms.sum(-1) - 0.5 * u.square().sum(-1)
+
+    def step(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """Newton's step (..., S, q), and F (..., S, q, q)."""
+        slope, weight = self.method.response_family.slope_and_weight(self.eta(u), self.y, self.values, self.columns)
+        if self.mask is not None:
+            slope, weight = torch.where(self.mask, slope, 0.0), torch.where(self.mask, weight, 0.0)
+        one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+        factor, failed = torch.linalg.cholesky_ex(one + (self.zl * weight[..., None]).mT @ self.zl)
+        factor = torch.where((failed == 0)[..., None, None], factor, torch.nan)  # (one row's failure is its own)
+        ahead = (self.zl * slope[..., None]).sum(-2) - u
+        return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), factor
+
+    @torch.no_grad()
+    def mode(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """u (..., S, q), and F (..., S, q, q); a row that has arrived stays where it is."""
+        u = start.expand(*self.fixed.shape[:-1], start.shape[-1])
+        move, factor = self.step(u)
+        moving = torch.ones_like(u[..., 0], dtype=torch.bool)
+        for _ in range(NEWTON_STEPS):
+            far = linear(self.zl, move.unsqueeze(-2)).abs().amax(-1)
+            u = torch.where(moving[..., None], u + damping(far)[..., None] * move, u)
+            moving = moving & (far >= NEWTON_TOLERANCE)  # (not where it is not a number)
+            # a GPU takes steps that change nothing rather than being waited for at each
+            if u.device.type == "cpu" and not moving.any():
+                break
+            move, there = self.step(u)
+            factor = torch.where(moving[..., None, None], there, factor)
+        return u, factor
+
+    def differentiable(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        """The same mode and factor as functions of the shared values.
+
+        Newton's step from the mode has the mode's first derivatives, and a second one the second: its error is that of
+        the point before, squared.
+        """
+        for _ in range(2):
+            u = u + self.step(u)[0]
+        return u, self.step(u)[1]
+
+
+def damping(far: Tensor) -> Tensor:
+    """The share t = log(1 + r) / r of a Newton step that would move eta by r."""
+    return torch.log1p(far) / far.clamp_min(NEWTON_TOLERANCE)

@@ -1,0 +1,134 @@
+"""What the server climbs and explores: functions of the population's numbers, made of the clients' sums alone.
+
+Of other families clients send the log marginal likelihood itself. Of a gaussian response they send the coefficients of
+a quadratic in beta (:mod:`.cross_products`), from which the server makes, with A = X^T V^-1 X summed over clients,
+
+    maximum likelihood    max over beta of l(beta, L, s)
+    restricted            log integral exp l(beta, L, s) d beta        (lme4's REML criterion)
+    a posterior           log integral exp l(beta, L, s) p(beta) d beta + log p(L, s)
+
+In a round the sums are Taylor polynomials of second degree around where the clients were, so that derivatives of
+whatever is made of them are exact there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .model import MixedModel
+from .priors import Priors, log_normal
+
+#: maximum likelihood | restricted | what clients' posteriors are mixed over
+Criterion = Literal["ml", "reml", "mixing"]
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Heights of a method's criteria.
+
+    Args:
+        method: whose.
+    """
+
+    method: MixedModel
+
+    # -- numbers and coordinates --------------------------------------------------------------------------------------
+
+    def coordinates(self, numbers: Tensor) -> Tensor:
+        """Where densities are: L's entries replaced by log sd and correlations, (..., k)."""
+        return self._with_root(numbers, self.method.covariance.coordinates)
+
+    def of_coordinates(self, coordinates: Tensor) -> Tensor:
+        """The numbers of coordinates (..., k)."""
+        return self._with_root(coordinates, self.method.covariance.of_coordinates)
+
+    def _with_root(self, numbers: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+        r = self.method.sizes.get("root", 0)
+        return torch.cat([change(numbers[..., :r]), numbers[..., r:]], -1) if r else numbers
+
+    # -- heights --------------------------------------------------------------------------------------------------
+
+    def log_prior(self, coordinates: Tensor) -> Tensor:
+        """Of coordinates (..., k), but for coefficients that are integrated out: (...)."""
+        parts = dict(zip(self.method.sizes, coordinates.split(list(self.method.sizes.values()), -1), strict=True))
+        priors, total = Priors(self.method), coordinates.new_zeros(coordinates.shape[:-1])
+        normal = priors.beta()
+        if "beta" in parts and normal is not None:
+            total = total + log_normal(parts["beta"], *normal)
+        if "root" in parts:
+            total = total + priors.covariance(parts["root"])
+        own = [parts[k] for k in self.method.response_family.parameters]
+        return total + priors.family(torch.cat(own, -1)) if own else total
+
+    def beta(self, packed: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
+        """Given the other numbers: the coefficients' mean (..., p), precision (..., p, p), and the criterion's height.
+
+        Args:
+            packed: sums of :func:`.cross_products.packed`, (..., c).
+            criterion: which.
+        """
+        p = len(self.method.network.fixed)
+        cross = _symmetric(packed[..., :-1], p + 1)
+        a, b, yy = cross[..., :p, :p], cross[..., :p, p], cross[..., p, p]
+        height = -0.5 * packed[..., -1]
+        normal = Priors(self.method).beta() if criterion == "mixing" else None
+        if normal is not None:
+            mean, sd = (v.to(packed) for v in normal)
+            a, b = a + torch.diag_embed(sd.square().reciprocal()), b + mean / sd.square()
+            height = height + log_normal(torch.zeros_like(mean), mean, sd)
+        factor = torch.linalg.cholesky_ex(a).L
+        beta = torch.cholesky_solve(b[..., None], factor).squeeze(-1)
+        height = height - 0.5 * (yy - (b * beta).sum(-1))
+        if criterion != "ml":
+            height = height - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * p * math.log(2 * math.pi)
+        return beta, a, height
+
+    @property
+    def reml_constant(self) -> float:
+        """What REML's criterion is more in the table's units than in the design's."""
+        return -sum(math.log(scale) for scale in self.method.network.fixed_units.scale)
+
+    def expansion(self, sums: Mapping[str, Tensor], at: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
+        """A criterion's height (), gradient (k,) and curvature (k, k), in numbers; of "mixing" in coordinates.
+
+        Args:
+            sums: of a round.
+            at: the numbers at which clients were, or their coordinates, (k,).
+            criterion: which.
+        """
+        mixing = criterion == "mixing"
+        here = self.of_coordinates(at) if mixing else at
+
+        def value(where: Tensor) -> Tensor:
+            step = (self.of_coordinates(where) if mixing else where) - here
+            if self.method.exact:
+                c = sums["cross"] + step @ sums["cross_1"]
+                c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)
+                height = self.beta(c, criterion)[2]
+            else:
+                height = sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
+            return height + self.log_prior(where) if mixing else height
+
+        if not len(at):
+            return value(at), at, at.new_zeros(0, 0)
+        with torch.enable_grad():
+            leaf = at.detach().clone().requires_grad_()
+            height = value(leaf)
+            (slope,) = torch.autograd.grad(height, leaf, create_graph=True)
+            bend = torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in slope])
+        return height.detach(), slope.detach(), -bend
+
+
+def _symmetric(upper: Tensor, size: int) -> Tensor:
+    """(..., size, size) of its upper triangle, row by row."""
+    place = torch.zeros(size, size, dtype=torch.long)
+    up, across = torch.triu_indices(size, size)
+    place[up, across] = torch.arange(len(up))
+    place = torch.triu(place) + torch.triu(place, 1).T
+    return upper[..., place.to(upper.device).flatten()].unflatten(-1, (size, size))

@@ -1,0 +1,145 @@
+"""The likelihood of a gaussian response from sums over rows, and arithmetic with derivatives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support.mixed import covariance, estimates, fitted, log_likelihood, table
+
+from hierfl.data.formula.federate import from_formula
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.models.mixed_effects.cross_products import RowSums, at_points, polynomial
+from hierfl.models.mixed_effects.exchange import PopulationSearch
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.posterior import Conditional
+from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.surface import Surface
+from hierfl.models.mixed_effects.taylor import Taylor
+from hierfl.ppl.sigma_points import SigmaPoints
+from hierfl.rng import generator
+
+
+def rows_of(df, formula: str, **how) -> ClientChunk:
+    """All clients as they begin, with their sums."""
+    federation, design = from_formula(df, formula, **how)
+    method, fed = MixedEffects(design), federation.to("cpu", torch.float64)
+    begin, clients = InitialWeights.of(design, 0), federation.clients
+    shared = {k: v.double() for k, v in method.shared(begin).items()}
+    own = {k: v.expand(clients, 1, *v.shape) for k, v in method.personal(begin).items()}
+    order = sorted(range(clients), key=lambda j: -len(fed.train[j]))
+    chunk = RowSums(method).run(ClientChunk(method, fed, order, 1, 0, shared, own), 0)
+    return Conditional(method).run(chunk, 0)
+
+
+def test_arithmetic_knows_its_derivatives() -> None:
+    at = torch.rand(4, generator=generator("taylor"), dtype=torch.float64) + 1
+
+    def f(a, b, c, d):
+        return ((a * b - c / d) * 3.0 + 2.0 - a).sqrt() + (a * d).log() - (-c).exp() / (b * b + 1.0)
+
+    found = f(*Taylor.variables(at))
+    value = lambda v: f(*v.unbind())  # noqa: E731
+    assert float(found.value) == pytest.approx(float(value(at)), rel=1e-14)
+    assert torch.allclose(found.slope, torch.autograd.functional.jacobian(value, at), rtol=1e-12)
+    assert torch.allclose(found.bend, torch.autograd.functional.hessian(value, at), rtol=1e-12)
+
+
+@pytest.mark.parametrize("random", ["1", "1 + x", "1 + x + u"])
+def test_sums_say_the_joint_models_likelihood(random: str) -> None:
+    """The ELBO of the Pyro model at the exact posterior, whose bound has equality: client by client, anywhere."""
+    df = table(6).assign(u=lambda d: np.random.default_rng(0).normal(size=len(d)))
+    chunk = rows_of(df, f"y ~ 1 + x + ({random} | site)")
+    method = chunk.method
+    rng = generator("anywhere")
+    for _ in range(3):
+        numbers = torch.randn(method.k, generator=rng, dtype=torch.float64)
+        beta = torch.randn(2, generator=rng, dtype=torch.float64)
+        parts = {f"effects.{k}": v for k, v in {**method.parts(numbers), "beta": beta}.items()}
+        there = ClientChunk(method, chunk.federation, chunk.clients, 1, 0, {**chunk.shared, **parts}, chunk.values)
+        there = Conditional(method).run(there, 0)
+        wanted = elbo(method, there.batch(), there.view, SigmaPoints(torch.float64, "cpu"))
+        cross = at_points(method, chunk, numbers[None])[:, 0]
+        t = torch.zeros(len(cross), 3, 3, dtype=torch.float64)
+        up, across = torch.triu_indices(3, 3)
+        t[:, up, across] = cross[:, :-1]
+        t = t + t.triu(1).mT
+        r = torch.cat([-beta, beta.new_ones(1)])
+        assert torch.allclose(-0.5 * (cross[:, -1] + r @ t @ r), wanted, rtol=1e-9)
+
+
+def test_the_polynomial_has_the_derivatives_of_the_points() -> None:
+    chunk = rows_of(table(5), "y ~ 1 + x + (1 + x | site)")
+    method, numbers = chunk.method, torch.tensor([0.9, -0.3, 0.5, 0.2], dtype=torch.float64)
+    found = polynomial(method, chunk, numbers)
+    value = lambda at: at_points(method, chunk, at[None])[:, 0].sum(0)  # noqa: E731
+    assert torch.allclose(found["cross"].sum(0), value(numbers), rtol=1e-12)
+    slope = torch.autograd.functional.jacobian(value, numbers)  # (c, k)
+    assert torch.allclose(found["cross_1"].sum(0).T, slope, rtol=1e-8, atol=1e-8)
+    bends = [torch.autograd.functional.hessian(lambda at, c=c: value(at)[c], numbers) for c in range(len(slope))]
+    assert torch.allclose(found["cross_2"].sum(0).permute(2, 0, 1), torch.stack(bends), rtol=1e-7, atol=1e-7)
+
+
+def test_known_standard_errors_are_weights() -> None:
+    df = table(4).assign(se=lambda d: np.random.default_rng(1).uniform(0.5, 2, len(d)))
+    chunk = rows_of(df, "y ~ 1 + x + (1 | site)", error="se")
+    numbers = torch.tensor([0.7], dtype=torch.float64)
+    surface = Surface(chunk.method)
+    beta, _, height = surface.beta(at_points(chunk.method, chunk, numbers[None])[:, 0].sum(0), "ml")
+    total, design = 0.0, chunk.method.network
+    b = (beta / torch.tensor(design.fixed_units.scale)).numpy()
+    b[0] += design.offset - b[1] * design.fixed_units.centre[1]
+    for _, rows in df.groupby("site"):
+        v = 0.49 * np.ones((len(rows), len(rows))) + np.diag(rows.se**2)
+        gap = rows.y - b[0] - b[1] * rows.x
+        total -= 0.5 * (np.linalg.slogdet(2 * math.pi * v)[1] + gap @ np.linalg.solve(v, gap))
+    assert float(height) == pytest.approx(total, rel=1e-12)
+
+
+def test_reml_is_the_integral_over_coefficients() -> None:
+    """lme4's criterion, in the table's units: by numerical integration of the exact likelihood."""
+    df = table(5, slope=False)
+    run = fitted(df, "y ~ 1 + x + (1 | site)", population="reml", tol=1e-8)
+    found, cov = estimates(run), covariance(run)
+    at, sigma = found[["Intercept", "x"]].to_numpy(), found["sd(residual)"]
+    best = log_likelihood(df, at, cov, sigma, ("1",))
+    errors = [0.6, 0.2]
+    nodes = [np.linspace(-8, 8, 65) * e for e in errors]
+    moved = [[at + np.array([a, b]) for b in nodes[1]] for a in nodes[0]]
+    logs = np.array([[log_likelihood(df, beta, cov, sigma, ("1",)) - best for beta in row] for row in moved])
+    area = (nodes[0][1] - nodes[0][0]) * (nodes[1][1] - nodes[1][0])
+    wanted = best + np.log(np.exp(logs).sum() * area)
+    assert effects_table(run.fitted)[1]["log_likelihood"] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_message_says_nothing_of_rows_but_these_sums() -> None:
+    """After the first round the rows are not read: the cost does not depend on how many there are."""
+    chunk = rows_of(table(3), "y ~ 1 + x + (1 | site)")
+    gram = chunk.values["gram"].squeeze(1)
+    other = chunk.put({"gram": 2 * gram.unsqueeze(1)})
+    again = RowSums(chunk.method).run(other, 0)
+    assert torch.equal(again.values["gram"], other.values["gram"])
+
+
+def test_other_clients_than_before_begin_the_search_again() -> None:
+    """A sum over more clients is lower than that over fewer: no step would ever seem to go up."""
+    chunk = rows_of(table(8), "y ~ 1 + x + (1 | site)")
+    method, memory = MixedEffects(chunk.method.network, draws=0), {}
+    search, shared = PopulationSearch(method), {k: v for k, v in chunk.shared.items() if "draws" not in k}
+    shared["effects.draws"] = torch.zeros(0, 4, dtype=torch.float64)
+    names = list(shared)
+    for number in range(1, 30):
+        part = replace(chunk.part(4, 8) if number < 5 else chunk, shared=shared)
+        total = {k: v.sum(0) for k, v in search.message(names, part).items()}
+        count = len(part.clients)
+        context = AggregationContext(count, torch.tensor(float(count)), number, lambda names: {}, memory, shared)
+        shared = search.update(shared, total, context)
+    assert method.finished(shared)
+    whole = fitted(table(8), "y ~ 1 + x + (1 | site)").shared
+    assert torch.allclose(shared["effects.root"], whole["effects.root"], rtol=1e-5)
