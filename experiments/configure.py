@@ -78,10 +78,6 @@ def parse_settings(pairs: Sequence[str], prior: str | None = None) -> dict[str, 
     return settings if prior is None else {**settings, "prior": prior}
 
 
-#: of a table, at most: a fit ends where it is done
-TABLE_ROUNDS = 200
-
-
 def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
     if option == "data_root":
@@ -128,7 +124,7 @@ def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **_usual_of_arrays(data),
         "clients": 0, "split": "natural", "network": "design", "validation_fraction": 0.0, "test_fraction": 0.0,
-        "rounds": TABLE_ROUNDS, "chunk": 1000, "evaluate_every": TABLE_ROUNDS,
+        "rounds": tables.ROUNDS, "chunk": 1000, "evaluate_every": tables.ROUNDS,
         "formula": formula,
         "group": named.client if named and "formula" not in said else "",
         "family": named.family if named else "gaussian",

@@ -106,6 +106,8 @@ def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
         worth = summary["effective_points"]
         lines.append(
             f"what is known of the population rests on {worth:.0f} draws' worth of points: take it for a sketch"
+            if worth
+            else "how well the population is known was not found out, and no interval knows it: more --rounds"
         )
     if summary.get("rhat") is not None:
         rhat, ess = summary["rhat"], summary["ess_bulk"]

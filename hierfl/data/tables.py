@@ -86,6 +86,10 @@ TABLES: dict[str, NamedTable] = {
 }  # fmt: skip
 
 
+#: of a fit of a table, at most: it ends where it is done
+ROUNDS = 200
+
+
 def is_table(data: str) -> bool:
     """Whether ``--data`` names a table rather than arrays."""
     return data in TABLES or data.endswith(".csv")

@@ -73,11 +73,15 @@ class Covariance:
         """The entries (..., r) of effects that are not correlated, with standard deviations (..., q)."""
         return self.of_matrix(torch.diag_embed(sd))
 
+    def signs(self, entries: Tensor) -> Tensor:
+        """By which the entries are multiplied, so that L's diagonal is nowhere below zero; of the same covariance."""
+        diagonal = self.matrix(entries).diagonal(dim1=-2, dim2=-1)
+        sign = torch.where(diagonal < 0, -1.0, 1.0).to(entries)
+        return torch.stack([sign[..., k] for _, k in self.places], -1)
+
     def upright(self, entries: Tensor) -> Tensor:
         """The entries of the same covariance whose diagonal is nowhere below zero."""
-        root = self.matrix(entries)
-        sign = torch.where(root.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
-        return self.of_matrix(root * sign.unsqueeze(-2).to(root))
+        return entries * self.signs(entries)
 
     # -- coordinates of densities ---------------------------------------------------------------------------------
 

@@ -182,7 +182,8 @@ class PopulationSearch:
         at, before = climb.next, climb.height
         climb = climb.seen(*surface.expansion(total, at, self.criterion))
         if climb.height > before or before == NOWHERE:
-            state = {**state, **self.method.parts(climb.best), "height": climb.height}
+            height = climb.height + (surface.reml_constant if self.criterion == "reml" else 0.0)
+            state = {**state, **self.method.parts(climb.best), "height": height}
             if self.method.exact:
                 beta = surface.beta(total["cross"], self.criterion)[0]
                 state |= {"beta": beta, "cross": total["cross"], "cross_1": total["cross_1"]}
@@ -190,10 +191,7 @@ class PopulationSearch:
         memory.update(climb.state())
         if not climb.arrived(self.method.settings.tol):
             return {**state, "at": climb.next}
-        if self.criterion == "reml":
-            state["height"] = state["height"] + surface.reml_constant
-        if "root" in state:
-            state["root"] = self.method.covariance.upright(state["root"])
+        state = self._upright(state)
         if not self.method.settings.draws:
             return {**state, "phase": torch.tensor(float(Phase.DONE))}
         if not self.method.k:
@@ -206,6 +204,18 @@ class PopulationSearch:
             start[:q] = start[:q].maximum(least)
         memory.update(Climb.begin(start, self.longest("mixing")).state())
         return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
+
+    def _upright(self, state: State) -> State:
+        """With L's diagonal above zero, and derivatives in the same numbers."""
+        if "root" not in self.method.sizes:
+            return state
+        root = self.method.covariance.signs(state["root"])
+        sign = torch.cat([root, root.new_ones(self.method.k - len(root))])
+        turned = {"root": state["root"] * root, "slope": state["slope"] * sign}
+        turned["curvature"] = state["curvature"] * sign * sign[:, None]
+        if self.method.exact:
+            turned["cross_1"] = state["cross_1"] * sign[:, None]
+        return {**state, **turned}
 
     def longest(self, criterion: Criterion) -> Tensor:
         """How far each number, or coordinate, goes in a round, (k,)."""

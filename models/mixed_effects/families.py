@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -79,11 +79,17 @@ class GaussianFamily:
 
 
 @dataclass(frozen=True)
-class BinomialFamily:
+class Canonical:
+    """A family with its canonical link, and without numbers of its own."""
+
+    parameters: ClassVar[Mapping[str, float]] = {}
+    labels: ClassVar[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True)
+class BinomialFamily(Canonical):
     """y ~ Bernoulli(logistic(eta))."""
 
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    labels: ClassVar[Mapping[str, str]] = {}
     ratio: ClassVar[str] = "odds ratio"
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
@@ -99,11 +105,9 @@ class BinomialFamily:
 
 
 @dataclass(frozen=True)
-class PoissonFamily:
+class PoissonFamily(Canonical):
     """y ~ Poisson(exp(eta))."""
 
-    parameters: Mapping[str, float] = field(default_factory=dict)
-    labels: ClassVar[Mapping[str, str]] = {}
     ratio: ClassVar[str] = "rate ratio"
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 
 from hierfl.data.federation import Federation
+from hierfl.data.tables import ROUNDS
 from hierfl.inference.run.fit import fit
 from hierfl.inference.run.result import Run
 
 from .method import MixedEffects
-
-#: at most: a fit ends where it is done
-ROUNDS = 200
 
 
 def fitted(method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu") -> Run:

@@ -33,6 +33,9 @@ from .covariance import Covariance
 from .families import BinomialFamily, GaussianFamily, PoissonFamily, ResponseFamily
 from .prior_text import check_priors
 
+#: where priors of the population say nothing
+ESTIMATED = {"population": ("ml", "reml")}
+
 
 class MixedModel(Method):
     """The joint model, and the shared values that it has."""
@@ -72,22 +75,24 @@ class MixedModel(Method):
         )  # fmt: skip
         intercept_prior: str = setting(
             "", "bayes: of the intercept, covariates at their means: normal(MEAN, SD) | flat; empty for a normal "
-            "around the data's, 2.5 of the response's spread wide"
+            "around the data's, 2.5 of the response's spread wide", unless=ESTIMATED
         )  # fmt: skip
         beta_prior: str = setting(
             "", "bayes: of the other coefficients: normal(MEAN, SD) | flat; empty for normal(0, 2.5 of the response's "
-            "spread over the column's)"
+            "spread over the column's)", unless=ESTIMATED
         )  # fmt: skip
         sd_prior: str = setting(
             "", "bayes: of random effects' standard deviations, of an intercept where covariates are at their means: "
             "half-t(DF, SCALE) | half-cauchy(SCALE) | half-normal(SCALE) | gamma(SHAPE, RATE); empty for half-t(3, 2.5 "
-            "of the response's spread over the column's)"
+            "of the response's spread over the column's)", unless=ESTIMATED
         )  # fmt: skip
         residual_prior: str = setting(
             "", "bayes: of the residual's standard deviation, as sd_prior; empty for half-t(3, 2.5 of the response's "
-            "spread)"
+            "spread)", unless=ESTIMATED
         )  # fmt: skip
-        lkj: float = setting(1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0)
+        lkj: float = setting(
+            1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED
+        )
 
     settings: Settings
 
@@ -97,6 +102,8 @@ class MixedModel(Method):
         super().__init__(network, **settings)
         s = self.settings
         check_priors(s)
+        if s.population == "bayes" and not s.draws:
+            raise UserError("a posterior of the population is made of its draws: draws must be above 0")
         if s.population == "reml" and not self.exact:
             raise UserError(f"population=reml is of a gaussian response, not a {network.family} one")
         blocks = network.blocks if s.covariance == "full" else (1,) * len(network.random)

@@ -225,7 +225,6 @@ def _notes(
 
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:
     """See :func:`effects_table`."""
-
     parameters = method.k + (len(method.network.fixed) if method.exact else 0)
     clients, rows = estimates["counts"].tolist()
     found = {"parameters": float(parameters), "rows": rows, "groups": clients}
@@ -234,6 +233,6 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
         found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}
         found |= {"bic": parameters * float(np.log(max(rows, 1))) - 2 * height}
         found |= {"off_maximum": float(estimates["to_go"])}
-    if float(estimates["worth"]):
+    if method.settings.draws and method.k:
         found["effective_points"] = float(estimates["worth"])
     return found

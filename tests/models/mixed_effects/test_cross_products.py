@@ -19,7 +19,7 @@ from hierfl.models.mixed_effects.cross_products import RowSums, at_points, polyn
 from hierfl.models.mixed_effects.exchange import PopulationSearch
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.posterior import Conditional
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.summary import effects_table, satterthwaite, standard_errors
 from hierfl.models.mixed_effects.surface import Surface
 from hierfl.models.mixed_effects.taylor import Taylor
 from hierfl.ppl.sigma_points import SigmaPoints
@@ -143,3 +143,26 @@ def test_other_clients_than_before_begin_the_search_again() -> None:
     assert method.finished(shared)
     whole = fitted(table(8), "y ~ 1 + x + (1 | site)").shared
     assert torch.allclose(shared["effects.root"], whole["effects.root"], rtol=1e-5)
+
+
+def test_a_climb_that_ends_on_the_other_side_of_zero_says_the_same() -> None:
+    """L's columns have no sign: estimates, standard errors and degrees of freedom have none either."""
+    chunk = rows_of(table(12), "y ~ 1 + x + (1 + x | site)")
+    method = MixedEffects(chunk.method.network, draws=0)
+    search, ends = PopulationSearch(method), []
+    for sign in (1.0, -1.0):
+        shared = {**method.shared(InitialWeights.of(method.network, 0))}
+        shared["effects.root"] = shared["effects.root"] * torch.tensor([sign, sign, 1.0]).double()
+        shared["effects.at"] = torch.cat([shared["effects.root"], shared["effects.at"][3:]])
+        memory: dict = {}
+        for number in range(1, 60):
+            total = {k: v.sum(0) for k, v in search.message([], replace(chunk, shared=shared)).items()}
+            context = AggregationContext(12, torch.tensor(12.0), number, lambda names: {}, memory, shared)
+            shared = search.update(shared, total, context)
+        assert method.finished(shared)
+        ends.append({k.removeprefix("effects."): v for k, v in shared.items()})
+    one, other = ends
+    for name in ("root", "beta", "curvature", "cross_1", "height"):
+        assert torch.allclose(one[name], other[name], rtol=1e-5, atol=1e-5), name
+    assert torch.allclose(standard_errors(method, one), standard_errors(method, other), rtol=1e-5)
+    assert torch.allclose(satterthwaite(method, one), satterthwaite(method, other), rtol=1e-4)

@@ -152,6 +152,8 @@ def test_what_cannot_be_asked() -> None:
         (lambda: plain.predict(df), "intervals by draws, and this fit has none"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", population="map"), "population"),  # type: ignore[arg-type]
         (lambda: mixed_model(df, "y ~ x + (1 | site)", family="binomial"), "0 or 1"),
+        (lambda: mixed_model(df, "y ~ x + (1 | site)", sd_prior="half-cauchy(5)"), "nothing with population=ml"),
+        (lambda: mixed_model(df, "y ~ x + (1 | site)", population="bayes", draws=0), "made of its draws"),
         (lambda: mixed_model(counts("poisson"), "y ~ x + (1 | site)", family="poisson", population="reml"), "gaussian"),
     ):
         with pytest.raises(UserError, match=words):

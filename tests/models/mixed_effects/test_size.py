@@ -47,15 +47,13 @@ def test_the_mean_difference_of_a_mixture_is_that_of_all_pairs(draws: int, apart
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5, 7])
-def test_sigma_points_of_degree_five_have_all_moments_up_to_there(d: int) -> None:
-    points = SigmaPoints(torch.float64, degree=5)
-    x, w = points.normal("z", None, torch.Size((d,))).view(-1, d), points.weights(d)
-    assert torch.isclose(w.sum(), torch.ones(()).double(), rtol=1e-14)
-    for power in range(1, 6):
+def test_sigma_points_have_all_moments_up_to_three(d: int) -> None:
+    x = SigmaPoints(torch.float64).normal("z", None, torch.Size((d,))).view(-1, d)
+    for power in range(1, 4):
         for at in itertools.combinations_with_replacement(range(d), power):
             counts = [at.count(k) for k in range(d)]
             wanted = np.prod([0 if n % 2 else np.prod(range(n - 1, 0, -2)) for n in counts])
-            assert torch.isclose(w @ x[:, list(at)].prod(1), torch.tensor(wanted, dtype=torch.float64), atol=1e-12)
+            assert torch.isclose(x[:, list(at)].prod(1).mean(), torch.tensor(wanted, dtype=torch.float64), atol=1e-12)
 
 
 def test_rhat_and_ess_are_arvizs() -> None:
