@@ -1,7 +1,8 @@
 """What it takes that clients are elsewhere: a round on a plate, over ranks, through bytes, and by files.
 
 All of them do the same work on the same data, shared equally by J clients. What runs in this process takes turns, with
-one thread; what needs processes of its own is run twice, for few rounds and for many, so that their start is left out.
+one thread; of processes of their own, the seconds are those of the run's rounds. The CPU seconds of a server and its
+sites are a difference of two runs, of few rounds and of many, so that their start is left out.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def measure_sites(
         found["seconds_a_round"] |= _ranks(study, files, folder)
         say(f"{sites} sites: server and sites, a process each, by files")
         short, long = (_by_files(study, files, folder / f"by-files-{rounds}", rounds) for rounds in (FEW, MANY))
-        found["seconds_a_round"]["files"] = (long["seconds"] - short["seconds"]) / (MANY - FEW)
+        found["seconds_a_round"]["files"] = long["seconds"]
         found["cpu_seconds_a_message"]["files"] = (long["cpu"] - short["cpu"]) / (MANY - FEW) / sites
     return found
 
@@ -223,13 +224,13 @@ def _ranks(study: Study, files: Mapping[str, Path], folder: Path) -> dict[str, f
 
 
 def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int) -> dict[str, float]:
-    """Seconds and CPU seconds of a server and its sites, each a process with one thread."""
+    """A round's seconds, and the CPU seconds of all, of a server and its sites, each a process with one thread."""
     folder.mkdir()
     path = folder / "study.toml"
     path.write_text(study.path.read_text().replace(f"rounds = {MANY}", f"rounds = {rounds}", 1))
     environment, begin = {**os.environ, "OMP_NUM_THREADS": "1"}, [sys.executable, "-m", "hierfl", "federate"]
     exchange = ["--exchange", str(folder / "exchange"), "--quiet"]
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = [
         subprocess.Popen([*begin, "server", str(path), "--out", str(folder / "server"), *exchange], env=environment)
     ]
@@ -244,7 +245,7 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
             process.kill()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
-    return {"seconds": time.monotonic() - started, "cpu": spent}
+    return {"seconds": float(read_summary(folder / "server")["seconds_per_round"]), "cpu": spent}
 
 
 def _show(results: Sequence[Mapping[str, Any]]) -> None:
