@@ -26,7 +26,8 @@ from . import methods
 from .config import Configuration, RunConfig
 
 if TYPE_CHECKING:
-    from hierfl.data.formula.design import Family
+    from hierfl.data.formula.missing import Missing
+    from hierfl.data.formula.responses import Family
 
 
 def build(
@@ -102,11 +103,13 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.formula is not None  # (as of every run on a table)
     assert run.test_fraction is not None
     terms = gate.parse(run.formula)
-    used = {*(terms.response or ()), *terms.predictors, run.known_se or ""}
+    more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
+    used = {*(terms.response or ()), *terms.predictors, *more.values()}
     df = tables.read(run.data, used, terms.groups)
     federation, design = from_formula(
-        df, run.formula, family=cast("Family", run.family), client=run.group or None, error=run.known_se or None,
-        test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
+        df, run.formula, family=cast("Family", run.family), client=run.group or None, **more,
+        na=cast("Missing", run.na or "refuse"), test=run.test_fraction, validation=run.validation_fraction,
+        seed=run.seed,
     )  # fmt: skip
     name = run.data if run.data in tables.TABLES else Path(run.data).stem
     return replace(federation, about={**federation.about, "data": name, "split": run.formula}), design

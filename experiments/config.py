@@ -174,12 +174,25 @@ class RunConfig:
         metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
     family: str | None = option(
-        "Distribution of a table's response: gaussian, binomial or poisson. [default: gaussian]", None,
+        "Distribution of a table's response: gaussian, binomial, poisson, negative-binomial, zero-inflated-poisson, "
+        "beta-binomial, gamma, ordinal, exponential or weibull. [default: gaussian]", None,
         commands=("run", "ablate"), data="tables", same_data=True,
     )  # fmt: skip
     known_se: str | None = option(
         "Column of a table with each response's known standard error, as in a meta-analysis. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True,
+    )  # fmt: skip
+    event: str | None = option(
+        "Column of a table that says what ended a time until something happens: 1 the event, 0 the end of watching. "
+        "[default: none: all are events]", None, metavar="COLUMN", data="tables", same_data=True, newer=True,
+    )  # fmt: skip
+    weights: str | None = option(
+        "Column of a table that says for how many rows each one stands. [default: none]", None,
+        metavar="COLUMN", data="tables", same_data=True, newer=True,
+    )  # fmt: skip
+    na: str | None = option(
+        "Rows of a table that lack a value: refuse the table, or drop them and say how many of each client. "
+        "[default: refuse]", None, metavar="refuse|drop", data="tables", same_data=True, newer=True,
     )  # fmt: skip
     test_fraction: float | None = option(
         "Fraction of each client's rows of a table held out as test data. [default: 0; of ablate 0.2]", None,

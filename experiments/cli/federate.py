@@ -19,7 +19,8 @@ federate = typer.Typer(
 )
 STUDY_OPTIONS = (
     "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "seed",
-    "precision", "network", "response_sd", "formula", "family", "known_se", "test_fraction", "validation_fraction",
+    "precision", "network", "response_sd", "formula", "family", "known_se", "event", "weights", "na", "test_fraction",
+    "validation_fraction",
 )  # fmt: skip
 
 StudyFile = Annotated[Path, path_argument("STUDY", "study.toml, the same at every site.")]
@@ -84,6 +85,8 @@ def check(
     values = leaving(agreed, held)
     screen = console()
     screen.print(f"{data}: {held.rows} rows fit {agreed.name} ({agreed.loaded.name}, {len(agreed.clients)} sites)")
+    if held.left_out:
+        screen.print(f"{held.left_out} more rows lack a value, and are left out")
     screen.print("This would leave the site, and nothing else:")
     for request, group in groupby(values, key=lambda value: value.request):
         table, said = text_table("", "value", "shape", "bytes", "what it is"), ""

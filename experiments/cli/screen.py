@@ -82,6 +82,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_population(summary: dict[str, Any], folder: Path, screen: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
+    from ..run_folder.config_file import read_config
     from ..run_folder.files import EFFECT_COLUMNS, read_effects
     from ..run_folder.summary import fit_warnings
 
@@ -92,9 +93,12 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
             table.add_row(*row)
         screen.print(table)
     if summary.get("log_likelihood") is not None:
-        numbers = [f"log likelihood {summary['log_likelihood']:.3f}"]
+        restricted = read_config(folder).settings.get("population") == "reml"
+        name = "REML criterion" if restricted else "log likelihood"
+        numbers = [f"{name} {summary['log_likelihood']:.3f}"]
         numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]
-        numbers += [f"{summary['rows']:,.0f} rows of {summary['groups']:,.0f} clients"]
+        lost = f" ({summary['left_out']:,.0f} more lack a value, and are left out)" if summary.get("left_out") else ""
+        numbers += [f"{summary['rows']:,.0f} rows of {summary['groups']:,.0f} clients{lost}"]
         screen.print(", ".join(numbers))
     if summary["ood_auroc"] is not None:
         of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"

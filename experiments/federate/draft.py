@@ -116,9 +116,11 @@ def _data(
         text = said.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
-        terms, error = gate.parse(text), said.pop("known_se", "")
-        names = sorted({*(terms.response or ()), *terms.predictors} | ({error} if error else set()))
-        about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), "known_se": error,
+        terms = gate.parse(text)
+        more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
+        names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
+        about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
+                 "na": said.pop("na", None) or "refuse",
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
         return about, Dictionary.from_sample(df, names).as_table()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
@@ -19,6 +19,8 @@ from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.federated.formula_data import FormulaData
 from hierfl.data.federated.study_data import StudyData
+from hierfl.data.formula.missing import Missing
+from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
 from hierfl.inference.engines.remote.wire import Handshake
@@ -30,7 +32,7 @@ from .. import methods
 from ..config import Configuration, RunConfig, kinds, options
 
 if TYPE_CHECKING:
-    from hierfl.data.formula.design import Family
+    from hierfl.data.formula.responses import Family
     from hierfl.inference import Method
     from hierfl.nn.architecture import Architecture
 
@@ -44,7 +46,8 @@ STUDY: Schema = {
 #: the table "data" of each kind of site's file, beside "kind"
 DATA: dict[str, Schema] = {
     "formula": {
-        "formula": str, "family": str, "known_se": str, "test_fraction": Number(float, 0, 1),
+        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str,
+        "test_fraction": Number(float, 0, 1),
         "validation_fraction": Number(float, 0, 1),
     },
     "columns": {
@@ -181,7 +184,9 @@ class Study:
             "response_sd": agreed.get("response_sd", 1.0),
         }
         if table:
-            own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")} | {"group": ""}
+            own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")}
+            own |= {name: agreed.get(name, "") for name in ("event", "weights")}
+            own |= {"na": agreed.get("na", "refuse")} | {"group": ""}
         run = RunConfig(
             method=self.loaded.reference, method_digest=self.loaded.digest, data=data, data_root="", clients=clients,
             split="sites", validation_fraction=agreed["validation_fraction"], chunk=0, device=device,
@@ -226,7 +231,11 @@ def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
     held |= {"test": said["test_fraction"]}
     if said["kind"] == "formula":
         family = cast("Family", said["family"])
-        return FormulaData(StudyFormula(said["formula"], dictionary, family, said["known_se"]), **held)
+        more = RowColumns(said["known_se"], said.get("event", ""), said.get("weights", ""))
+        na = said.get("na", "refuse")
+        if na not in get_args(Missing):
+            raise unknown(f"value of data.na in {path}:", na, get_args(Missing))
+        return FormulaData(StudyFormula(said["formula"], dictionary, family, more), na=na, **held)
     return ColumnData(
         dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"], **held
     )

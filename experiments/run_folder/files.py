@@ -32,7 +32,10 @@ EFFECT_COLUMNS = ("effect", "estimate", "SE", "2.5 %", "97.5 %", "t", "df", "p")
 
 
 #: notes of effects, where there is little room
-SHORT = {"at its lower bound": "at bound", "at its bound": "at bound", "not identified": "none"}
+SHORT = {
+    "at its lower bound": "at bound", "at its bound": "at bound", "not identified": "none",
+    "no finite estimate: separated": "separated",
+}  # fmt: skip
 
 
 def read_effects(folder: Path) -> list[list[str]]:

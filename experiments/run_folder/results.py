@@ -72,7 +72,8 @@ def write_results(
     averaged = run.reliability(averaged=True) if drawn and run.random else None
     clients_of = f"{federation.clients} clients" if federation.clients > 1 else str(federation.ids[0])
     title = f"{name} on {federation.about['data']}, {clients_of}, {federation.about['split']}"
-    frames = {"history": run.history, "participation": run.participation, "estimates": estimates}
+    frames = {"history": run.history, "participation": run.participation, "estimates": estimates,
+              "effects": effects}  # fmt: skip
     save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
     result = make_summary(run, name, numbers, chains)
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")

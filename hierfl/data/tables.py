@@ -15,7 +15,7 @@ from .readers.safe_files import open_regular
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .formula.design import Family
+    from .formula.responses import Family
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NamedTable:
     frame: Callable[[], pd.DataFrame]
     formula: str
     client: str
-    error: str = ""
+    known_se: str = ""
     family: Family = "gaussian"
 
 
@@ -77,7 +77,7 @@ def radon_like() -> pd.DataFrame:
 TABLES: dict[str, NamedTable] = {
     "eight-schools": NamedTable(
         "effects of coaching in 8 schools, with known standard errors (Rubin, 1981)",
-        eight_schools, "effect ~ 1 + (1 | school)", "school", error="error",
+        eight_schools, "effect ~ 1 + (1 | school)", "school", known_se="error",
     ),
     "radon-like": NamedTable(
         "simulated log radon in 919 houses of 85 counties, 1 to 116 each",

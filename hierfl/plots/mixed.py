@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .registry import Drawing, figure, slug
-from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for
+from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for, client_points
 from .tables import RunTables
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+#: standard deviations to each side of a normal's central 90 %
+CENTRAL = 1.645
 
 
 def _shrunk(run: RunTables) -> Iterator[Drawing]:
@@ -62,22 +66,37 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
     return ax
 
 
+def _random(run: RunTables) -> list[str]:
+    """Names of the random effects."""
+    return [c[2:-1] for c in run.clients if c.startswith("b[")]
+
+
 def _effects(run: RunTables) -> Iterator[Drawing]:
-    for name in [c[2:-1] for c in run.clients if c.startswith("b[")]:
-        yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name}
+    table = None if run.effects is None else run.effects.set_index("effect")["estimate"]
+    for name in _random(run):
+        sd = None if table is None else table.get(f"sd({name})")
+        yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name, "sd": sd}
 
 
 @figure(
-    "effects", "Population and clients", "The difference of every client from the fixed effect.",
+    "effects", "Population and clients", "The difference of every client from the fixed effect. The band is the "
+    "population's, in which nine of ten clients lie: posterior means are nearer to zero, the more, the less is known.",
     place=2, source="run", needs=_effects, order=11,
 )  # fmt: skip
-def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
-    """A random effect of every client, in order: posterior mean and central 90 % (of many, of two hundred groups)."""
+def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None, sd: float | None = None) -> Any:
+    """A random effect of every client, in order: posterior mean and central 90 % (of many, of two hundred groups).
+
+    Args:
+        clients: columns client, b[effect] and sd b[effect].
+        effect: which.
+        ax: where to draw.
+        sd: of the population; None for no band.
+    """
     from matplotlib.ticker import MaxNLocator
 
     ax = axis_for(ax)
     order = clients.sort_values(f"b[{effect}]")
-    mean, half = order[f"b[{effect}]"], 1.645 * order[f"sd b[{effect}]"]
+    mean, half = order[f"b[{effect}]"], CENTRAL * order[f"sd b[{effect}]"]
     rows = np.arange(len(order))
     if len(order) > MAX_SINGLE_CLIENTS:
         # (neighbours' intervals together: a picture has fewer lines than there are clients)
@@ -89,6 +108,9 @@ def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
         ax.hlines(rows, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
         ax.scatter(mean, rows, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
     ax.axvline(0, color=QUIET, lw=1, ls="--")
+    if sd is not None and np.isfinite(sd):
+        ax.axvspan(-CENTRAL * sd, CENTRAL * sd, color=GLOBAL, alpha=0.1, linewidth=0, label="population, 90 %")
+        ax.legend(loc="lower right", fontsize=8)
     if len(order) <= 30:
         ax.set_yticks(rows, order["client"])
     else:
@@ -97,4 +119,38 @@ def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.set(xlabel="deviation from the fixed effect, with central 90 %", title=f"Random effect: {effect}")
+    return ax
+
+
+def _quantiles(run: RunTables) -> Iterator[Drawing]:
+    for name in _random(run) if len(run.clients) > 3 else ():
+        yield f"quantiles-{slug(name)}", {"clients": run.clients, "effect": name}
+
+
+@figure(
+    "quantiles", "Population and clients",
+    "Are the clients' effects normal? On a line they are; ends that bend away are clients further out, or nearer, than "
+    "a normal's. Effects of small clients are drawn to zero and hide it.",
+    place=4, source="run", needs=_quantiles, order=13,
+)  # fmt: skip
+def normal_quantiles(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
+    """Posterior means and central 90 % of a random effect beside a normal's quantiles; the line is through quartiles.
+
+    Args:
+        clients: columns b[effect] and sd b[effect].
+        effect: which.
+        ax: where to draw.
+    """
+    from scipy.special import ndtri
+
+    ax, order = axis_for(ax), clients.sort_values(f"b[{effect}]")
+    mean, half = order[f"b[{effect}]"].to_numpy(), CENTRAL * order[f"sd b[{effect}]"].to_numpy()
+    at = ndtri((np.arange(len(order)) + 0.5) / len(order))
+    first, third = np.quantile(mean, [0.25, 0.75])
+    slope = (third - first) / np.ptp(np.quantile(at, [0.25, 0.75]))
+    ax.axline((0, (first + third) / 2), slope=slope, color=QUIET, lw=1, ls="--")
+    if len(order) <= MAX_SINGLE_CLIENTS:
+        ax.vlines(at, mean - half, mean + half, color=PERSONAL, lw=1, alpha=0.4)
+    client_points(ax, at, mean, 14)
+    ax.set(xlabel="standard normal quantile", ylabel="posterior mean, central 90 %", title=f"Q-Q: {effect}")
     return ax

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri
 
 from .forest import INTERVAL
-from .posterior_numbers import clients_by_size, quietly
-from .registry import figure, once
-from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, axis_for
+from .posterior_numbers import Posterior, clients_by_size, quietly
+from .registry import Drawing, figure, once
+from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
 
 #: draws of the posterior predictive that a check shows
 MAX_PREDICTIVE_DRAWS = 50
+#: rows that a picture of residuals shows
+MAX_ROWS = 2000
 
 
 @figure(
@@ -87,3 +91,49 @@ def predictive_check_by_client(data: Any, ax: Any = None, most: int = MAX_NAMED_
     ax.grid(visible=False, axis="y")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, fontsize=8)
     return ax
+
+
+def _responses(posterior: Posterior) -> Iterator[Drawing]:
+    """Of predictions of a response that is no label."""
+    if posterior.predicted and not np.issubdtype(posterior.data.observed_data["y"].dtype, np.integer):
+        yield "residuals", {"data": posterior.data}
+
+
+@figure(
+    "residuals", "Posterior-predictive checks",
+    "Each row's place among what its own model draws for it, as a normal's quantile (of equal numbers a random place: "
+    "randomised quantile residuals). Whatever the response, they are standard normal where the model is right, at "
+    "every fitted value; a trend or a funnel says where it is not.",
+    place=3, source="posterior", order=8, needs=_responses,
+)  # fmt: skip
+def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:
+    """Randomised quantile residuals (Dunn and Smyth, JCGS 1996) beside fitted values; the axis.
+
+    Args:
+        data: an InferenceData with posterior predictive draws and observed data.
+        ax: where to draw.
+        most: rows, evenly among all.
+    """
+    ax, y = axis_for(ax), data.observed_data["y"].values
+    new = data.posterior_predictive["y"].stack(sample=("chain", "draw")).transpose("obs", "sample").values
+    some = np.unique(np.linspace(0, len(y) - 1, min(most, len(y))).round().astype(int))
+    y, new = y[some], new[some]
+    fitted, residual = new.mean(1), quantile_residuals(y, new)
+    ax.axhline(0, color=QUIET, lw=1, ls="--")
+    ax.scatter(fitted, residual, s=12, color=PERSONAL, alpha=0.5, edgecolor="none")
+    order = np.argsort(fitted, kind="stable")
+    parts = [part for part in np.array_split(order, min(12, max(2, len(y) // 15))) if len(part)]
+    middle = [fitted[part].mean() for part in parts]
+    ax.plot(middle, [residual[part].mean() for part in parts], color=GLOBAL, lw=1.6, label="mean")
+    spread = [residual[part].std() for part in parts]
+    ax.plot(middle, spread, color=GLOBAL, lw=1, ls=":", label="standard deviation")
+    ax.set(xlabel="fitted", ylabel="quantile residual", title="Residuals, training data")
+    ax.legend(loc="lower right", fontsize=8)
+    return ax
+
+
+def quantile_residuals(y: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """Normal quantiles of the places of y (n,) among draws (n, D); equal ones are placed at random, always the same."""
+    below, equal = (draws < y[:, None]).sum(1), (draws == y[:, None]).sum(1)
+    chance = np.random.default_rng(0).random(len(y))
+    return ndtri((below + chance * (equal + 1)) / (draws.shape[1] + 1))

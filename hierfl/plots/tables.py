@@ -27,6 +27,7 @@ class RunTables:
         history: columns round, client and what a method has of clients.
         participation: a row for each round, a column for each client.
         estimates: a mixed-effects model's, columns client, n, effect, local, population, pooled, hierarchical.
+        effects: of the population, columns effect and estimate.
     """
 
     metrics: pd.DataFrame
@@ -37,6 +38,7 @@ class RunTables:
     history: pd.DataFrame | None = None
     participation: pd.DataFrame | None = None
     estimates: pd.DataFrame | None = None
+    effects: pd.DataFrame | None = None
 
     @property
     def tested(self) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
+from hierfl.errors import UserError
 from hierfl.metrics.classification import BINS
 from hierfl.metrics.pooling import MetricSums, client_sums
 from hierfl.metrics.registry import client_metrics
@@ -77,6 +78,9 @@ class DistributedEngine:
 
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
+        if exchange.individual:
+            group = exchange.individual[0]
+            raise UserError(f"the messages of {group!r} are looked at one by one, and ranks send sums: --engine plate")
         self.exchange = exchange
         self.plate.begin(shared, initial, exchange)
 

@@ -12,6 +12,9 @@ from .fitted import Fitted
 from .personal import BUDGET
 from .response import predictive_terms, response, site_rows
 
+#: of many examples the mixture has fewer draws, but no fewer than this
+EXAMPLES_TIMES_DRAWS, LEAST_DRAWS = 20_000_000, 20
+
 
 def evaluate_global(fitted: Fitted, index: Tensor) -> MetricSums:
     """Sums over the pool's examples ``index``, from which the global model's metrics are; see
@@ -20,6 +23,7 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> MetricSums:
     federation = fitted.federation
     moments = fitted.method.global_moments
     draws = 0 if moments else fitted.method.global_draws
+    draws = min(draws, max(LEAST_DRAWS, EXAMPLES_TIMES_DRAWS // max(1, len(index))))
     # (a score of draws passes over them again and again: pieces stay in a cache)
     size = max(1, BUDGET // max(1, federation.classes) // max(10, 100 * draws))
     parts, noise = [], fitted.population_noise(1, draws)

@@ -15,6 +15,8 @@ from .response import predictive_terms, response, site_rows
 
 #: numbers (draws x examples x classes) that a prediction holds at a time
 BUDGET = 20_000_000
+#: how many numbers one in double precision stands for
+DOUBLE = 4
 
 
 def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
@@ -44,6 +46,8 @@ def evaluate_personal(
     """
     federation = fitted.federation
     cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
+    # (numbers of tables are twice as wide, and scores of draws hold each several times)
+    cost *= DOUBLE if federation.dtype == torch.float64 else 1
     sizes = torch.zeros(federation.clients, dtype=federation.dtype, device=federation.device)
     results: list[dict[str, Tensor]] = [{"n": sizes.clone()} for _ in draws]
     for rows in pieces(federation.sizes(split), chunk, cost):

@@ -24,6 +24,8 @@ class Field:
             largest number is bounded relative to that one's (``max_message_ratio``).
         weight: from a message to the weights inside this tensor, (S, *the first dimensions of shape); None for one.
         value: from a message to what is bounded, (S, ...), where that is not the tensor over its weights.
+        individual: whether the server gets each client's by itself, (J, *shape), zeros where none has come, and not
+            their sum.
         agrees: what must be true of the message as a whole, from it to booleans (S, ...); None for nothing.
     """
 
@@ -34,6 +36,7 @@ class Field:
     weight: Callable[[Mapping[str, Tensor]], Tensor] | None = None
     value: Callable[[Mapping[str, Tensor]], Tensor] | None = None
     agrees: Callable[[Mapping[str, Tensor]], Tensor] | None = None
+    individual: bool = False
 
     @property
     def numel(self) -> int:

@@ -93,14 +93,14 @@ class Run:
         import pandas as pd
 
         federation = self.fitted.federation
-        columns: dict[str, Any] = {"client": list(federation.ids), "n": federation.sizes("train")}
-        rows = self.client_metrics[0]
-        columns["n_test"] = federation.sizes("test")
-        columns |= {name: value for name, value in rows.items() if name not in ("n", "bins")}
-        for more in self.client_metrics[1:]:
-            columns |= {f"draws_{name}": value for name, value in more.items() if name not in ("n", "bins")}
-        everyone = self.fitted.values(range(federation.clients))
-        columns |= {k: v.cpu().numpy() for k, v in self.fitted.method.client_summary(everyone).items()}
+        sizes = {"n": federation.sizes("train"), "n_test": federation.sizes("test")}
+        columns: dict[str, Any] = {"client": list(federation.ids), **sizes}
+        for before, found in zip(("", "draws_"), self.client_metrics, strict=False):
+            columns |= {f"{before}{name}": value for name, value in found.items() if name not in ("n", "bins")}
+        own = self.fitted.method.client_summary(self.fitted.values(range(federation.clients)))
+        columns |= {k: v.cpu().numpy() for k, v in own.items()}
+        if (lost := federation.about.get("left_out")) is not None:  # (of tables: rows that lacked a value)
+            columns["left_out"] = [lost.get(str(j), 0) for j in federation.ids]
         return pd.DataFrame(columns)
 
     @property

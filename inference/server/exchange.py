@@ -79,6 +79,11 @@ class Exchange:
                 )
             if names:
                 form = form_of(rule, {k: shared[k] for k in names})
+                if pipeline.get(name) and any(field.individual for field in form.values()):
+                    raise UserError(
+                        f"the messages of {name!r} are looked at one by one: they pass no pipeline, where masks could "
+                        "be that only a sum undoes"
+                    )
                 self.groups[name] = Group(rule, names, Pipeline(pipeline.get(name, ()), names, form))
         unknown = pipeline.keys() - rules.keys()
         if unknown:
@@ -92,6 +97,11 @@ class Exchange:
     def sending(self) -> dict[str, Group]:
         """The groups for which clients send something."""
         return {name: group for name, group in self.groups.items() if group.sends}
+
+    @cached_property
+    def individual(self) -> list[str]:
+        """Groups of whose messages the server does not get the sum alone."""
+        return [name for name, g in self.sending.items() if any(field.individual for field in g.form.values())]
 
     @cached_property
     def bytes(self) -> int:

@@ -99,8 +99,7 @@ class Receiver:
                 valid = valid & self._sound(name, message)
             totals = {
                 name: {
-                    key: torch.where(valid.view(-1, *[1] * (value.dim() - 1)), value, 0).sum(0)
-                    for key, value in message.items()
+                    key: self._total(self._forms[name][key], value, valid, clients) for key, value in message.items()
                 }
                 for name, message in received.items()
             }
@@ -110,6 +109,15 @@ class Receiver:
         index = [j if there else 0 for j, there in zip(clients, exist, strict=True)]
         self.rejected.index_add_(0, send(index, device, torch.long), lost.long())
         return valid
+
+    def _total(self, field: Field, value: Tensor, valid: Tensor, clients: Sequence[int]) -> Tensor:
+        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places."""
+        kept = torch.where(valid.view(-1, *[1] * (value.dim() - 1)), value, 0)
+        if not field.individual:
+            return kept.sum(0)
+        places = kept.new_zeros((self.clients, *field.shape))
+        here = [j if 0 <= j < self.clients else 0 for j in clients]
+        return places.index_add_(0, send(here, self.device, torch.long), kept)
 
     def _existing(self, clients: Sequence[int]) -> list[bool]:
         """Which of these clients there are; counts the others."""

@@ -1,6 +1,6 @@
 """The marginal likelihood of a gaussian response, from sums over a client's rows that are made once.
 
-    V_j = s^2 W^-1 + Z L L^T Z^T,    W weights of rows (1, or 1 / se^2 and s = 1)
+    V_j = s^2 W^-1 + Z L L^T Z^T,    W precisions of rows (1, or 1 / se^2 and s = 1)
 
     log p(D_j | beta, L, s) = -1/2 (n log 2 pi + log |V_j| + (y - X beta)^T V_j^-1 (y - X beta))
 
@@ -27,7 +27,7 @@ from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
 
 from .covariance import Covariance
-from .model import IMPOSSIBLE, MixedModel
+from .model import IMPOSSIBLE, MixedModel, sound
 from .taylor import Taylor
 
 #: points x clients x packed numbers that are computed at a time
@@ -59,15 +59,15 @@ class RowSums:
 
 
 def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    """G (S, m, m) and [n, sum log W] (S, 2) of rows (S, n)."""
+    """G (S, m, m) and [n, sum log W] (S, 2) of rows (S, n), each as often as its weight says."""
     columns = method.network.split(batch.x)
-    both = torch.cat([columns.z, columns.x, (batch.y - method.network.offset)[..., None]], -1)
-    weight = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
-    n = torch.full_like(batch.n, batch.width) if batch.mask is None else batch.mask.sum(1).to(batch.n)
-    present = weight if batch.mask is None else torch.where(batch.mask, weight, 0.0)
-    logs = torch.where(present > 0, weight.log(), 0.0)
-    root = present.sqrt()[..., None] * both
-    return root.mT @ root, torch.stack([n, logs.sum(-1)], -1)
+    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
+    both = torch.cat([columns.z, columns.x, away[..., None]], -1)
+    precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
+    times = torch.ones_like(batch.y) if columns.weight is None else columns.weight
+    times = times if batch.mask is None else torch.where(batch.mask, times, 0.0)
+    root = (times * precision).sqrt()[..., None] * both
+    return root.mT @ root, torch.stack([times.sum(-1), (times * precision.log()).sum(-1)], -1)
 
 
 def packed_size(p: int) -> int:
@@ -167,19 +167,23 @@ def sum_of(parts: Sequence[Any]) -> Any:
     return total
 
 
-def polynomial(method: MixedModel, chunk: ClientChunk, numbers: Tensor) -> dict[str, Tensor]:
+def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
     """Each client's packed numbers at a point (k,), and their first and second derivatives there.
+
+    Args:
+        method: whose L.
+        gram, rows: of clients, as for :func:`packed`.
+        numbers: the point.
 
     Returns:
         cross (S, c), cross_1 (S, k, c), cross_2 (S, k, k, c).
     """
-    gram, rows = clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
     if not len(numbers):
-        return {"cross": at_points(method, chunk, numbers[None])[:, 0]}
+        return {"cross": at_points(method, gram, rows, numbers[None])[:, 0]}
     cross, volume = packed(method, gram, rows, Taylor.variables(numbers))
     both = [torch.cat([getattr(cross, part), getattr(volume, part)[None]]) for part in ("value", "slope", "bend")]
     value, slope, bend = both  # (c, S), (c, S, k), (c, S, k, k)
-    fine = (value.isfinite().all(0) & slope.isfinite().all(2).all(0) & bend.isfinite().flatten(2).all(2).all(0))[None]
+    fine = (sound(value).all(0) & sound(slope).all(2).all(0) & sound(bend).flatten(2).all(2).all(0))[None]
     value = torch.where(fine, value, 0.0)
     value[-1] = torch.where(fine[0], value[-1], -2 * IMPOSSIBLE)
     slope, bend = (torch.where(fine.view(1, -1, *[1] * (v.dim() - 2)), v, 0.0) for v in (slope, bend))
@@ -189,15 +193,14 @@ def polynomial(method: MixedModel, chunk: ClientChunk, numbers: Tensor) -> dict[
     }  # fmt: skip
 
 
-def at_points(method: MixedModel, chunk: ClientChunk, points: Tensor) -> Tensor:
-    """Each client's packed numbers at points (M, k): (S, M, c)."""
-    gram, rows = clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
+def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) -> Tensor:
+    """Each client's packed numbers at points (M, k): (S, M, c); the others as for :func:`polynomial`."""
     size = max(1, NUMBERS_PER_PASS // (packed_size(len(method.network.fixed)) * rows.shape[-1]))
     parts = []
     for some in points.split(size):
         cross, volume = packed(method, gram, rows, some.T[..., None].unbind())
         cross, volume = cross.expand(len(some), *cross.shape[-2:]), volume.expand(len(some), volume.shape[-1])
-        fine = (cross.isfinite().all(-2) & volume.isfinite()).unsqueeze(-2)
+        fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
         volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
         parts.append(torch.cat([torch.where(fine, cross, 0.0), volume], -2))
     return torch.cat(parts).permute(2, 0, 1).contiguous()

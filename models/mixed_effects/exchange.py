@@ -9,30 +9,22 @@ population.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.inference.messages.form import Field, Form
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 from hierfl.rng import key
 
 from .climb import FAR, LONGEST, NOWHERE, Climb, eigen
-from .cross_products import at_points, packed_size, polynomial
 from .explore import Explored, systematic
-from .model import MixedModel
-from .quadrature import expansion, heights_at
+from .profile import UNKNOWN, Profile, profiled
+from .questions import Likelihoods, Phase
 from .surface import Criterion, Surface
 
-#: numbers that a message's part at many points holds, about; and how many points a round has
-MESSAGE_NUMBERS, POINTS = 8192, (16, 256)
 #: points in all, at most; and how many independent draws they shall be worth
 MOST_POINTS, WORTH = 4096, 500
 #: rounds and tolerance of the climb to the mode, which only says where to look
@@ -41,22 +33,13 @@ MODE_ROUNDS, MODE_TOLERANCE = 40, 0.01
 LEAST_SD = 0.1
 
 
-class Phase(IntEnum):
-    """What the rounds are about."""
-
-    CLIMB, MODE, EXPLORE, DONE = range(4)
-
-
 @dataclass(frozen=True)
-class PopulationSearch:
+class PopulationSearch(Likelihoods):
     """Climbs to the estimates of the population, and explores what is known of it, by sums of log likelihoods.
 
     Args:
         method: whose population.
     """
-
-    method: MixedModel
-    sends_gradients: ClassVar[bool] = False
 
     @cached_property
     def surface(self) -> Surface:
@@ -73,17 +56,6 @@ class PopulationSearch:
         """The estimates, not where it is looked at next."""
         return [f"effects.{name}" for name in {**self.method.sizes, "beta": 0}]
 
-    @property
-    def cells(self) -> int:
-        """Numbers of a client's likelihood at one point."""
-        return packed_size(len(self.method.network.fixed)) if self.method.exact else 1
-
-    @property
-    def points(self) -> int:
-        """Points of a round, a power of two."""
-        least, most = POINTS
-        return int(min(most, max(least, 2 ** ((MESSAGE_NUMBERS // self.cells).bit_length() - 1))))
-
     def initial(self) -> State:
         """What is broadcast beside the estimates, to begin with."""
         k, p, s = self.method.k, len(self.method.network.fixed), self.method.settings
@@ -94,6 +66,8 @@ class PopulationSearch:
             "height": torch.tensor(0.0), "slope": torch.zeros(k), "curvature": torch.zeros(k, k),
             "to_go": torch.tensor(FAR), "worth": torch.tensor(0.0), "counts": torch.zeros(2),
         }  # fmt: skip
+        if s.profile:
+            start["profile"] = torch.full((len(profiled(self.method)), 2), UNKNOWN, dtype=torch.float64)
         if self.method.exact:
             start |= {"cross": torch.zeros(self.cells), "cross_1": torch.zeros(k, self.cells)}
         return {f"effects.{name}": value.double() for name, value in start.items()}
@@ -103,47 +77,6 @@ class PopulationSearch:
         """A posterior has no estimates to climb to."""
         bayes = self.method.settings.population == "bayes" and self.method.k
         return torch.tensor(float(Phase.MODE if bayes else Phase.CLIMB))
-
-    # -- clients --------------------------------------------------------------------------------------------------
-
-    def form(self, old: Mapping[str, Tensor]) -> Form:
-        """Around one point, and at many; what a round is not about is zero."""
-        k, cells, number = self.method.k, self.cells, torch.float64
-        if self.method.exact:
-            around = {"cross": (cells,), "cross_1": (k, cells), "cross_2": (k, k, cells), "many": (self.points, cells)}
-        else:
-            around = {"height": (), "slope": (k,), "curvature": (k, k), "many": (self.points,)}
-        return {name: Field(shape, number) for name, shape in {**around, "counts": (2,)}.items()}
-
-    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Each client's log likelihood as a function of the population: around one point, or at many; 1, and n."""
-        shared, method = chunk.shared, self.method
-        rows, device = len(chunk.clients), chunk.federation.device
-        found = {
-            name: torch.zeros((rows, *field.shape), dtype=field.dtype, device=device)
-            for name, field in self.form({}).items()
-        }
-        found["counts"] = torch.stack([torch.ones_like(chunk.n), chunk.n], 1).to(torch.float64)
-        phase = Phase(int(shared["effects.phase"]))
-        if phase in (Phase.CLIMB, Phase.MODE):
-            if method.exact:
-                return {**found, **polynomial(method, chunk, shared["effects.at"])}
-            values = {**self.held(shared), **self.method.parts(shared["effects.at"])}
-            return {**found, **expansion(method, chunk, list(self.method.sizes), values)}
-        if phase == Phase.EXPLORE:
-            points = shared["effects.points"]
-            if method.exact:
-                return {**found, "many": at_points(method, chunk, points)}
-            held = {k: v.expand(len(points), *v.shape) for k, v in self.held(shared).items()}
-            return {**found, "many": heights_at(method, chunk, {**held, **self.method.parts(points)})}
-        return found
-
-    @staticmethod
-    def held(shared: Mapping[str, Tensor]) -> State:
-        """What is not learned."""
-        return {k.removeprefix("held."): v for k, v in shared.items() if k.startswith("held.")}
-
-    # -- server ---------------------------------------------------------------------------------------------------
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """What the next round asks; a round in which a client is missing is skipped: its sums are of another table.
@@ -164,6 +97,8 @@ class PopulationSearch:
             state |= {"phase": self.first_phase, "at": self.method.numbers(state)}
         elif phase == Phase.CLIMB:
             state = self._climb(state, total, context)
+        elif phase == Phase.PROFILE:
+            state = self._profile(state, total, context)
         elif phase == Phase.MODE:
             state = self._mode(state, total, context)
         elif phase == Phase.EXPLORE:
@@ -192,16 +127,43 @@ class PopulationSearch:
         if not climb.arrived(self.method.settings.tol):
             return {**state, "at": climb.next}
         state = self._upright(state)
+        if self.method.settings.profile and self.method.k:
+            start, longest = self._inside(state), self.longest("mixing")
+            level, effects = self.method.settings.profile, len(state["profile"])
+            profile = Profile.begin(start, climb.height, level, longest, effects)
+            memory.update(profile.state())
+            return {**state, "phase": torch.tensor(float(Phase.PROFILE)), "at": surface.of_coordinates(profile.next)}
+        return self._estimated(state, context)
+
+    def _profile(self, state: State, total: State, context: AggregationContext) -> State:
+        """On to the bounds of intervals, one after the other."""
+        profile, surface = Profile.read(context.rule_state), self.surface
+        found = surface.expansion(total, profile.next, self.criterion, coordinates=True)
+        profile = profile.seen(self.method, *found)
+        context.rule_state.update(profile.state())
+        state = {**state, "profile": profile.bounds}
+        if profile.done:
+            return self._estimated(state, context)
+        return {**state, "at": surface.of_coordinates(profile.next)}
+
+    def _inside(self, state: State) -> Tensor:
+        """Coordinates (k,) of the estimates, whose standard deviations are above zero."""
+        start = self.surface.coordinates(self.method.numbers(state))
+        if "root" in self.method.sizes:
+            q = self.method.covariance.q
+            least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd()).log().to(start)
+            start[:q] = start[:q].maximum(least)
+        return start
+
+    def _estimated(self, state: State, context: AggregationContext) -> State:
+        """The estimates are known: on to what is known of the population."""
+        memory, surface = context.rule_state, self.surface
         if not self.method.settings.draws:
             return {**state, "phase": torch.tensor(float(Phase.DONE))}
         if not self.method.k:
             nowhere = state["cross"].new_zeros(1, 0)
             return self._drawn(state, state["cross"][None], nowhere, state["cross"].new_zeros(1), context)
-        start = surface.coordinates(self.method.numbers(state))
-        if "root" in self.method.sizes:
-            q = self.method.covariance.q
-            least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd()).log().to(start)
-            start[:q] = start[:q].maximum(least)
+        start = self._inside(state)
         memory.update(Climb.begin(start, self.longest("mixing")).state())
         return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
 

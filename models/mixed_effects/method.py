@@ -29,11 +29,14 @@ from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
 from .cross_products import RowSums
-from .exchange import Phase, PopulationSearch
+from .effects import effects_of
+from .exchange import PopulationSearch
 from .model import MixedModel
+from .one_round import CrossProducts
 from .posterior import Conditional, JointDraws, chains_of
+from .questions import Likelihoods, Phase
 from .shrinkage import shrinkage_table
-from .summary import effects_of, effects_table
+from .summary import effects_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +88,7 @@ class MixedEffects(MixedModel):
         return Schedule(final_steps=[*self.local(), *([JointDraws(self)] if self.settings.draws else [])])
 
     def exchange(self) -> dict[str, AggregationRule]:
-        return {"effects": PopulationSearch(self)}
+        return {"effects": CrossProducts(self) if self.settings.one_round else PopulationSearch(self)}
 
     def finished(self, shared: State) -> bool:
         """Whether the population is found."""
@@ -101,9 +104,9 @@ class MixedEffects(MixedModel):
         return {f"effects.{k}": v[:, None, None] for k, v in parts.items()}
 
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
-        """See :func:`~hierfl.models.mixed_effects.summary.effects_of`."""
+        """See :func:`~hierfl.models.mixed_effects.effects.effects_of`."""
         found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
-        return effects_of(self, {**PopulationSearch.held(shared), **found}) if found else None
+        return effects_of(self, {**Likelihoods.held(shared), **found}) if found else None
 
     @property
     def prediction_draws(self) -> int:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from scipy import stats
 
-from hierfl.data.formula.design import Family
 from hierfl.data.formula.federate import from_formula
+from hierfl.data.formula.missing import Missing
+from hierfl.data.formula.responses import Family
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run.result import Run
 
@@ -25,6 +26,7 @@ from .comparing import compared
 from .fitting import fitted
 from .method import MixedEffects
 from .predictions import Level, predicted
+from .shrinkage import shrinkage_table
 from .summary import effects_table, p_value
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ def mixed_model(
     *,
     family: Family = "gaussian",
     known_se: str | None = None,
+    event: str | None = None,
+    weights: str | None = None,
+    na: Missing = "refuse",
     population: Literal["ml", "reml", "bayes"] = "ml",
     seed: int = 0,
     device: str = "cpu",
@@ -49,6 +54,10 @@ def mixed_model(
         formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is.
         family: of the response.
         known_se: a column of known standard errors of a gaussian response.
+        event: a column that says what ended a time of an exponential or weibull response: 1 the event, 0 the end of
+            watching.
+        weights: a column of how many rows each one stands for; so often its log density counts.
+        na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         population: maximum likelihood, REML (gaussian), or a posterior under priors.
         seed: of the draws.
         device: that computes.
@@ -57,7 +66,9 @@ def mixed_model(
     Raises:
         UserError: for a formula, a table or a setting that cannot be used.
     """
-    federation, design = from_formula(df, formula, family=family, error=known_se)
+    federation, design = from_formula(
+        df, formula, family=family, known_se=known_se, event=event, weights=weights, na=na
+    )
     method = MixedEffects(design, population=population, **settings)
     return FittedMixedModel(fitted(method, federation, seed, device), formula)
 
@@ -84,6 +95,11 @@ class FittedMixedModel:
     def _table(self) -> tuple[pd.DataFrame, dict[str, float]]:
         return effects_table(self.run.fitted)
 
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Rows of each client that lacked a value and were dropped; clients that have lost all of theirs included."""
+        return dict(self.run.fitted.federation.about.get("left_out") or {})
+
     def summary(self, level: float = 0.95) -> Summary:
         """Estimates, standard errors, intervals and tests, and what the fit as a whole is worth.
 
@@ -94,9 +110,10 @@ class FittedMixedModel:
         table, numbers = effects_table(self.run.fitted, level)
         ratio = self.method.response_family.ratio
         if ratio:
-            p = len(self.method.network.fixed)
+            coefficients = table["effect"].isin(self.method.network.fixed)
             for name, source in ((ratio, "estimate"), (f"{ratio} lower", "lower"), (f"{ratio} upper", "upper")):
-                table[name] = np.r_[np.exp(table[source].to_numpy()[:p]), np.full(len(table) - p, np.nan)]
+                with np.errstate(over="ignore"):  # (of a coefficient without an end)
+                    table[name] = np.exp(table[source].where(coefficients))
         return Summary(self.formula, self.method.network.family, self.method.settings.population, level, table, numbers)
 
     def __repr__(self) -> str:
@@ -146,6 +163,13 @@ class FittedMixedModel:
             parts.append(pd.DataFrame({**columns, "lower": mean - reach * sd, "upper": mean + reach * sd}))
         return pd.concat(parts, ignore_index=True)
 
+    def shrinkage(self) -> pd.DataFrame:
+        """Each client's coefficients by its own rows alone, by this model, and by all rows as if they were of one.
+
+        See :func:`.shrinkage.shrinkage_table`.
+        """
+        return shrinkage_table(self.run.fitted)
+
     def compare(self, other: FittedMixedModel) -> pd.DataFrame:
         """A likelihood-ratio test of two nested models of one table, beside their AIC and BIC.
 
@@ -191,7 +215,8 @@ class Summary:
         if "log_likelihood" in n:
             name = "REML criterion" if self.population == "reml" else "log likelihood"
             lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
-        lines.append(f"{n['rows']:,.0f} rows of {n['groups']:,.0f} clients")
+        lost = f"; {n['left_out']:,.0f} more lack a value, and are left out" if n.get("left_out") else ""
+        lines.append(f"{n['rows']:,.0f} rows of {n['groups']:,.0f} clients{lost}")
         lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
         return "\n".join(lines)
 

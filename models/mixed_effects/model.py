@@ -2,20 +2,21 @@
 
     b_j | L  ~ N(0, L L^T)                         random effects, q numbers; L a lower triangle, or blocks of them
     eta_ij   = c + x_ij^T beta + z_ij^T b_j        beta the fixed effects, p numbers; c about where eta lies
-    y_ij     ~ N(eta_ij, sigma^2)                  gaussian (sigma learned, or known for each row)
-    y_ij     ~ Bernoulli(logistic(eta_ij)) or Poisson(exp(eta_ij))
+    y_ij     ~ p(y | eta_ij)                       N(eta_ij, sigma^2), Poisson(exp(eta_ij)), ...: the family
 
-x and z are the table's columns centred and scaled (:class:`~hierfl.data.formula.design.Units`); what is reported is in
-the table's own units. The shared values are beta, L's entries, and the family's own numbers, such as log sigma.
+c has the row's own offset in it; log p counts as often as the row's weight says. x and z are the table's columns
+centred and scaled (:class:`~hierfl.data.formula.design.Units`); what is reported is in the table's own units. The
+shared values are beta, L's entries, and the family's own numbers, such as log sigma.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from pyro import poutine
 from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
@@ -30,8 +31,11 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, param, sample
 
 from .covariance import Covariance
-from .families import BinomialFamily, GaussianFamily, PoissonFamily, ResponseFamily
+from .dispersed import BetaBinomialFamily, NegativeBinomialFamily, ZeroInflatedPoissonFamily
+from .families import BinomialFamily, GammaFamily, GaussianFamily, PoissonFamily, ResponseFamily
+from .ordinal import OrdinalFamily
 from .prior_text import check_priors
+from .survival import PiecewiseExponentialFamily, WeibullFamily, read_cuts
 
 #: where priors of the population say nothing
 ESTIMATED = {"population": ("ml", "reml")}
@@ -73,6 +77,20 @@ class MixedModel(Method):
             1000, "draws of the joint posterior of population and clients to keep; 0 for none, and no uncertainty of "
             "the population in the clients'", at_least=0
         )  # fmt: skip
+        one_round: bool = setting(
+            False,
+            "gaussian: clients send their cross-products, each by itself, and the server does the rest",
+        )
+        least_rows: int = setting(
+            0,
+            "one_round: rows that a client must have to send them; 0 for two more than columns of effects",
+            at_least=0,
+            unless={"one_round": (False,)},
+        )
+        profile: float = setting(
+            0.0, "level of profile-likelihood intervals of all but coefficients, such as 0.95: some six rounds for "
+            "each bound; 0 for none", at_least=0, below=1, unless={"population": ("bayes",)}
+        )  # fmt: skip
         intercept_prior: str = setting(
             "", "bayes: of the intercept, covariates at their means: normal(MEAN, SD) | flat; empty for a normal "
             "around the data's, 2.5 of the response's spread wide", unless=ESTIMATED
@@ -90,6 +108,14 @@ class MixedModel(Method):
             "", "bayes: of the residual's standard deviation, as sd_prior; empty for half-t(3, 2.5 of the response's "
             "spread)", unless=ESTIMATED
         )  # fmt: skip
+        family_prior: str = setting(
+            "", "bayes: of the numbers that another response has of its own (logarithms of size, shape, precision and "
+            "distances of thresholds, log hazard ratios, logit of extra zeros): normal(MEAN, SD) | flat; empty for "
+            "normal(0, 3)", unless=ESTIMATED
+        )  # fmt: skip
+        cuts: str = setting(
+            "", "exponential: times at which the hazard steps, such as 3, 6, 12; empty for a constant one"
+        )
         lkj: float = setting(
             1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED
         )
@@ -108,17 +134,17 @@ class MixedModel(Method):
             raise UserError(f"population=reml is of a gaussian response, not a {network.family} one")
         blocks = network.blocks if s.covariance == "full" else (1,) * len(network.random)
         self.covariance = Covariance(blocks)
-        sd = s.noise_0 * network.scale
-        families: Mapping[str, ResponseFamily] = {
-            "gaussian": GaussianFamily(network.known, sd), "binomial": BinomialFamily(), "poisson": PoissonFamily(),
-        }  # fmt: skip
-        self.response_family = families[network.family]
+        if s.one_round and not self.exact:
+            raise UserError(f"one_round is of a gaussian response, not a {network.family} one")
+        if s.cuts and network.family != "exponential":
+            raise UserError(f"cuts are of an exponential response's hazard, not of a {network.family} one")
+        self.response_family = family_of(network, s)
 
     def shared(self, start: InitialWeights) -> State:
         p, learned = len(self.network.fixed), self.settings.prior == "hierarchical"
         root = self.covariance.diagonal(self.first_sd())
         values = {"effects.beta": torch.zeros(p), f"{'effects' if learned else 'held'}.root": root}
-        values |= {f"effects.{name}": torch.tensor(first) for name, first in self.response_family.parameters.items()}
+        values |= {f"effects.{name}": first for name, first in self.response_family.starts.items()}
         return {k: v.double() for k, v in values.items()}
 
     def first_sd(self) -> Tensor:
@@ -127,7 +153,7 @@ class MixedModel(Method):
 
     def values(self) -> State:
         """The family's own numbers, by their short names."""
-        return {name: param(f"effects.{name}") for name in self.response_family.parameters}
+        return {name: param(f"effects.{name}") for name in self.response_family.starts}
 
     def root(self) -> Tensor:
         """L's entries, learned or held, (r,)."""
@@ -143,11 +169,13 @@ class MixedModel(Method):
             b = sample("b", prior)  # (K, S, 1, q)
             with data(batch):
                 eta = self.predictor(columns, param("effects.beta")) + linear(columns.z, b)
-                sample("y", self.response(eta, self.values(), columns), obs=batch.y)
+                with poutine.scale(scale=1.0 if columns.weight is None else columns.weight):
+                    sample("y", self.response(eta, self.values(), columns), obs=batch.y)
 
     def predictor(self, columns: Columns, beta: Tensor) -> Tensor:
         """What the linear predictor is without random effects, (..., S, n)."""
-        return self.network.offset + linear(columns.x, beta)
+        base = linear(columns.x, beta) + self.network.offset
+        return base if columns.offset is None else base + columns.offset
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
         """p(y | eta)."""
@@ -159,7 +187,7 @@ class MixedModel(Method):
     def sizes(self) -> dict[str, int]:
         """How many numbers each value has that clients' messages are functions of; coefficients come last."""
         sizes = {"root": self.covariance.entries} if self.settings.prior == "hierarchical" else {}
-        sizes |= dict.fromkeys(self.response_family.parameters, 1)
+        sizes |= {name: first.numel() for name, first in self.response_family.starts.items()}
         return sizes if self.exact else {**sizes, "beta": len(self.network.fixed)}
 
     @property
@@ -168,7 +196,7 @@ class MixedModel(Method):
         return sum(self.sizes.values())
 
     def parts(self, numbers: Tensor) -> State:
-        """The values (..., size) that numbers (..., k) are, those of one number (...).
+        """The values (..., size) that numbers (..., k) are, the family's single ones (...).
 
         Numbers (..., k + p) of a gaussian response have its coefficients at their end.
         """
@@ -176,18 +204,40 @@ class MixedModel(Method):
         if numbers.shape[-1] > self.k:
             sizes = {**sizes, "beta": len(self.network.fixed)}
         found = dict(zip(sizes, numbers.split(list(sizes.values()), -1), strict=True))
-        return {k: v.squeeze(-1) if k in self.response_family.parameters else v for k, v in found.items()}
+        return {k: v.squeeze(-1) if k in self.single else v for k, v in found.items()}
 
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
         """(..., k) of the values."""
-        single = self.response_family.parameters
-        found = [parts[k].unsqueeze(-1) if k in single else parts[k] for k in self.sizes]
+        found = [parts[k].unsqueeze(-1) if k in self.single else parts[k] for k in self.sizes]
         return torch.cat(found, -1) if found else torch.zeros(0, dtype=torch.float64)
+
+    @property
+    def single(self) -> set[str]:
+        """The family's own values that are one number."""
+        return {name for name, first in self.response_family.starts.items() if not first.dim()}
 
     @property
     def exact(self) -> bool:
         """Whether a client's posterior is known in closed form."""
         return self.network.family == "gaussian"
+
+
+def family_of(design: Design, settings: Any) -> ResponseFamily:
+    """A design's response.
+
+    Args:
+        design: whose.
+        settings: of the method.
+    """
+    made: Mapping[str, Callable[[], ResponseFamily]] = {
+        "gaussian": lambda: GaussianFamily(design.known, settings.noise_0 * design.scale),
+        "binomial": BinomialFamily, "poisson": PoissonFamily, "gamma": GammaFamily,
+        "negative-binomial": NegativeBinomialFamily, "zero-inflated-poisson": ZeroInflatedPoissonFamily,
+        "beta-binomial": BetaBinomialFamily, "ordinal": lambda: OrdinalFamily(design.levels),
+        "exponential": lambda: PiecewiseExponentialFamily(read_cuts(settings.cuts)),
+        "weibull": lambda: WeibullFamily(design.offset),
+    }  # fmt: skip
+    return made[design.family]()
 
 
 def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
@@ -203,6 +253,13 @@ def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
 
 #: the log likelihood of a client where it is no number: low, and such that sums over clients are numbers
 IMPOSSIBLE = -1e100
+
+
+def sound(values: Tensor) -> Tensor:
+    """Where numbers can be sent: squares of others are none, and a message that holds one is refused as a whole."""
+    return values.abs() < -IMPOSSIBLE
+
+
 #: a standard deviation of zero has no density: beside the largest entry of L it is taken for this much
 LEAST_DIAGONAL = 1e-9
 

@@ -4,9 +4,9 @@ In b = L u, u ~ N(0, I), with A = Z L and W = diag of minus the second derivativ
 
     u  <-  u + t H^-1 (A^T d log p(y | eta) / d eta - u),    H = I + A^T W A = F F^T
 
-Log likelihoods are generalised self-concordant in eta (their third derivative is never above the second), for which
-steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and Tran-Dinh, Math. Programming
-2019).
+Log likelihoods that are concave are generalised self-concordant in eta (their third derivative is never above the
+second), for which steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and
+Tran-Dinh, Math. Programming 2019). For those that are not, the height is looked at, too.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .model import MixedModel, linear
 
 #: Newton steps to a mode, at most, and the length of the last one on the scale of eta
 NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
+#: steps of a search on what bends both ways, and the height that the last one has gained
+CLIMBING_STEPS, CLIMBED = 50, 1e-6
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Problem:
         """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape)."""
         columns = method.network.split(batch.x)
         root = method.covariance.matrix(shared["root"])
-        values = {name: shared[name] for name in method.response_family.parameters}
+        values = {name: shared[name] for name in method.response_family.starts}
         zl = columns.z @ (root.squeeze(-3) if root.dim() > 2 else root)
         return cls(method, batch.y, batch.mask, columns, values, method.predictor(columns, shared["beta"]), zl)
 
@@ -62,15 +64,20 @@ class Problem:
 
     def heights(self, u: Tensor) -> Tensor:
         """log p(D_j | u) + log N(u | 0, I) but for its constant, (..., S)."""
-        terms = self.method.response(self.eta(u), self.values, self.columns).log_prob(self.y)
-        terms = terms if self.mask is None else torch.where(self.mask, terms, 0.0)
+        terms = self._counted(self.method.response(self.eta(u), self.values, self.columns).log_prob(self.y))
         return terms.sum(-1) - 0.5 * u.square().sum(-1)
 
-    def step(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """Newton's step (..., S, q), and F (..., S, q, q)."""
-        slope, weight = self.method.response_family.slope_and_weight(self.eta(u), self.y, self.values, self.columns)
-        if self.mask is not None:
-            slope, weight = torch.where(self.mask, slope, 0.0), torch.where(self.mask, weight, 0.0)
+    def _counted(self, terms: Tensor) -> Tensor:
+        """Each row's as often as its weight says; not those that fill the batch up."""
+        terms = terms if self.columns.weight is None else terms * self.columns.weight
+        return terms if self.mask is None else torch.where(self.mask, terms, 0.0)
+
+    def step(self, u: Tensor, *, safe: bool = False) -> tuple[Tensor, Tensor]:
+        """Newton's step (..., S, q), and F (..., S, q, q); a safe one is of a concave function that touches in u."""
+        family, about = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
+        slope, weight = family.slope_and_weight(*about)
+        weight = family.safe_weight(*about) if safe else weight
+        slope, weight = self._counted(slope), self._counted(weight)
         one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
         factor, failed = torch.linalg.cholesky_ex(one + (self.zl * weight[..., None]).mT @ self.zl)
         factor = torch.where((failed == 0)[..., None, None], factor, torch.nan)  # (one row's failure is its own)
@@ -81,6 +88,8 @@ class Problem:
     def mode(self, start: Tensor) -> tuple[Tensor, Tensor]:
         """u (..., S, q), and F (..., S, q, q); a row that has arrived stays where it is."""
         u = start.expand(*self.fixed.shape[:-1], start.shape[-1])
+        if not self.method.response_family.concave:
+            u = self._climbed(u)
         move, factor = self.step(u)
         moving = torch.ones_like(u[..., 0], dtype=torch.bool)
         for _ in range(NEWTON_STEPS):
@@ -93,6 +102,26 @@ class Problem:
             move, there = self.step(u)
             factor = torch.where(moving[..., None, None], there, factor)
         return u, factor
+
+    def _climbed(self, u: Tensor) -> Tensor:
+        """Near a maximum of what bends both ways: Newton's steps where they climb, and safe ones where they do not.
+
+        Where a step makes no difference any more the curvature is a maximum's, and Newton's method can end the search.
+        """
+        height = self.heights(u)
+        for _ in range(CLIMBING_STEPS):
+            best, top = u, height
+            for safe in (True, False):
+                move, _ = self.step(u, safe=safe)
+                move = damping(linear(self.zl, move.unsqueeze(-2)).abs().amax(-1))[..., None] * move
+                reached = self.heights(u + move)
+                higher = reached > top
+                best, top = torch.where(higher[..., None], u + move, best), torch.where(higher, reached, top)
+            # a GPU takes steps that change nothing rather than being waited for at each
+            if u.device.type == "cpu" and not (top - height > CLIMBED).any():
+                return best
+            u, height = best, top
+        return u
 
     def differentiable(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """The same mode and factor as functions of the shared values.

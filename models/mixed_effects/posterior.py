@@ -20,9 +20,9 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from .cross_products import clients_last, eliminated, sum_of
-from .exchange import Phase, PopulationSearch
 from .model import MixedModel
 from .modes import Problem
+from .questions import Likelihoods, Phase
 
 #: steps of a Metropolis chain, the share of its proposals that are the prior's, and how much wider the others are
 STEPS, FROM_PRIOR, WIDER = 6, 0.1, 1.1
@@ -83,7 +83,7 @@ class JointDraws:
         if Phase(int(chunk.shared["effects.phase"])) != Phase.DONE or not len(chunk.shared["effects.draws"]):
             return chunk
         draws = self.method.parts(chunk.shared["effects.draws"])
-        held = PopulationSearch.held(chunk.shared)
+        held = Likelihoods.held(chunk.shared)
         draws |= {k: v.expand(len(chunk.shared["effects.draws"]), *v.shape) for k, v in held.items()}
         mean, covariance, b = (self._gaussian if self.method.exact else self._others)(chunk, draws, phase)
         lower = torch.linalg.cholesky_ex(covariance + 1e-30 * torch.eye(mean.shape[-1]).to(mean)).L

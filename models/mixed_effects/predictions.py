@@ -16,8 +16,8 @@ from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
-from .exchange import PopulationSearch
 from .model import MixedModel, linear
+from .questions import Likelihoods
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ def _draws(method: MixedModel, shared: State, b_draws: Tensor) -> tuple[State, T
     if not b_draws.shape[-2]:
         raise UserError("predictions have intervals by draws, and this fit has none: draws=1000")
     parts = method.parts(shared["effects.draws"])
-    held = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in PopulationSearch.held(shared).items()}
+    held = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in Likelihoods.held(shared).items()}
     return {**held, **parts}, b_draws.flatten(1, 2)
 
 
@@ -89,8 +89,8 @@ def _summary(
     method: MixedModel, eta: Tensor, population: State, columns: Columns, interval: float, seed: int
 ) -> np.ndarray:
     """Mean, its interval, and a response's, (n, 5)."""
-    values = {name: population[name][:, None] for name in method.response_family.parameters}
-    here = columns._replace(known=None if columns.known is None else columns.known[0])
+    values = {name: population[name][:, None] for name in method.response_family.starts}
+    here = Columns(**{k: v[0] for k, v in columns._asdict().items() if v is not None})
     fn = method.response(eta, values, here)
     tails = eta.new_tensor([(1 - interval) / 2, (1 + interval) / 2])
     mean = fn.mean.expand_as(eta)

@@ -16,7 +16,10 @@ POSITIVE = {
     "half-t": ("df", "scale"), "half-cauchy": ("scale",), "half-normal": ("scale",), "gamma": ("shape", "rate")
 }  # fmt: skip
 #: the settings that hold priors, and of what
-SETTINGS = {"intercept_prior": REAL, "beta_prior": REAL, "sd_prior": POSITIVE, "residual_prior": POSITIVE}
+SETTINGS = {
+    "intercept_prior": REAL, "beta_prior": REAL, "sd_prior": POSITIVE, "residual_prior": POSITIVE,
+    "family_prior": REAL,
+}  # fmt: skip
 
 
 def check_priors(settings: Any) -> None:

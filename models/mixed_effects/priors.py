@@ -19,6 +19,11 @@ from .prior_text import log_density, read
 
 #: a spread that nothing is said of: so many times the response's (1 where it has no units)
 WIDE = 2.5
+#: of coefficients of other responses than gaussian without a prior, in the design's units: hardly seen, where the data
+#: say anything
+WIDE_BETA = 10.0
+#: the same of logarithms and logits of a family's own numbers
+WIDE_OWN = 3.0
 #: shape of the gamma density that keeps standard deviations from zero where the population has no prior (Chung et al.,
 #: Psychometrika 2013), and its mean over the response's spread
 SHAPE, MEAN = 1.5, 1.0
@@ -41,9 +46,11 @@ class Priors:
 
     def beta(self) -> tuple[Tensor, Tensor] | None:
         """Means and standard deviations of the coefficients, (p,) each; None where their prior is flat."""
-        if not self.bayes:
-            return None
         s, d = self.method.settings, self.method.network
+        if not self.bayes:
+            # (a gaussian response says where its coefficients are; others may put them at infinity)
+            flat = torch.full((len(d.fixed),), WIDE_BETA, dtype=torch.float64)
+            return None if self.method.exact else (torch.zeros_like(flat), flat)
         scale = torch.tensor(d.fixed_units.scale, dtype=torch.float64)
         mean, sd = torch.zeros_like(scale), torch.full_like(scale, WIDE * d.scale)
         for k, name in enumerate(d.fixed):
@@ -68,8 +75,18 @@ class Priors:
         return keep.sum(-1) + self.method.covariance.log_lkj(coordinates, 1.0)
 
     def family(self, numbers: Tensor) -> Tensor:
-        """Of the family's own numbers (..., m): (...). A residual's log standard deviation is flat without a prior."""
-        if not self.bayes or not numbers.shape[-1]:
+        """Of the family's own numbers (..., m): (...). A residual's log standard deviation is flat without a prior.
+
+        Others can have no end (the size of a negative binomial, where counts spread as a Poisson's do), so that what is
+        mixed over them needs a density that ends.
+        """
+        if not numbers.shape[-1]:
+            return numbers.new_zeros(numbers.shape[:-1])
+        if not self.method.exact:
+            kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
+            mean, sd = about if kind == "normal" else (0.0, torch.inf)
+            return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))
+        if not self.bayes:
             return numbers.new_zeros(numbers.shape[:-1])
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
         found = log_density(*read("residual_prior", text), numbers.exp()) + numbers

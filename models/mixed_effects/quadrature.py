@@ -20,7 +20,7 @@ from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
-from .model import IMPOSSIBLE, MixedModel
+from .model import IMPOSSIBLE, MixedModel, sound
 from .modes import Problem
 
 #: nodes along each of so many random effects where nothing is said; of more it is Laplace's approximation
@@ -81,7 +81,7 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
         found = {"height": height, "slope": slope, "curvature": -torch.stack(bend, 1)}
         parts.append({k: v.detach() for k, v in found.items()})
     whole = {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
-    fine = torch.stack([v.flatten(1).isfinite().all(1) if v.dim() > 1 else v.isfinite() for v in whole.values()]).all(0)
+    fine = torch.stack([sound(v).flatten(1).all(1) if v.dim() > 1 else sound(v) for v in whole.values()]).all(0)
     return {
         k: torch.where(fine.view(-1, *[1] * (v.dim() - 1)), v, IMPOSSIBLE if k == "height" else 0.0)
         for k, v in whole.items()
@@ -112,7 +112,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
                 found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1))))
         parts.append(torch.cat(found).mT)
     heights = torch.cat(parts)
-    return torch.where(heights.isfinite(), heights, IMPOSSIBLE)
+    return torch.where(sound(heights), heights, IMPOSSIBLE)
 
 
 def passes(method: MixedModel, chunk: ClientChunk, points: int) -> list[ClientChunk]:

@@ -13,10 +13,10 @@ from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
 from hierfl.inference.state import State
 
+from .effects import users_beta
 from .model import MixedModel, linear
 from .modes import NEWTON_STEPS, NEWTON_TOLERANCE, Problem, damping
 from .posterior import gaussian_mode, short, triangle
-from .summary import users_beta
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,7 +135,7 @@ def _pooled(fitted: Fitted) -> Tensor:
     assert isinstance(method, MixedModel)
     batch, shared = _all_rows(fitted), short(fitted.shared)
     columns = method.network.split(batch.x)
-    values = {name: shared[name] for name in method.response_family.parameters}
+    values = {name: shared[name] for name in method.response_family.starts}
     beta = shared["beta"].clone()
     for _ in range(NEWTON_STEPS):
         slope, weight = method.response_family.slope_and_weight(

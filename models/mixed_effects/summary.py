@@ -19,9 +19,11 @@ from torch import Tensor
 from hierfl.data.formula.design import INTERCEPT
 from hierfl.inference.state import State
 
-from .exchange import Phase, PopulationSearch
+from .effects import effects_of
 from .model import MixedModel
 from .posterior import short
+from .profile import UNKNOWN
+from .questions import Likelihoods, Phase
 from .surface import Surface
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 
 #: a standard deviation is at its bound where it is below this share of the response's, a correlation beyond this
 SD_BOUND, CORRELATION_BOUND = 1e-3, 0.999
+#: there is no finite estimate where the numbers are beyond this along a direction, in which columns have a spread of
+#: one, and a standard error along it beyond that
+SEPARATED, WITHOUT_END = 5.0, 30.0
+#: the share of an effect's change along such a direction from which on it is at infinity, too
+ALONG = 1e-3
 #: of the intervals
 LEVEL = 0.95
 
@@ -47,13 +54,13 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
-        effective_points (what the explored points are worth).
+        effective_points (what the explored points are worth), left_out (rows that lacked a value).
     """
     import pandas as pd
 
     method, shared = fitted.method, fitted.shared
     assert isinstance(method, MixedModel)
-    bayes = method.settings.population == "bayes"
+    bayes, infinite = method.settings.population == "bayes", None
     estimates = short(shared)
     labels, here = effects_of(method, {k: v[None] for k, v in estimates.items()})
     values = here[0]
@@ -68,65 +75,58 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
     if bayes and drawn is not None:
         table["estimate"], table["standard_error"] = drawn.mean(0).cpu().numpy(), drawn.std(0).cpu().numpy()
     elif not bayes:
-        errors = standard_errors(method, estimates)
+        _profiled(table, method, shared, level)
+        errors, infinite = standard_errors(method, estimates)
         table["standard_error"] = errors.cpu().numpy()
         _coefficient_tests(table, method, estimates, level)
-    table["note"] = _notes(method, labels, values, table["standard_error"].to_numpy(), estimates, bayes)
-    return table, _numbers(method, estimates, bayes)
+    table["note"] = _notes(method, labels, values, table["standard_error"].to_numpy(), estimates, infinite)
+    numbers = _numbers(method, estimates, bayes)
+    if lost := fitted.federation.about.get("left_out"):
+        numbers["left_out"] = float(sum(lost.values()))
+    return table, numbers
 
 
-def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
-    """Names, and values (D, m), of what a statistician reads, in the table's units.
-
-    Args:
-        method: whose.
-        values: shared values by their short names, {name: (D, *shape)}.
+def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor]:
+    """(m,): from the curvature at the estimates; not a number where there is none. And which effects are at infinity,
+    (m,): others have the errors that they have with those there.
     """
-    design, covariance = method.network, method.covariance
-    beta = users_beta(method, values["beta"])
-    turn = design.random_units.to_users(design.random, covariance.blocks, values["beta"])
-    root = turn @ covariance.matrix(values["root"])
-    sd = root.norm(dim=-1)
-    labels, parts = list(design.fixed), [beta, sd]
-    labels += [f"sd({name})" for name in design.random]
-    for i, k in covariance.pairs:
-        labels.append(f"corr({design.random[i]}, {design.random[k]})")
-        parts.append(((root[:, i] * root[:, k]).sum(-1) / (sd[:, i] * sd[:, k]))[:, None])
-    for name, label in method.response_family.labels.items():
-        if name in values:
-            labels.append(label)
-            parts.append(values[name].exp()[:, None])
-    return labels, torch.cat([part.expand(len(beta), part.shape[-1]) for part in parts], -1)
-
-
-def users_beta(method: MixedModel, beta: Tensor) -> Tensor:
-    """Coefficients (..., p) of the table's columns as they are."""
-    design = method.network
-    turn = design.fixed_units.to_users(design.fixed, (len(design.fixed),), beta)
-    return beta @ turn.T + beta.new_tensor([design.offset if name in INTERCEPT else 0.0 for name in design.fixed])
-
-
-def standard_errors(method: MixedModel, estimates: State) -> Tensor:
-    """(m,): from the curvature at the estimates; not a number where there is none."""
-
-    numbers = method.numbers(estimates)
-    inverse = inverse_of(estimates["curvature"])
+    numbers, every = method.numbers(estimates), {k: v[None] for k, v in estimates.items()}
 
     def effects(at: Tensor) -> Tensor:
-        return effects_of(method, {**{k: v[None] for k, v in estimates.items()}, **method.parts(at[None])})[1][0]
+        return effects_of(method, {**every, **method.parts(at[None])})[1][0]
 
     if method.k:
         jacobian = torch.autograd.functional.jacobian(effects, numbers)
-        variance = ((jacobian @ inverse) * jacobian).sum(1)
+        flat, rest = directions(method, estimates)
+        infinite = (jacobian @ flat).norm(dim=1) > ALONG * jacobian.norm(dim=1)
+        seen = jacobian @ rest
+        variance = ((seen @ inverse_of(rest.mT @ estimates["curvature"] @ rest)) * seen).sum(1)
+        variance = torch.where(infinite, torch.nan, variance)
     else:
         variance = torch.full_like(effects(numbers), torch.nan)
+        infinite = torch.zeros_like(variance, dtype=torch.bool)
     if method.exact:  # coefficients given the other numbers, as lme4 has them
         p = len(method.network.fixed)
         turn = method.network.fixed_units.to_users(method.network.fixed, (p,), variance)
         variance = variance.clone()
         variance[:p] = (turn @ coefficients_covariance(method, estimates) @ turn.T).diagonal()
     found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
-    return found
+    return found, infinite
+
+
+def directions(method: MixedModel, estimates: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Orthonormal directions of the k numbers along which the likelihood goes on rising to infinity, (k, m), and the
+    others, (k, k - m).
+
+    There the estimates have gone far, and hardly any curvature is left. A gaussian response has none.
+    """
+    numbers = method.numbers(estimates)
+    if method.exact:
+        one = torch.eye(len(numbers)).to(numbers)
+        return one[:, :0], one
+    values, vectors = torch.linalg.eigh(estimates["curvature"])
+    flat = (values < WITHOUT_END**-2) & ((vectors.mT @ numbers).abs() > SEPARATED)
+    return vectors[:, flat], vectors[:, ~flat]
 
 
 def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor:
@@ -166,12 +166,13 @@ def satterthwaite(method: MixedModel, estimates: State) -> Tensor:
 
 def _coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State, level: float) -> None:
     """Statistics, degrees of freedom, p values and intervals of the coefficients."""
-    p = len(method.network.fixed)
+    own = table["effect"].isin(method.network.fixed).to_numpy()
+    p = int(own.sum())
     if method.exact:
         df = satterthwaite(method, estimates).cpu().numpy()
     else:
         df = np.full(p, np.inf)
-        for k, name in enumerate(method.network.fixed):
+        for k, name in enumerate(table["effect"][own]):
             if name in method.network.random or name in INTERCEPT:
                 df[k] = max(1.0, float(estimates["counts"][0]) - 1)
     error, estimate = (table[name].to_numpy()[:p] for name in ("standard_error", "estimate"))
@@ -193,27 +194,45 @@ def p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "<0.001" if p == p else ""
 
 
+def _profiled(table: pd.DataFrame, method: MixedModel, shared: Mapping[str, Tensor], level: float) -> None:
+    """Intervals of the profile likelihood, where they were asked for at this level."""
+    if "effects.profile" not in shared or level != method.settings.profile:
+        return
+    rows = (~table["effect"].isin(method.network.fixed)).to_numpy()
+    bounds = shared["effects.profile"].cpu().numpy()
+    for k, name in enumerate(("lower", "upper")):
+        found = table[name].to_numpy().copy()
+        found[rows] = np.where(bounds[:, k] == UNKNOWN, np.nan, bounds[:, k])
+        table[name] = found
+
+
 def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
     """The effects (D, m) at the draws of the population; None where there are none."""
     draws = shared["effects.draws"]
     if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
         return None
     parts = method.parts(draws)
-    return effects_of(method, {**PopulationSearch.held(shared), **parts})[1]
+    return effects_of(method, {**Likelihoods.held(shared), **parts})[1]
 
 
 def _notes(
-    method: MixedModel, labels: list[str], values: Tensor, errors: np.ndarray, estimates: State, bayes: bool
+    method: MixedModel, labels: list[str], values: Tensor, errors: np.ndarray, estimates: State, infinite: Tensor | None
 ) -> list[str]:
-    """What is to know of an effect; empty where nothing is."""
-    held = method.settings.prior == "fixed"
+    """What is to know of an effect; empty where nothing is, as of a posterior (``infinite`` None)."""
+    held, family = method.settings.prior == "fixed", method.response_family
+    own = family.own(method.network.fixed, estimates["beta"][None], {k: v[None] for k, v in estimates.items()})
     notes = []
-    for name, value, error in zip(labels, values.tolist(), errors.tolist(), strict=True):
+    far = [False] * len(labels) if infinite is None else infinite.tolist()
+    for name, value, error, without_end in zip(labels, values.tolist(), errors.tolist(), far, strict=True):
         of_random = name.startswith(("sd(", "corr(")) and name != "sd(residual)"
         if held and of_random:
             notes.append("held")
-        elif bayes:
+        elif infinite is None:
             notes.append("")
+        elif name in own and (note := family.at_bound(name, _end(value) if without_end else value)):
+            notes.append(note)
+        elif without_end:
+            notes.append("no finite estimate: separated")
         elif name.startswith("sd(") and of_random and value < SD_BOUND * method.network.scale:
             notes.append("at its lower bound")
         elif name.startswith("corr(") and abs(value) > CORRELATION_BOUND:
@@ -221,6 +240,11 @@ def _notes(
         else:
             notes.append("" if np.isfinite(error) else "not identified")
     return notes
+
+
+def _end(value: float) -> float:
+    """Where a positive number without an end is going."""
+    return float("inf") if value > 1 else 0.0
 
 
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:

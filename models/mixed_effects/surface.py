@@ -63,7 +63,7 @@ class Surface:
             total = total + log_normal(parts["beta"], *normal)
         if "root" in parts:
             total = total + priors.covariance(parts["root"])
-        own = [parts[k] for k in self.method.response_family.parameters]
+        own = [parts[k] for k in self.method.response_family.starts]
         return total + priors.family(torch.cat(own, -1)) if own else total
 
     def beta(self, packed: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,19 +94,23 @@ class Surface:
         """What REML's criterion is more in the table's units than in the design's."""
         return -sum(math.log(scale) for scale in self.method.network.fixed_units.scale)
 
-    def expansion(self, sums: Mapping[str, Tensor], at: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
-        """A criterion's height (), gradient (k,) and curvature (k, k), in numbers; of "mixing" in coordinates.
+    def expansion(
+        self, sums: Mapping[str, Tensor], at: Tensor, criterion: Criterion, *, coordinates: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A criterion's height (), gradient (k,) and curvature (k, k).
 
         Args:
             sums: of a round.
             at: the numbers at which clients were, or their coordinates, (k,).
-            criterion: which.
+            criterion: which; "mixing" is a density of coordinates.
+            coordinates: whether ``at`` is coordinates, as of "mixing" it always is.
         """
         mixing = criterion == "mixing"
-        here = self.of_coordinates(at) if mixing else at
+        turned = coordinates or mixing
+        here = self.of_coordinates(at) if turned else at
 
         def value(where: Tensor) -> Tensor:
-            step = (self.of_coordinates(where) if mixing else where) - here
+            step = (self.of_coordinates(where) if turned else where) - here
             if self.method.exact:
                 c = sums["cross"] + step @ sums["cross_1"]
                 c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)

@@ -3,20 +3,22 @@
 python tests/support/agreement.py
 """
 
-from collections.abc import Callable
+import math
+import warnings
 
 import numpy as np
-import pandas as pd
 from mixed import covariance, fitted, random_effects, referee, table
-from mixed_families import counts, hessian, investments, quadrature
+from mixed_families import investments
+from responses import CASES, Case, hessian, quadrature, referee_point
 from scipy.optimize import minimize
 
 from hierfl import mixed_model
+from hierfl.models.mixed_effects.exchange import PopulationSearch
 from hierfl.models.mixed_effects.summary import effects_table
 
 
 def row(what: str, beta: np.ndarray, spread: np.ndarray, height: float, errors: np.ndarray) -> str:
-    """Largest gaps: of coefficients in standard errors, of standard deviations, heights, standard errors."""
+    """Largest gaps: of coefficients and the like in standard errors, of standard deviations, heights, errors."""
     cells = [np.abs(beta).max(), 100 * np.abs(spread).max(), abs(height), 100 * np.abs(errors).max()]
     return f"| {what} | {cells[0]:.0e} | {cells[1]:.0e} % | {cells[2]:.0e} | {cells[3]:.0e} % |"
 
@@ -51,33 +53,49 @@ def real() -> str:
     )
 
 
-def counted(family: str) -> str:
-    df = counts(family)
-    best = minimize(quadrature, [0, 0.5, -0.3], args=(df, family), method="BFGS", options={"gtol": 1e-7})
-    error = np.sqrt(np.diag(np.linalg.inv(hessian(df, family, best.x))))
-    fit = mixed_model(df, "y ~ 1 + x + (1 | site)", family=family, draws=0)  # type: ignore[arg-type]
-    found: pd.DataFrame = fit.summary().table
-    gap = (found.estimate[:2] - best.x[:2]) / error[:2]
-    sds = found.estimate[2:] / np.exp(best.x[2]) - 1
-    errors = found.standard_error / (error * [1, 1, found.estimate[2]]) - 1
+def other(case: Case) -> str:
+    """Coefficients and the family's own numbers beside those of quadrature."""
+    df = case.table()
+
+    def minus(theta: np.ndarray) -> float:
+        return quadrature(theta, df, case)
+
+    fit = mixed_model(df, case.formula, family=case.family, **case.how)  # type: ignore[arg-type]
+    start = np.r_[case.intercept, 0.7, -0.2, case.own]
+    best = minimize(minus, start, method="BFGS", options={"gtol": 1e-6})
+    error = np.sqrt(np.diag(np.linalg.inv(hessian(minus, best.x))))
+    ours, found = referee_point(case, fit), fit.summary().table.set_index("effect")
+    gap = (ours - best.x) / error
+    errors = found.standard_error[["x", "sd(Intercept)"]] / (error[1:3] * [1, np.exp(ours[2])]) - 1
     return row(
-        f"{family}, (1 \\| site); quadrature with 41 nodes", gap.to_numpy(), sds.to_numpy(),
-        fit.log_likelihood + best.fun, errors.to_numpy(),
+        f"{case.family}, (1 \\| site); quadrature with 41 nodes", np.delete(gap, 2),
+        np.expm1(ours[2:3] - best.x[2:3]), fit.log_likelihood + best.fun, errors.to_numpy(),
     )  # fmt: skip
 
 
+def sent(case: Case) -> str:
+    """Rounds to the end, and what a site sends in all of them, intervals and all."""
+    fit = mixed_model(case.table(), case.formula, family=case.family, **case.how)  # type: ignore[arg-type]
+    fields = PopulationSearch(fit.method).form({}).values()
+    size = 8 * sum(math.prod(field.shape) for field in fields)
+    return f"| {case.family} | {fit.run.rounds} | {size / 1e3:.1f} | {size * fit.run.rounds / 1e3:.0f} |"
+
+
 def main() -> None:
-    """Prints the table, a row as it is made."""
+    """Prints the tables, a row as it is made."""
+    warnings.filterwarnings("ignore")
     print("| | coefficients, in standard errors | standard deviations | log likelihood | standard errors |")
     print("|---|---:|---:|---:|---:|")
-    parts: list[Callable[[], str]] = [
-        lambda random=random, p=p: gaussian(random, p)  # type: ignore[misc]
-        for random in ("1", "1 + x")
-        for p in ("ml", "reml")
-    ]
-    parts += [real, *(lambda family=family: counted(family) for family in ("binomial", "poisson"))]  # type: ignore[misc]
-    for part in parts:
-        print(part(), flush=True)
+    for random in ("1", "1 + x"):
+        for population in ("ml", "reml"):
+            print(gaussian(random, population), flush=True)
+    print(real(), flush=True)
+    for case in CASES.values():
+        if case.family != "gaussian":
+            print(other(case), flush=True)
+    print("\n| | rounds | kB a message | kB a site sends in all |\n|---|---:|---:|---:|")
+    for case in CASES.values():
+        print(sent(case), flush=True)
 
 
 if __name__ == "__main__":

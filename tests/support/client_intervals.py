@@ -3,9 +3,12 @@
     python tests/support/client_intervals.py [REPLICATES] [OUT.csv]
 
 Data are simulated from the model: y_ij = 1 + 0.5 x_ij + b_j + noise of standard deviation 1 (or a logistic, or Poisson
-response), b_j ~ N(0, tau^2). Nominal level 90 %. *coefficient*: the intercept's t interval (as `effects.csv` has it, at
-another level). *sd*: of the clients. *client*: 1 + b_j for every client. *new client*: 1 + b of clients that were not
-there. A row is written as its setting ends; rows that are in OUT.csv are not computed again.
+response), b_j ~ N(0, tau^2); other responses as in :mod:`.responses`. Nominal level 90 %. *coefficient*: the
+intercept's t interval (as `effects.csv` has it, at another level; of levels, which have none, the slope's). *sd*: of
+the clients. *client*: 1 + b_j for every client. *new client*: 1 + b of clients that were not there. Of a Bayesian
+population the truth is drawn from its prior: intercept N(1, 1), slope N(0, 1), tau and the noise's standard deviation
+half-normal with scale 1; the coefficient's interval is its posterior's. A row is written as its setting ends; rows that
+are in OUT.csv are not computed again.
 """
 
 from __future__ import annotations
@@ -13,16 +16,17 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
-from hierfl.data.formula.federate import from_formula
-from hierfl.inference import fit
-from hierfl.models import MixedEffects
-from hierfl.models.mixed_effects import summary
+try:
+    from support.responses import CASES
+except ModuleNotFoundError:  # (as a script, beside it)
+    from responses import CASES
+
+from hierfl import mixed_model
 
 
 class Setting(NamedTuple):
@@ -32,9 +36,32 @@ class Setting(NamedTuple):
     rows: int
     tau: float
     family: str
+    bayes: bool = False
 
     def __str__(self) -> str:
-        return f"{self.family} {self.clients} x {self.rows}, {self.tau}"
+        spread = "posterior" if self.bayes else str(self.tau)
+        return f"{self.family} {self.clients} x {self.rows}, {spread}"
+
+
+class Simulated(NamedTuple):
+    """A table with the truth.
+
+    Attributes:
+        df: the table.
+        formula: of the model.
+        how: more arguments of a mixed model.
+        coefficient: a coefficient's name, and its true value.
+        tau: the clients' standard deviation.
+        clients, others: true intercepts of those that are there, and of others.
+    """
+
+    df: pd.DataFrame
+    formula: str
+    how: dict[str, Any]
+    coefficient: tuple[str, float]
+    tau: float
+    clients: np.ndarray
+    others: np.ndarray
 
 
 SETTINGS = tuple(
@@ -42,35 +69,57 @@ SETTINGS = tuple(
     for one in (
         (10, 5, 0.5, "gaussian"), (8, 3, 0.3, "gaussian"), (5, 10, 0.5, "gaussian"), (20, 2, 0.7, "gaussian"),
         (40, 5, 0.7, "gaussian"), (20, 8, 0.7, "binomial"), (12, 6, 0.5, "poisson"),
+        *((10, n, 0.0, "gaussian", True) for n in (3, 8)), (20, 8, 0.0, "binomial", True),
+        (12, 6, 0.0, "poisson", True),
+        *((15, 8, 0.8, family) for family in CASES if family not in ("gaussian", "binomial", "poisson")),
     )
 )  # fmt: skip
 LEVEL, NEW = 0.9, 50
+PRIORS = {
+    "population": "bayes", "intercept_prior": "normal(1, 1)", "beta_prior": "normal(0, 1)",
+    "sd_prior": "half-normal(1)", "residual_prior": "half-normal(1)",
+}  # fmt: skip
 
 
-def simulated(setting: Setting, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
-    """A table, its clients' true intercepts, and those of others."""
+def simulated(setting: Setting, seed: int) -> Simulated:
+    """A table of such clients."""
     rng = np.random.default_rng([setting.clients, setting.rows, seed])
-    b = setting.tau * rng.normal(size=setting.clients + NEW)
+    if setting.family in CASES and setting.family not in ("gaussian", "binomial", "poisson"):
+        case = CASES[setting.family]
+        df = case.table(setting.clients, seed, (setting.rows, setting.rows), sd=setting.tau)
+        own = df.groupby("site").effect.first().to_numpy()
+        others = setting.tau * rng.normal(size=NEW)
+        coefficient = ("x", 0.7) if case.family == "ordinal" else ("Intercept", case.intercept)
+        at = 0.0 if case.family == "ordinal" else case.intercept
+        return Simulated(df, case.formula, dict(case.how), coefficient, setting.tau, at + own, at + others)
+    mu, slope, tau, noise = 1.0, 0.5, setting.tau, 1.0
+    if setting.bayes:
+        mu, slope, tau, noise = 1 + rng.normal(), rng.normal(), abs(rng.normal()), abs(rng.normal())
+    b = tau * rng.normal(size=setting.clients + NEW)
     n = setting.clients * setting.rows
     who, x = np.repeat(np.arange(setting.clients), setting.rows), rng.normal(size=n)
-    eta = 1 + 0.5 * x + b[who]
+    eta = mu + slope * x + b[who]
     if setting.family == "binomial":
         y = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float)
     else:
-        y = eta + rng.normal(size=n) if setting.family == "gaussian" else rng.poisson(np.exp(eta)).astype(float)
+        y = eta + noise * rng.normal(size=n) if setting.family == "gaussian" else rng.poisson(np.exp(eta)).astype(float)
     df = pd.DataFrame({"y": y, "x": x, "site": [f"s{j:03d}" for j in who]})
-    return df, 1 + b[: setting.clients], 1 + b[setting.clients :]
+    how, clients = dict(PRIORS) if setting.bayes else {}, setting.clients
+    if setting.family != "gaussian":
+        how.pop("residual_prior", None)
+    return Simulated(df, "y ~ 1 + x + (1 | site)", how, ("Intercept", mu), tau, mu + b[:clients], mu + b[clients:])
 
 
 def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
     """Shares of intervals that cover, in one replicate."""
-    df, truth, others = simulated(setting, seed)
-    federation, design = from_formula(df, "y ~ 1 + x + (1 | site)", family=setting.family)  # type: ignore[arg-type]
-    options = {"dtype": torch.float64, "splits": ("train",), "evaluate_every": 200, "progress": False}
-    run = fit(MixedEffects(design, **settings), federation, rounds=200, seed=seed, **options)
-    draws = run.posterior(observed=False).posterior
-    mu = draws["effects"].sel(effect="Intercept").to_numpy().ravel()
-    sd = draws["effects"].sel(effect="sd(Intercept)").to_numpy().ravel()
+    made = simulated(setting, seed)
+    fit = mixed_model(made.df, made.formula, family=setting.family, seed=seed, **made.how, **settings)  # type: ignore[arg-type]
+    draws = fit.run.posterior(observed=False).posterior
+    effects = draws["effects"]
+    mu = np.zeros(effects.sizes["chain"] * effects.sizes["draw"])
+    if "Intercept" in effects.effect:  # (levels have thresholds: there it is the clients' own parts)
+        mu = effects.sel(effect="Intercept").to_numpy().ravel()
+    sd = effects.sel(effect="sd(Intercept)").to_numpy().ravel()
     theta = mu[:, None] + draws["b"].to_numpy().reshape(len(mu), -1)
     new = mu + sd * np.random.default_rng(seed).normal(size=len(sd))
     tail = (1 - LEVEL) / 2
@@ -79,11 +128,12 @@ def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
         low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return float(np.mean((low <= true) & (true <= high)))
 
-    table = summary.effects_table(run.fitted, level=LEVEL)[0].set_index("effect")
-    low, high = table.loc["Intercept", ["lower", "upper"]]
+    table = fit.summary(LEVEL).table.set_index("effect")
+    name, value = made.coefficient
+    low, high = table.loc[name, ["lower", "upper"]]
     return {
-        "coefficient": float(low <= 1 <= high), "sd": inside(sd, setting.tau), "client": inside(theta, truth),
-        "new client": inside(new, others), "sd at 0": float(table.loc["sd(Intercept)", "note"] != ""),
+        "coefficient": float(low <= value <= high), "sd": inside(sd, made.tau), "client": inside(theta, made.clients),
+        "new client": inside(new, made.others), "sd at 0": float(table.loc["sd(Intercept)", "note"] != ""),
     }  # fmt: skip
 
 

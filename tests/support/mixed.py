@@ -15,6 +15,17 @@ from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.summary import effects_table
 
+#: yields of dyestuff, six batches of five samples (Davies, 1947; lme4's Dyestuff)
+DYESTUFF = pd.DataFrame(
+    {
+        "Yield": np.array([
+            1545, 1440, 1440, 1520, 1580, 1540, 1555, 1490, 1560, 1495, 1595, 1550, 1605, 1510, 1560, 1445, 1440, 1595,
+            1465, 1545, 1595, 1630, 1515, 1635, 1625, 1520, 1455, 1450, 1480, 1445,
+        ], dtype=float),
+        "Batch": np.repeat(list("ABCDEF"), 5),
+    }
+)  # fmt: skip
+
 
 def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
     """2 to 60 rows a place, intercepts and slopes that go together, raw units."""
@@ -28,8 +39,8 @@ def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
     return pd.DataFrame({"y": y, "x": x, "site": [f"s{j:02d}" for j in who]})
 
 
-def fitted(df: pd.DataFrame, formula: str, rounds: int = 100, error: str | None = None, **settings) -> Run:
-    fed, design = from_formula(df, formula, error=error)
+def fitted(df: pd.DataFrame, formula: str, rounds: int = 100, known_se: str | None = None, **settings) -> Run:
+    fed, design = from_formula(df, formula, known_se=known_se)
     method = MixedEffects(design, **{"draws": 0, **settings})
     return fit(method, fed, rounds=rounds, chunk=fed.clients, dtype=torch.float64, progress=False)
 

@@ -39,6 +39,7 @@ def measured(arguments: list[str]) -> None:
     from hierfl.models.mixed_effects.method import MixedEffects
 
     spent: dict[str, list[float]] = {}
+    peak: dict[str, float] = {}
 
     def timed(owner: object, name: str, label: str) -> None:
         whole = getattr(owner, name)
@@ -50,6 +51,7 @@ def measured(arguments: list[str]) -> None:
                 return whole(*args, **kwargs)
             finally:
                 spent.setdefault(label, []).append(time.process_time() - start)
+                peak[label] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
         setattr(owner, name, call)
 
@@ -69,7 +71,8 @@ def measured(arguments: list[str]) -> None:
             raise
     used = resource.getrusage(resource.RUSAGE_SELF)
     for label, each in spent.items():
-        print(f"  {label:34} {np.mean(each):7.2f} s" + (f", {len(each)} times" if len(each) > 1 else ""))
+        times = f", {len(each)} times" if len(each) > 1 else ""
+        print(f"  {label:34} {np.mean(each):7.2f} s{times}, {peak[label]:.2f} GiB at most until then")
     print(
         f"  {'the whole command':34} {used.ru_utime + used.ru_stime:7.2f} s CPU, {used.ru_maxrss / 2**20:.2f} GiB peak"
     )

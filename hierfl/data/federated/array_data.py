@@ -125,6 +125,7 @@ class ArraySite:
 
     study: ArrayData
     pool: PooledDataset
+    left_out = 0
 
     @property
     def rows(self) -> int:

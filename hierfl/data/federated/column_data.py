@@ -177,6 +177,7 @@ class ColumnSite:
 
     study: ColumnData
     pool: PooledDataset
+    left_out = 0
 
     @property
     def rows(self) -> int:

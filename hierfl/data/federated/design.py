@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +16,14 @@ import numpy as np
 from ...errors import UserError
 from ..federation import Federation
 from ..formula import gate
-from ..formula.columns import check_numbers, random_columns, response_numbers
-from ..formula.design import INTERCEPT, Design, Family, Units
-from ..formula.federate import Reader, response_centre, standard_errors
+from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
+from ..formula.design import EXTRAS, INTERCEPT, Design, Units
+from ..formula.federate import Reader
+from ..formula.responses import Family, Response, centre_parts, check_levels, response_centre
+from ..formula.row_numbers import RowColumns, in_order
+from .design_sums import DesignSums
 from .dictionary import Column, Dictionary
-from .sums import Moments, NamedSums
+from .sums import Moments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,16 +44,17 @@ class StudyFormula:
         formula: such as ``y ~ 1 + x + (1 + x | site)``; what is right of the bar names the sites, and is no column.
         dictionary: of every site's table.
         family: of the response.
-        error: a column of known standard errors of a gaussian response; empty for none.
+        more: columns that the formula does not name.
     """
 
     formula: str
     dictionary: Dictionary
     family: Family = "gaussian"
-    error: str = ""
+    more: RowColumns = field(default_factory=RowColumns)
 
     def __post_init__(self) -> None:
         terms = self.terms
+        self.more.check(self.family)
         if terms.response is None or not terms.groups or len(set(terms.groups)) > 1:
             raise UserError(f"a study's formula has a response and one grouping factor, not {terms.text!r}")
         for call in OF_ALL_ROWS:
@@ -63,6 +67,11 @@ class StudyFormula:
                     raise UserError(f"{call}() takes a plain column of numbers here: sums say its mean and spread")
         if missing := sorted(self.used - set(self.dictionary.columns)):
             raise UserError(f"the formula's column {missing[0]!r} is not in the dictionary")
+        if self.family == "ordinal":
+            (name, *others) = sorted(terms.response)
+            if others or self.columns[name].kind != "category":
+                raise UserError("an ordinal response is a category of the dictionary, with its levels in their order")
+            check_levels(name, np.ones(len(self.columns[name].levels)))
 
     @property
     def terms(self) -> Formula:
@@ -77,7 +86,7 @@ class StudyFormula:
     @property
     def used(self) -> set[str]:
         """The columns that a site's table must have."""
-        return {*(self.terms.response or ()), *self.terms.predictors} | ({self.error} if self.error else set())
+        return {*(self.terms.response or ()), *self.terms.predictors} | self.more.columns
 
     @property
     def numbers(self) -> list[str]:
@@ -87,13 +96,28 @@ class StudyFormula:
     @property
     def centre(self) -> float:
         """About where the response lies."""
-        return self.columns[next(iter(self.terms.response or ()))].centre
+        return self.columns[next(iter(self.terms.response or ()))].centre if self.family == "gaussian" else 0.0
+
+    @property
+    def levels(self) -> tuple[str, ...] | tuple[int, ...]:
+        """Of an ordinal response."""
+        return self.columns[next(iter(self.terms.response or ()))].levels if self.family == "ordinal" else ()
+
+    def table(self, df: pd.DataFrame) -> pd.DataFrame:
+        """A site's columns, checked, with an ordinal response's levels in their order."""
+        import pandas as pd
+
+        table = self.dictionary.read(df, sorted(self.used))
+        if self.levels:
+            (name,) = sorted(self.terms.response or ())
+            table[name] = pd.Categorical(table[name], categories=list(self.levels), ordered=True)
+        return table
 
     # -- the first round: means and spreads ---------------------------------------------------------------------
 
     def first(self, df: pd.DataFrame) -> Moments:
         """A site's sums of its predictors; checks all of its columns against the dictionary."""
-        table = self.dictionary.read(df, sorted(self.used))
+        table = self.table(df)
         centre = np.array([self.columns[name].centre for name in self.numbers])
         return Moments.of(table[self.numbers].to_numpy(dtype=float).reshape(len(df), -1), centre)
 
@@ -105,10 +129,14 @@ class StudyFormula:
         read = gate.evaluate(self.terms, skeleton)
         if read.common is None or read.group is None:
             raise UserError(f"the formula {self.formula!r} has no fixed effects, or no random ones")
-        random = tuple(random_columns(read.group))
-        place = next(iter(read.group.terms.values())).factor.name
-        inner = Reader(read, place, random, self.error or None, self.formula)
-        return StudyReader(self, inner, tuple(read.common.as_dataframe()), random)
+        groups = random_terms(self.terms, read, skeleton)
+        random, blocks = random_columns(groups)
+        fixed, offset = effects_and_offset(read.common)
+        rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **self.more.names}
+        extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
+        return StudyReader(
+            self, Reader(read, groups, extras, self.more, self.formula), tuple(fixed), tuple(random), blocks
+        )
 
     def _skeleton(self, spread: Mapping[str, tuple[float, float]]) -> pd.DataFrame:
         """A table with every level, and numbers of these means and spreads: transforms learn from it what they would
@@ -118,7 +146,7 @@ class StudyFormula:
 
         rows = 2 * max([2, *(len(column.levels) for column in self.columns.values())])
         table: dict[str, Any] = {}
-        for name in sorted(self.terms.columns | ({self.error} if self.error else set())):
+        for name in sorted(self.terms.columns | self.more.columns):
             column = self.columns.get(name)
             if column is None:  # (the sites)
                 table[name] = ["one", "two"] * (rows // 2)
@@ -133,51 +161,6 @@ class StudyFormula:
 
 
 @dataclass(frozen=True)
-class DesignSums:
-    """A second round of sums. They add up.
-
-    Attributes:
-        response: moments of the response, one column.
-        random: moments of the random columns.
-        gram: X'X of the fixed columns, (p, p).
-        varying: for each random column, the sites whose rows differ in it, (q,).
-        sites: how many sites.
-        informative: sites with more rows than random effects.
-    """
-
-    response: Moments
-    random: Moments
-    gram: np.ndarray
-    varying: np.ndarray
-    sites: int
-    informative: int
-
-    @classmethod
-    def named(cls, sums: NamedSums, centre: float) -> DesignSums:
-        """Undoes :meth:`sums`; ``centre`` is that of the response."""
-        response = Moments.named(sums, np.array([centre]), "response.")
-        random = Moments.named(sums, np.zeros_like(sums["varying"]), "random.")
-        return cls(
-            response, random, sums["gram"], sums["varying"], int(sums["sites"]), int(sums["informative"])
-        )  # fmt: skip
-
-    def sums(self) -> dict[str, np.ndarray]:
-        """What is sent of them."""
-        return {
-            **self.response.sums("response."), **self.random.sums("random."), "gram": self.gram,
-            "varying": self.varying, "sites": np.array(float(self.sites)),
-            "informative": np.array(float(self.informative)),
-        }  # fmt: skip
-
-    def __add__(self, other: DesignSums) -> DesignSums:
-        """Of the sites of both."""
-        return DesignSums(
-            self.response + other.response, self.random + other.random, self.gram + other.gram,
-            self.varying + other.varying, self.sites + other.sites, self.informative + other.informative,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
 class StudyReader:
     """Makes the columns of a site's rows, which are those of the pooled table.
 
@@ -185,39 +168,44 @@ class StudyReader:
         formula: of the study.
         reader: of tables without a response.
         fixed, random: names of the columns.
+        blocks: how many random columns each term has.
     """
 
     formula: StudyFormula
     reader: Reader
     fixed: tuple[str, ...]
     random: tuple[str, ...]
+    blocks: tuple[int, ...]
 
-    def arrays(self, df: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-        """The columns (n, p + q [+ 1]) and the response (n,) of a site's rows.
+    def arrays(self, df: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray], Response]:
+        """The columns of effects (n, p + q), what rows have beside them, and the response of a site's rows.
 
         Raises:
             UserError: for rows that do not fit the dictionary, or a response that the family cannot have.
         """
         study = self.formula
-        table = study.dictionary.read(df, sorted(study.used))
-        columns = self.reader(table)
+        table = study.table(df)
+        columns, offset = self.reader.effects(table)
         for name, column in zip((*self.fixed, *self.random), columns.T, strict=False):
             check_numbers(f"the effect {name!r}", column)
-        if study.error:
-            standard_errors(table, study.error)
-        left = gate.parse(f"{study.formula.partition('~')[0]} ~ 1")
-        y = response_numbers(gate.evaluate(left, table).response, study.family)
-        check_numbers("the response", y)
-        return columns, y
+        response = self.reader.response(table, study.family)
+        check_numbers("the response", response.y)
+        rows = in_order({"offset": offset, "trials": response.trials, **study.more.numbers(table)})
+        if offset is not None:
+            check_numbers("the offset", offset)
+        return columns, rows, response
 
     def second(self, df: pd.DataFrame) -> DesignSums:
         """A site's part of the second round."""
-        columns, y = self.arrays(df)
-        p, q = len(self.fixed), len(self.random)
-        x, z = columns[:, :p], columns[:, p : p + q]
-        response = Moments.of(y[:, None], np.array([self.formula.centre]))
+        columns, rows, found = self.arrays(df)
+        p, q, y = len(self.fixed), len(self.random), found.y
+        x, z = columns[:, :p], columns[:, p:]
+        centre = centre_parts(y, rows, self.formula.family)
+        response = Moments.of(centre[:, :1], np.array([self.formula.centre]))
         varying = (np.ptp(z, axis=0) > 0).astype(float)
-        return DesignSums(response, Moments.of(z), x.T @ x, varying, 1, int(len(y) > q))
+        levels = (y[:, None] == np.arange(1, len(self.formula.levels) + 1)).sum(0).astype(float)
+        informative = int(len(y) > q)
+        return DesignSums(response, Moments.of(z), x.T @ x, varying, 1, informative, centre.sum(0), levels)
 
     def design(self, sums: DesignSums) -> Design:
         """The study's design, as the pooled table would give it.
@@ -229,16 +217,18 @@ class StudyReader:
         gaussian, random = study.family == "gaussian", self.random
         if sums.sites < 2:
             raise UserError("there is one site: random effects need several")
-        if gaussian and not study.error and not sums.informative:
+        if gaussian and not study.more.known_se and not sums.informative:
             raise UserError(f"no site has more rows than the {len(random)} random effects: give known standard errors")
         for name, varies in zip(random, sums.varying, strict=True):
             if name != INTERCEPT[0] and INTERCEPT[0] in random and not varies:
                 raise UserError(f"no site can inform the random slope of {name!r}: it is the same in all of its rows")
         _check_gram(self.fixed, sums.gram)
-        mean, sd = float(sums.response.mean[0]), float(sums.response.sd[0])
+        if study.levels:
+            check_levels("of the study", sums.levels)
+        sd = float(sums.response.sd[0])
         if gaussian and not sd:
             raise UserError("the response does not vary")
-        centre = response_centre(mean, int(sums.response.n), study.family)
+        centre = response_centre(float(sums.centre[0]), float(sums.centre[1]), study.family)
         n, first = sums.response.n, self.fixed.index(INTERCEPT[0]) if INTERCEPT[0] in self.fixed else None
         means = np.zeros(len(self.fixed)) if first is None else sums.gram[first] / n
         return replace(
@@ -249,11 +239,10 @@ class StudyReader:
 
     def columns_only(self) -> Design:
         """The study's design before anything is known of the response: its columns, which say all shapes."""
-        groups = self.formula.terms.groups
-        if len(groups) > 1 and len(self.random) > len(groups):
-            raise UserError("write the random effects in one term, such as (1 + x | site), or each in one of its own")
-        blocks = (1,) * len(self.random) if len(groups) > 1 else (len(self.random),)
-        return Design.of(self.fixed, self.random, self.formula.family, bool(self.formula.error), blocks=blocks)
+        return Design.of(
+            self.fixed, self.random, self.formula.family, self.reader.extras, len(self.formula.levels),
+            blocks=self.blocks,
+        )  # fmt: skip
 
     def federation(
         self, df: pd.DataFrame, client: str, *, test: float = 0.0, validation: float = 0.0, seed: int = 0
@@ -267,10 +256,10 @@ class StudyReader:
         """
         import pandas as pd
 
-        columns, y = self.arrays(df)
+        columns, rows, response = self.arrays(df)
         names = [*(f"{name} (fixed)" for name in self.fixed), *(f"{name} (random)" for name in self.random)]
-        names += ["standard error"] if self.formula.error else []
-        wide = pd.DataFrame(columns, columns=names).assign(response=y, client=client)
+        wide = pd.DataFrame(columns, columns=names).assign(**rows, response=response.y, client=client)
+        names += list(rows)
         made = Federation.from_frame(
             wide, client="client", y="response", x=names, test=test, validation=validation, seed=seed, task="regression"
         )

@@ -157,14 +157,22 @@ class Dictionary:
             columns[name] = Column(kind, levels)
         return cls(columns)
 
+    def written(self, path: Path, names: Collection[str]) -> pd.DataFrame:
+        """A csv file; entries of a category of words among these columns are taken as they are written.
+
+        Raises:
+            UserError: for a file that cannot be read.
+        """
+        words = {name for name in names if isinstance(next(iter(self.columns[name].levels), None), str)}
+        return tables.read(str(path), set(names) - words, words)
+
     def table(self, path: Path, names: Collection[str]) -> pd.DataFrame:
-        """These columns of a csv file, checked; entries of a category of words are taken as they are written.
+        """These columns of a csv file, checked.
 
         Raises:
             UserError: for a file that cannot be read, or does not fit.
         """
-        words = {name for name in names if isinstance(next(iter(self.columns[name].levels), None), str)}
-        return self.read(tables.read(str(path), set(names) - words, words), sorted(names))
+        return self.read(self.written(path, names), sorted(names))
 
     def read(self, df: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         """A site's columns, checked, each of the type that every site's has.

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ...errors import UserError
 from ...nn.architecture import Architecture
 from ..federation import Federation
+from ..formula.missing import Missing, whole_rows
 from ..outline import outline_of
-from .design import DesignSums, StudyFormula, StudyReader
+from .design import StudyFormula, StudyReader
+from .design_sums import DesignSums
 from .study_data import SiteData
 from .sums import Moments, NamedSums
 
@@ -31,6 +34,7 @@ class FormulaData:
         name: of the study.
         test, validation, seed: of rows that are held out, as for
             :func:`~hierfl.data.formula.federate.from_formula`.
+        na: what becomes of rows that lack a value; likewise.
     """
 
     formula: StudyFormula
@@ -38,6 +42,7 @@ class FormulaData:
     test: float = 0.0
     validation: float = 0.0
     seed: int = 0
+    na: Missing = "refuse"
     steps = 2
 
     def reader(self, totals: Sequence[NamedSums]) -> StudyReader:
@@ -56,7 +61,14 @@ class FormulaData:
             return {"n": (), "total": (k,), "square": (k,)}
         reader = self.reader(before)
         p, q = len(reader.fixed), len(reader.random)
-        shapes: dict[str, tuple[int, ...]] = {"gram": (p, p), "varying": (q,), "sites": (), "informative": ()}
+        shapes: dict[str, tuple[int, ...]] = {
+            "gram": (p, p),
+            "varying": (q,),
+            "sites": (),
+            "informative": (),
+            "centre": (2,),
+        }
+        shapes |= {"levels": (len(self.formula.levels),)} if self.formula.levels else {}
         for part, k in (("response", 1), ("random", q)):
             shapes |= {f"{part}.n": (), f"{part}.total": (k,), f"{part}.square": (k,)}
         return shapes
@@ -71,13 +83,19 @@ class FormulaData:
             **{f"random.{k}": v if k == "n" else f"{v} of the random effects' columns" for k, v in what.items()},
             "gram": "sums of products of the fixed effects' columns (X'X)",
             "varying": "of each random effect's column, whether its values differ",
-            "sites": "1", "informative": "whether there are more rows than random effects",
+            "centre": "two numbers, whose ratio says about where the response lies",
+            "levels": "rows of each level of the response", "sites": "1",
+            "informative": "whether there are more rows than random effects",
         }  # fmt: skip
 
     def site(self, path: Path, client: str) -> FormulaSite:
         """A site's csv file."""
-        df = self.formula.dictionary.table(path, self.formula.used)
-        return FormulaSite(self, client, df)
+        names, dictionary = sorted(self.formula.used), self.formula.dictionary
+        df = dictionary.written(path, names)
+        kept = df[whole_rows(df, names)] if self.na == "drop" else df
+        if not len(kept):
+            raise UserError(f"{path} has no row without missing values")
+        return FormulaSite(self, client, dictionary.read(kept, names), len(df) - len(kept))
 
     def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
         """The design, and the outline of its columns."""
@@ -90,8 +108,7 @@ class FormulaData:
         return self._outline(reader), reader.columns_only()
 
     def _outline(self, reader: StudyReader) -> Federation:
-        width = len(reader.fixed) + len(reader.random) + bool(self.formula.error)
-        return outline_of((width,), "regression", dtype=torch.float64, about=self.about(reader))
+        return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, about=self.about(reader))
 
     def about(self, reader: StudyReader) -> dict[str, Any]:
         """Of the federation."""
@@ -99,17 +116,25 @@ class FormulaData:
 
     def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
         """A csv file with the formula's predictors."""
-        wanted = self.formula.terms.predictors | ({self.formula.error} if self.formula.error else set())
-        return self.formula.dictionary.table(path, wanted)
+        known = {self.formula.more.known_se} - {""}
+        return self.formula.dictionary.table(path, self.formula.terms.predictors | known)
 
 
 @dataclass(frozen=True)
 class FormulaSite:
-    """See :class:`.study_data.SiteData`."""
+    """See :class:`.study_data.SiteData`.
+
+    Attributes:
+        study: that it is part of.
+        client: its name.
+        df: its table, checked.
+        left_out: how many rows were not, for want of a value.
+    """
 
     study: FormulaData
     client: str
     df: pd.DataFrame
+    left_out: int
 
     @property
     def rows(self) -> int:
@@ -133,4 +158,5 @@ class FormulaSite:
         made = reader.federation(
             self.df, self.client, test=study.test, validation=study.validation, seed=study.seed
         )  # fmt: skip
-        return replace(made, about={**made.about, **study.about(reader)})
+        about = {**made.about, **study.about(reader)}
+        return replace(made, about={**about, "left_out": {self.client: self.left_out}} if self.left_out else about)

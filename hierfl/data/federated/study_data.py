@@ -19,6 +19,11 @@ class SiteData(Protocol):
         """How many rows the sums are of."""
         ...
 
+    @property
+    def left_out(self) -> int:
+        """How many rows are not in them, for want of a value."""
+        ...
+
     def digest(self) -> str:
         """A fingerprint of its rows."""
         ...

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import UserError, unknown
 from . import gate
-from .design import INTERCEPT, Family
+from .design import INTERCEPT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
 MAX_MAGNITUDE = 1e100
 
 
-def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, error: str | None) -> tuple[Any, str]:
-    """What formulae makes of the formula and the table, and the column that the random terms belong to."""
-    _check_columns(df, terms, client, error)
+def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> tuple[Any, str]:
+    """What formulae makes of the formula and the table, and the column that the random terms belong to.
+
+    Args:
+        df: the table.
+        terms: of the formula.
+        client: the clients' column, if it is known.
+        more: columns that are used, and that the formula does not name.
+    """
+    _check_columns(df, terms, client, more)
     if terms.response is None:
         raise UserError(f"the formula {terms.text!r} has no response")
     if not terms.groups:
@@ -45,24 +53,26 @@ def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, error: str 
     names = [term.name for term in read.model.common_terms]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two effects are both called {twice[0]!r} (formulae leaves parentheses out): rewrite one")
-    offsets = [name for name, term in read.common.terms.items() if term.kind == "offset"]
-    if offsets:
-        raise UserError(
-            f"{offsets[0]} has a coefficient of one, which is not there; subtract it from a gaussian response"
-        )
     return read, place
 
 
-def _check_columns(df: pd.DataFrame, terms: Formula, client: str | None, error: str | None) -> None:
+def effects_and_offset(common: Any) -> tuple[pd.DataFrame, np.ndarray | None]:
+    """formulae's common columns without offsets, and the sum of these, (n,); None without one."""
+    table = common.as_dataframe().astype(float)
+    offsets = [name for name, term in common.terms.items() if term.kind == "offset"]
+    return table.drop(columns=offsets), table[offsets].to_numpy().sum(1) if offsets else None
+
+
+def _check_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> None:
     """Refuses columns that are not there, lack values, or hold what double precision cannot square."""
-    for what, name in (("client", client), ("error", error)):
+    for name in (client, *more):
         if not isinstance(name, str | None):
-            raise UserError(f"{what} is the name of a column, not {name!r}")
+            raise UserError(f"a column is said by its name, not by {name!r}")
     if not df.columns.is_unique:
         raise UserError(f"the table has two columns called {df.columns[df.columns.duplicated()][0]!r}")
     if INTERCEPT[0] in terms.columns:
         raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
-    for name in [*sorted(terms.columns), *([error] if error else []), *([client] if client else [])]:
+    for name in [*sorted(terms.columns), *more, *([client] if client else [])]:
         if name not in df.columns:
             raise unknown("column", name, map(str, df.columns))
         column = df[name]
@@ -72,7 +82,7 @@ def _check_columns(df: pd.DataFrame, terms: Formula, client: str | None, error: 
         if column.dtype == object and len(kinds := {type(value) for value in column}) > 1:
             named = " and ".join(sorted(kind.__name__ for kind in kinds))
             raise UserError(f"column {name!r} holds values of several types ({named})")
-        if name != error and name in (terms.response or set()) | terms.predictors and column.dtype.kind in "iuf":
+        if name not in more and name in (terms.response or set()) | terms.predictors and column.dtype.kind in "iuf":
             check_numbers(f"column {name!r}", column.to_numpy(dtype=float))
 
 
@@ -114,28 +124,39 @@ def check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) -> 
             )
 
 
-def random_columns(group: Any) -> dict[str, np.ndarray]:
-    """Each random effect's column, (n,)."""
+def random_terms(terms: Formula, read: Any, df: pd.DataFrame) -> tuple[Any, ...]:
+    """formulae's columns of each random term by itself, with its own coding of categories (it cuts terms up, and codes
+    them beside each other).
+
+    Args:
+        terms: of the formula.
+        read: what formulae makes of all of it.
+        df: a table that has all levels.
+    """
+    if len(terms.random) == 1:
+        return (read.group,)
+    return tuple(gate.evaluate(gate.parse(f"1 + {one}"), df).group for one in terms.random)
+
+
+def random_columns(groups: Sequence[Any]) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
+    """Each random effect's column, (n,), and how many each term has; effects of different terms are not correlated.
+
+    Raises:
+        UserError: for an effect that is in two terms.
+    """
     columns: dict[str, np.ndarray] = {}
-    for key, term in group.terms.items():
-        for label, column in zip(term.labels, group[key].toarray().T, strict=True):
-            name = label.rpartition("|")[0]
-            name = INTERCEPT[0] if name == "1" else name
-            columns[name] = columns.get(name, 0.0) + column.astype(float)
-    return columns
-
-
-def response_numbers(response: Any, family: Family) -> np.ndarray:
-    """The response as numbers that the family can have."""
-    y = np.asarray(response.design_matrix)
-    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
-    if y.ndim != 1 or y.dtype.kind not in "biuf" or response.kind != "numeric":
-        raise UserError(f"the response {response.name!r} holds no numbers; a {family} one needs them")
-    y = y.astype(float)
-    if not np.isfinite(y).all():
-        raise UserError(f"the response {response.name!r} is not finite everywhere")
-    if family == "binomial" and not np.isin(y, (0, 1)).all():
-        raise UserError(f"a binomial response is 0 or 1, and {response.name!r} is not")
-    if family == "poisson" and not ((y >= 0) & (y == np.floor(y))).all():
-        raise UserError(f"a poisson response is a whole number from 0, and {response.name!r} is not")
-    return y
+    blocks = []
+    for group in groups:
+        found: dict[str, np.ndarray] = {}
+        for key, term in group.terms.items():
+            for label, column in zip(term.labels, group[key].toarray().T, strict=True):
+                name = label.rpartition("|")[0]
+                name = INTERCEPT[0] if name == "1" else name
+                found[name] = found.get(name, 0.0) + column.astype(float)
+        if twice := [name for name in found if name in columns]:
+            raise UserError(
+                f"the random effect {twice[0]!r} is in two terms: leave it out of one, as in (0 + x | site)"
+            )
+        columns |= found
+        blocks.append(len(found))
+    return columns, tuple(blocks)

@@ -18,6 +18,7 @@ class Cursor:
         self.place = self.depth = self.operators = self.arithmetic = 0
         self.found: set[str] = set()  # columns of the side that is read
         self.groups: list[str] = []
+        self.random: list[str] = []
 
     @property
     def here(self) -> Token:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -14,12 +14,14 @@ from ...errors import UserError, unknown
 from ...nn.architecture import Architecture
 from ...nn.functional import Network
 from ...nn.head import LinearHead
+from .responses import Family
 
 #: what a column of ones is called
 INTERCEPT = ("Intercept", "1")
 #: of columns
 Values = Sequence[float] | np.ndarray
-Family = Literal["gaussian", "binomial", "poisson"]
+#: what a row may have beside the columns of effects, in the order of the inputs' columns
+EXTRAS = ("offset", "trials", "known", "event", "weight")
 
 
 @dataclass(frozen=True)
@@ -85,17 +87,25 @@ class Columns(NamedTuple):
     Attributes:
         x: of the fixed effects, in the design's units, (S, n, p).
         z: of the random effects, likewise, (S, n, q).
-        known: standard errors of the response, (S, n); None where they are learned.
+        offset: of the linear predictor, (S, n), as all that follows; None where there is none.
+        trials: of which the response counts the successes.
+        known: standard errors of the response.
+        event: whether a time ended with one (1), or was cut off (0).
+        weight: how many rows each one stands for.
     """
 
     x: Tensor
     z: Tensor
-    known: Tensor | None
+    offset: Tensor | None = None
+    trials: Tensor | None = None
+    known: Tensor | None = None
+    event: Tensor | None = None
+    weight: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Design(Architecture):
-    """What the columns of a table's inputs are: [fixed | random | standard error of the response].
+    """What the columns of a table's inputs are: [fixed | random | extras].
 
     Models are fitted to columns that are centred and scaled (:class:`Units`), whose coefficients say the same: where a
     table's columns lie is no matter.
@@ -104,7 +114,8 @@ class Design(Architecture):
         fixed: names of the columns of x_ij.
         random: names of the columns of z_ij.
         family: of the response.
-        known: whether the last column holds standard errors (gaussian only).
+        extras: what rows have beside effects, of :data:`EXTRAS` and in their order.
+        levels: of an ordinal response, else 0.
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
         blocks: how many random effects each random term of the formula has; those of different terms have no
             correlations.
@@ -114,7 +125,8 @@ class Design(Architecture):
     fixed: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
     family: Family = "gaussian"
-    known: bool = False
+    extras: tuple[str, ...] = ()
+    levels: int = 0
     centre: float = 0.0
     scale: float = 1.0
     blocks: tuple[int, ...] = ()
@@ -123,37 +135,52 @@ class Design(Architecture):
 
     @classmethod
     def of(
-        cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", known: bool = False,
-        centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (), fixed_units: Units | None = None,
-        random_units: Units | None = None,
+        cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", extras: Sequence[str] = (),
+        levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
+        fixed_units: Units | None = None, random_units: Units | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
         Raises:
-            UserError: without columns, for an unknown family, or standard errors in a family that has none.
+            UserError: without columns, for an unknown family, or for what it does not have or lacks.
         """
         if not fixed or not random:
             raise UserError("a mixed-effects design needs at least one fixed and one random column")
         if family not in get_args(Family):
             raise unknown("family", family, get_args(Family))
-        if known and family != "gaussian":
+        if strange := [name for name in extras if name not in EXTRAS]:
+            raise unknown("extra column", strange[0], EXTRAS)
+        if "known" in extras and family != "gaussian":
             raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
+        if family == "ordinal" and not any(name in INTERCEPT for name in fixed):
+            raise UserError("an ordinal response has thresholds, which are an intercept: write y ~ 1 + ...")
         head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(
             Network(nn.Identity()), head, None, "design", fixed=tuple(fixed), random=tuple(random), family=family,
-            known=known, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
+            extras=tuple(extras), levels=levels, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
             fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
             random_units=random_units or Units((0.0,) * q, (1.0,) * q),
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:
-        """The columns of rows (S, n, p + q [+ 1])."""
+        """The columns of rows (S, n, p + q + extras)."""
         p, q = len(self.fixed), len(self.random)
-        known = inputs[..., p + q] if self.known else None
-        if known is not None:
-            known = torch.where(known > 0, known, 1.0)  # (rows of a template have none)
+        more = dict(zip(self.extras, inputs[..., p + q :].unbind(-1), strict=True))
+        for name in ("trials", "known", "weight"):
+            if name in more:  # (rows of a template have none)
+                more[name] = torch.where(more[name] > 0, more[name], 1.0)
         x, z = self.fixed_units.of_columns(inputs[..., :p]), self.random_units.of_columns(inputs[..., p : p + q])
-        return Columns(x, z, known)
+        return Columns(x, z, **more)
+
+    @property
+    def known(self) -> bool:
+        """Whether the response's standard errors are known."""
+        return "known" in self.extras
+
+    @property
+    def width(self) -> int:
+        """Columns of the inputs."""
+        return len(self.fixed) + len(self.random) + len(self.extras)
 
     @property
     def offset(self) -> float:

@@ -26,7 +26,7 @@ class FormulaParser(ArgumentParser):
         if self.here.kind != "end":
             raise Refused(f"{self.here.shown} is not expected there")
         safe = " ".join(token.text for token in self.tokens[:-1])
-        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.groups))
+        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.groups), tuple(self.random))
 
     def response(self) -> None:
         if self.here.kind in ("end", "number", "text") or self.at("~", "(", "+", "-"):
@@ -110,9 +110,10 @@ class FormulaParser(ArgumentParser):
         return 1
 
     def group(self) -> int:
+        first, random = self.place - 1, False
         with self.inside():
             terms = self.sum()
-            if self.take("|"):
+            if random := bool(self.take("|")):
                 if self.at("|"):
                     raise Refused("'||' is not understood; for no correlations write one | and say covariance=diagonal")
                 start = self.place
@@ -121,6 +122,8 @@ class FormulaParser(ArgumentParser):
                 else:
                     raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
             self.expect(")", "at the end of a parenthesis")
+        if random:
+            self.random.append(" ".join(token.text for token in self.tokens[first : self.place]))
         return terms
 
     def _until(self, sign: str, start: int) -> str:

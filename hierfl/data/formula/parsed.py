@@ -15,6 +15,7 @@ class Formula:
         response: columns of the response; None without one.
         predictors: columns on the right, but for those that are right of a bar alone.
         groups: the column right of each bar.
+        random: each random term, as formulae has it.
     """
 
     text: str
@@ -22,6 +23,7 @@ class Formula:
     response: frozenset[str] | None
     predictors: frozenset[str]
     groups: tuple[str, ...]
+    random: tuple[str, ...] = ()
 
     @property
     def columns(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import ndtri
 
 from hierfl import UserError
 from hierfl.plots.calibration import client_reliability, reliability, worst_calibrated
@@ -20,7 +21,7 @@ from hierfl.plots.clients import (
 from hierfl.plots.densities import densities
 from hierfl.plots.features import embedding, feature_map
 from hierfl.plots.gains import three_ways
-from hierfl.plots.mixed import caterpillar, shrinkage
+from hierfl.plots.mixed import caterpillar, normal_quantiles, shrinkage
 from hierfl.plots.run import panels
 from hierfl.plots.training import metric_over_bytes, metric_over_rounds, movement, who_reported
 
@@ -247,3 +248,18 @@ def test_of_thousands_of_clients_a_picture_shows_the_spread() -> None:
     mean, _ = ax.get_lines()[0].get_data()
     assert len(mean) == 200
     assert np.all(np.diff(mean) > 0)
+
+
+def test_random_effects_in_order_and_beside_a_normals() -> None:
+    """The band is the population's; on a straight line where effects are normal quantiles themselves."""
+    at = ndtri((np.arange(40) + 0.5) / 40)
+    frame = pd.DataFrame({"client": [f"c{j}" for j in range(40)], "b[x]": 0.3 + 0.5 * at, "sd b[x]": 0.2})
+    ax = caterpillar(frame, "x", sd=0.5)
+    (label,) = ax.get_legend_handles_labels()[1]
+    assert label == "population, 90 %"
+    assert ax.patches[0].get_x() == pytest.approx(-0.8225)
+    assert caterpillar(frame, "x").get_legend() is None
+    ax = normal_quantiles(frame, "x")
+    (line,) = ax.get_lines()
+    assert line.get_slope() == pytest.approx(0.5, rel=0.02)
+    assert line.get_xy1() == pytest.approx((0, 0.3), abs=1e-9)

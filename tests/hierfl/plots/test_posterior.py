@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 from hierfl import UserError
 from hierfl.arviz_io import to_inference_data
@@ -14,7 +15,7 @@ from hierfl.plots.chains import ess_evolution, rank, rhat_and_ess, trace
 from hierfl.plots.forest import forest
 from hierfl.plots.posterior import panels
 from hierfl.plots.posterior_numbers import most_variable, worst_mixed
-from hierfl.plots.predictive import predictive_check, predictive_check_by_client
+from hierfl.plots.predictive import predictive_check, predictive_check_by_client, quantile_residuals, residuals
 
 CLIENTS = ["a", "b", "c"]
 SIZES = [6, 3, 9]
@@ -145,13 +146,28 @@ def test_predictive_checks(labels: bool) -> None:
         assert "1 of 3 outside" in ax.get_title()
 
 
+def test_quantile_residuals_are_normal_where_the_model_is_right() -> None:
+    """Of numbers and of counts; and not where it is wrong."""
+    rng = np.random.default_rng(0)
+    rate = rng.gamma(2, 1, 4000)
+    for draw in (lambda r: rng.normal(r), lambda r: rng.poisson(r).astype(float)):
+        found = quantile_residuals(draw(rate), np.stack([draw(rate) for _ in range(400)], 1))
+        assert kstest(found, "norm").pvalue > 0.01
+    wrong = quantile_residuals(rng.normal(rate, 2), np.stack([rng.normal(rate) for _ in range(400)], 1))
+    assert kstest(wrong, "norm").pvalue < 1e-6
+    ax = residuals(made(labels=False))
+    assert len(ax.collections[0].get_offsets()) == len(made().observed_data["y"])
+    assert ax.get_title().startswith("Residuals")
+
+
 def test_what_there_is_decides_what_is_drawn() -> None:
-    assert {"forest", "mixing", "trace", "rank", "ess", "predictive-check"} < set(panels(made()))
-    assert set(panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients"}
+    assert {"forest", "mixing", "trace", "rank", "ess", "predictive-check", "residuals"} < set(panels(made()))
+    assert "residuals" not in panels(made(labels=True))
+    assert set(panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients", "residuals"}
     point = made(chains=1)
     for kind in ("point", "examples"):
         point.log_likelihood.attrs["draws_of"] = kind
-        assert set(panels(point)) == {"predictive-check", "predictive-check-clients"}
+        assert set(panels(point)) == {"predictive-check", "predictive-check-clients", "residuals"}
     del point.posterior
     with pytest.raises(UserError, match="no draws of a client's latents"):
         forest(point)

@@ -15,7 +15,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.models.mixed_effects.cross_products import RowSums, at_points, polynomial
+from hierfl.models.mixed_effects.cross_products import RowSums, at_points, clients_last, polynomial
 from hierfl.models.mixed_effects.exchange import PopulationSearch
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.posterior import Conditional
@@ -36,6 +36,11 @@ def rows_of(df, formula: str, **how) -> ClientChunk:
     order = sorted(range(clients), key=lambda j: -len(fed.train[j]))
     chunk = RowSums(method).run(ClientChunk(method, fed, order, 1, 0, shared, own), 0)
     return Conditional(method).run(chunk, 0)
+
+
+def sums_of(chunk: ClientChunk) -> tuple[torch.Tensor, torch.Tensor]:
+    """G (m, m, S), and [n, sum log W] (2, S)."""
+    return clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
 
 
 def test_arithmetic_knows_its_derivatives() -> None:
@@ -65,7 +70,7 @@ def test_sums_say_the_joint_models_likelihood(random: str) -> None:
         there = ClientChunk(method, chunk.federation, chunk.clients, 1, 0, {**chunk.shared, **parts}, chunk.values)
         there = Conditional(method).run(there, 0)
         wanted = elbo(method, there.batch(), there.view, SigmaPoints(torch.float64, "cpu"))
-        cross = at_points(method, chunk, numbers[None])[:, 0]
+        cross = at_points(method, *sums_of(chunk), numbers[None])[:, 0]
         t = torch.zeros(len(cross), 3, 3, dtype=torch.float64)
         up, across = torch.triu_indices(3, 3)
         t[:, up, across] = cross[:, :-1]
@@ -77,8 +82,8 @@ def test_sums_say_the_joint_models_likelihood(random: str) -> None:
 def test_the_polynomial_has_the_derivatives_of_the_points() -> None:
     chunk = rows_of(table(5), "y ~ 1 + x + (1 + x | site)")
     method, numbers = chunk.method, torch.tensor([0.9, -0.3, 0.5, 0.2], dtype=torch.float64)
-    found = polynomial(method, chunk, numbers)
-    value = lambda at: at_points(method, chunk, at[None])[:, 0].sum(0)  # noqa: E731
+    found = polynomial(method, *sums_of(chunk), numbers)
+    value = lambda at: at_points(method, *sums_of(chunk), at[None])[:, 0].sum(0)  # noqa: E731
     assert torch.allclose(found["cross"].sum(0), value(numbers), rtol=1e-12)
     slope = torch.autograd.functional.jacobian(value, numbers)  # (c, k)
     assert torch.allclose(found["cross_1"].sum(0).T, slope, rtol=1e-8, atol=1e-8)
@@ -88,10 +93,10 @@ def test_the_polynomial_has_the_derivatives_of_the_points() -> None:
 
 def test_known_standard_errors_are_weights() -> None:
     df = table(4).assign(se=lambda d: np.random.default_rng(1).uniform(0.5, 2, len(d)))
-    chunk = rows_of(df, "y ~ 1 + x + (1 | site)", error="se")
+    chunk = rows_of(df, "y ~ 1 + x + (1 | site)", known_se="se")
     numbers = torch.tensor([0.7], dtype=torch.float64)
     surface = Surface(chunk.method)
-    beta, _, height = surface.beta(at_points(chunk.method, chunk, numbers[None])[:, 0].sum(0), "ml")
+    beta, _, height = surface.beta(at_points(chunk.method, *sums_of(chunk), numbers[None])[:, 0].sum(0), "ml")
     total, design = 0.0, chunk.method.network
     b = (beta / torch.tensor(design.fixed_units.scale)).numpy()
     b[0] += design.offset - b[1] * design.fixed_units.centre[1]
@@ -164,5 +169,5 @@ def test_a_climb_that_ends_on_the_other_side_of_zero_says_the_same() -> None:
     one, other = ends
     for name in ("root", "beta", "curvature", "cross_1", "height"):
         assert torch.allclose(one[name], other[name], rtol=1e-5, atol=1e-5), name
-    assert torch.allclose(standard_errors(method, one), standard_errors(method, other), rtol=1e-5)
+    assert torch.allclose(standard_errors(method, one)[0], standard_errors(method, other)[0], rtol=1e-5)
     assert torch.allclose(satterthwaite(method, one), satterthwaite(method, other), rtol=1e-4)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import multivariate_normal
 from support.mixed import table
 
-from hierfl import UserError
+from hierfl import UserError, mixed_model
 from hierfl.data.formula.design import Design
 from hierfl.data.formula.federate import from_formula
 from hierfl.models.mixed_effects.method import MixedEffects
@@ -16,8 +18,8 @@ from hierfl.nn.networks.build import architecture
 def test_designs_that_cannot_be() -> None:
     for make, words in (
         (lambda: Design.of([], ["1"]), "at least one fixed"),
-        (lambda: Design.of(["1"], ["1"], "gamma"), "unknown family 'gamma'"),  # type: ignore[arg-type]
-        (lambda: Design.of(["1"], ["1"], "poisson", known=True), "belong to a gaussian"),
+        (lambda: Design.of(["1"], ["1"], "cauchy"), "unknown family 'cauchy'"),  # type: ignore[arg-type]
+        (lambda: Design.of(["1"], ["1"], "poisson", extras=("known",)), "belong to a gaussian"),
     ):
         with pytest.raises(UserError, match=words):
             make()
@@ -32,8 +34,7 @@ def test_a_formula_is_read_as_it_is_written() -> None:
     assert design.fixed == ("Intercept", "x", "g[v]", "x:g[v]")
     assert design.random == ("Intercept", "x")
     assert fed.clients == 6
-    x, z, known = design.split(fed.batch([0]).x)[:3]
-    assert known is None
+    x, z = design.split(fed.batch([0]).x)[:2]
     rows = df[df.site == "s00"]
     both = df.x * (df.g == "v")
     np.testing.assert_allclose(x[0, :, 1].numpy(), (rows.x - df.x.mean()) / df.x.std(ddof=0), rtol=1e-5, atol=1e-6)
@@ -67,19 +68,18 @@ def test_a_formula_is_read_as_it_is_written() -> None:
         ("g ~ x + (1 | site)", {}, "holds no numbers"),
         ("y ~ x + (1 | site)", {"family": "binomial"}, "0 or 1"),
         ("y ~ x + (1 | site)", {"family": "poisson"}, "whole number"),
-        ("y ~ x + (1 | site)", {"family": "gamma"}, "unknown family 'gamma'"),
-        ("y ~ x + (1 | site)", {"error": "x"}, "not above zero"),
-        ("y ~ x + (1 | site)", {"error": "se"}, "unknown column 'se'"),
-        ("one ~ x + (1 | site)", {"family": "binomial", "error": "one"}, "belong to a gaussian"),
+        ("y ~ x + (1 | site)", {"family": "cauchy"}, "unknown family 'cauchy'"),
+        ("y ~ x + (1 | site)", {"known_se": "x"}, "not above zero"),
+        ("y ~ x + (1 | site)", {"known_se": "se"}, "unknown column 'se'"),
+        ("one ~ x + (1 | site)", {"family": "binomial", "known_se": "one"}, "belong to a gaussian"),
         ("y ~ x + twice + (1 | site)", {}, "'twice' is a combination of those before it"),
-        ("y ~ x + offset(level) + (1 | site)", {}, "has a coefficient of one, which is not there"),
-        ("y ~ x + (1 + x | site) + (0 + twice | site)", {}, "each in one of its own"),
+        ("y ~ x + (1 | site) + (x | site)", {}, "'Intercept' is in two terms: leave it out of one"),
         ("y ~ x + (1 | row)", {}, "no row has more rows than the 1 random effect, so"),
         ("y ~ x + (x || site)", {}, "say covariance=diagonal"),
         ("y ~ Intercept + (1 | site)", {}, "taken for the intercept"),
         ("y ~ x + (1 | same)", {}, "all rows are of one same"),
         ("one ~ x + (1 | site)", {}, "'one' does not vary"),
-        ("y ~ x + (1 | site)", {"error": "g"}, "cannot hold standard errors"),
+        ("y ~ x + (1 | site)", {"known_se": "g"}, "cannot hold standard errors"),
     ],
 )
 def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
@@ -89,3 +89,41 @@ def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
     df = df.assign(twice=2 * df.x + 1, row=[f"r{k}" for k in range(len(df))], same="a", Intercept=df.x)
     with pytest.raises(UserError, match=words):
         from_formula(df, formula, **how)
+
+
+def test_terms_of_several_effects_stand_beside_each_other() -> None:
+    """Correlations inside a term, none between terms: the likelihood is that of the whole table's normal density."""
+    df = table(10).assign(g=lambda d: np.where(np.arange(len(d)) % 2, "u", "v"), t=lambda d: np.sin(d.index))
+    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site) + (0 + g + t | site)", draws=0)
+    found = fit.summary().table.set_index("effect").estimate
+    names, design = ["Intercept", "x", "g[u]", "g[v]", "t"], fit.method.network
+    assert design.random == tuple(names)
+    assert design.blocks == (2, 3)
+    pairs = [name for name in found.index if name.startswith("corr(")]
+    assert pairs == [f"corr({a}, {b})" for a, b in [("Intercept", "x"), ("g[u]", "g[v]"), ("g[u]", "t"), ("g[v]", "t")]]
+    correlation = np.eye(5)
+    for name in pairs:
+        i, k = (names.index(part) for part in name[5:-1].split(", "))
+        correlation[i, k] = correlation[k, i] = found[name]
+    sd = np.array([found[f"sd({name})"] for name in names])
+    z = np.column_stack([np.ones(len(df)), df.x, df.g == "u", df.g == "v", df.t])
+    total = 0.0
+    for _, rows in df.groupby("site"):
+        here = z[rows.index]
+        cov = here @ (correlation * np.outer(sd, sd)) @ here.T + found["sd(residual)"] ** 2 * np.eye(len(rows))
+        total += multivariate_normal(found["Intercept"] + found["x"] * rows.x, cov).logpdf(rows.y)
+    assert fit.log_likelihood == pytest.approx(total, abs=1e-7)
+
+
+def test_a_clients_covariate_of_its_effects_is_an_interaction() -> None:
+    """b_j ~ N(B u_j, Omega), B the coefficients of u and of x:u: simulated so, and found again."""
+    rng, places = np.random.default_rng(5), 60
+    who = np.repeat(np.arange(places), 30)
+    u, x = rng.normal(size=places), rng.normal(size=len(who))
+    b = np.column_stack([1 + 0.8 * u, 0.5 - 0.6 * u]) + 0.3 * rng.normal(size=(places, 2))
+    df = pd.DataFrame({"y": b[who, 0] + b[who, 1] * x + rng.normal(size=len(who)), "x": x, "u": u[who]})
+    fit = mixed_model(df.assign(site=who.astype(str)), "y ~ 1 + x * u + (1 + x | site)", draws=0)
+    found = fit.summary().table.set_index("effect")
+    for name, truth in (("Intercept", 1.0), ("x", 0.5), ("u", 0.8), ("x:u", -0.6)):
+        assert abs(found.estimate[name] - truth) < 3.5 * found.standard_error[name]
+    assert abs(found.estimate["sd(x)"] - 0.3) < 0.1

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.mixed import covariance, estimates, fitted, log_likelihood, random_effects, referee, table
+from support.mixed import DYESTUFF, covariance, estimates, fitted, log_likelihood, random_effects, referee, table
 
 from hierfl import UserError
 from hierfl.data.formula.federate import from_formula
@@ -59,23 +59,17 @@ def test_the_likelihood_is_at_its_maximum() -> None:
 
 
 def test_the_numbers_that_lme4_documents() -> None:
-    """Yields of dyestuff, six batches of five samples (Davies, 1947; lme4's Dyestuff): its REML and ML fits."""
-    yields = [
-        [1545, 1440, 1440, 1520, 1580], [1540, 1555, 1490, 1560, 1495], [1595, 1550, 1605, 1510, 1560],
-        [1445, 1440, 1595, 1465, 1545], [1595, 1630, 1515, 1635, 1625], [1520, 1455, 1450, 1480, 1445],
-    ]  # fmt: skip
-    df = pd.DataFrame({"y": np.ravel(yields).astype(float), "site": np.repeat(list("ABCDEF"), 5)})
+    """Its REML and ML fits of the yields of dyestuff."""
     wanted = {"reml": (42.0006, 49.5101, 19.3834, -159.8271), "ml": (37.2603, 49.5101, 17.6945, -163.6635)}
     for population, (batch, residual, error, height) in wanted.items():
-        found, numbers = effects_table(fitted(df, "y ~ 1 + (1 | site)", population=population).fitted)
+        found, numbers = effects_table(fitted(DYESTUFF, "Yield ~ 1 + (1 | Batch)", population=population).fitted)
         assert found.estimate.to_numpy() == pytest.approx([1527.5, batch, residual], abs=6e-5)
         assert found.standard_error[0] == pytest.approx(error, abs=6e-5)
         assert numbers["log_likelihood"] == pytest.approx(height, abs=6e-5)
         assert numbers["aic"] == pytest.approx(6 - 2 * height, abs=2e-4)
     # of a balanced one-way layout the degrees of freedom are those of the batches' means
-    assert effects_table(fitted(df, "y ~ 1 + (1 | site)", population="reml").fitted)[0].df[0] == pytest.approx(
-        5, rel=1e-6
-    )
+    found = effects_table(fitted(DYESTUFF, "Yield ~ 1 + (1 | Batch)", population="reml").fitted)[0]
+    assert found.df[0] == pytest.approx(5, rel=1e-6)
 
 
 def test_a_fit_ends_where_it_is_done() -> None:
@@ -111,7 +105,7 @@ def eight_schools() -> pd.DataFrame:
 def test_known_standard_errors_and_places_seen_once() -> None:
     """Held at tau = 10: the analytic posterior; learned: tau is zero, and the schools have one mean, as is known."""
     df = eight_schools()
-    held = fitted(df, "y ~ 1 + (1 | site)", error="se", prior="fixed", sd_0=10.0 / df.y.std(ddof=0))
+    held = fitted(df, "y ~ 1 + (1 | site)", known_se="se", prior="fixed", sd_0=10.0 / df.y.std(ddof=0))
     weight = 1 / (df.se**2 + 100)
     mu = (weight * df.y).sum() / weight.sum()
     assert estimates(held)["Intercept"] == pytest.approx(mu, abs=1e-9)
@@ -120,7 +114,7 @@ def test_known_standard_errors_and_places_seen_once() -> None:
     variance = 1 / (1 / 100 + 1 / df.se**2)
     np.testing.assert_allclose(held.personal["b_root"].flatten().numpy() ** 2, variance, rtol=1e-9)
     assert estimates(held)["sd(Intercept)"] == pytest.approx(10.0)
-    learned = fitted(df, "y ~ 1 + (1 | site)", error="se")
+    learned = fitted(df, "y ~ 1 + (1 | site)", known_se="se")
     assert estimates(learned)["sd(Intercept)"] < 1e-3
     assert list(effects_table(learned.fitted)[0].note) == ["", "at its lower bound"]
     weight = 1 / df.se**2
@@ -134,7 +128,7 @@ def test_eight_schools_under_posteriordbs_priors() -> None:
     standard deviation.
     """
     run = fitted(
-        eight_schools(), "y ~ 1 + (1 | site)", error="se", population="bayes", intercept_prior="normal(0, 5)",
+        eight_schools(), "y ~ 1 + (1 | site)", known_se="se", population="bayes", intercept_prior="normal(0, 5)",
         sd_prior="half-cauchy(5)", draws=8000,
     )  # fmt: skip
     found = effects_table(run.fitted)[0].set_index("effect")

@@ -18,7 +18,7 @@ def test_draws_are_of_the_exact_joint_posterior() -> None:
     rng = np.random.default_rng(3)
     y, se = rng.normal(1, 1.5, 7), rng.uniform(0.4, 1.2, 7)
     df = pd.DataFrame({"y": y, "se": se, "site": list("abcdefg")})
-    run = fitted(df, "y ~ 1 + (1 | site)", error="se", draws=8000)
+    run = fitted(df, "y ~ 1 + (1 | site)", known_se="se", draws=8000)
     rate = SHAPE / (MEAN * y.std())
 
     def given(tau: float) -> tuple[float, float, float]:

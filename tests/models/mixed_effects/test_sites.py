@@ -14,18 +14,20 @@ from support.studies import FORMULA, STAGES, patients
 
 from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Column, Dictionary
-from hierfl.data.formula.design import Family
 from hierfl.data.formula.federate import from_formula
+from hierfl.data.formula.responses import Family
 from hierfl.inference import fit
 from hierfl.models import MixedEffects
 
 
-@pytest.mark.parametrize("family", ["gaussian", "poisson"])
-def test_sites_find_what_the_table_would(family: Family, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("family", "more"), [("gaussian", {}), ("poisson", {}), ("gaussian", {"one_round": True, "least_rows": 1})]
+)
+def test_sites_find_what_the_table_would(family: Family, more: dict, tmp_path: Path) -> None:
     df, formula = patients(30, counts=family == "poisson"), FORMULA
     how = {"rounds": 30, "draws": 2, "dtype": torch.float64, "evaluate_every": 30, "splits": ("train",)}
     federation, design = from_formula(df, formula, family=family)
-    settings: dict = {"draws": 0}
+    settings: dict = {"draws": 0, **more}
     whole = fit(MixedEffects(design, **settings), federation, progress=False, **how)
 
     outcome = Column("number") if family == "gaussian" else Column("whole", least=0)

@@ -14,8 +14,10 @@ import torch
 from hierfl.data.federated.design import StudyFormula, StudyReader
 from hierfl.data.federated.dictionary import Column, Dictionary
 from hierfl.data.federated.sums import Moments
-from hierfl.data.formula.design import Design, Family
+from hierfl.data.formula.design import Design
 from hierfl.data.formula.federate import from_formula
+from hierfl.data.formula.responses import Family
+from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.errors import UserError
 
 DICTIONARY = Dictionary(
@@ -27,12 +29,18 @@ DICTIONARY = Dictionary(
         "grade": Column("category", (3, 1, 2)), "smokes": Column("flag"),
     }
 )  # fmt: skip
-FORMULAS: list[tuple[str, Family, str]] = [
-    ("y ~ 1 + scale(age):sex + stage + log(age) + (1 + center(age) | site)", "gaussian", ""),
-    ("y ~ stage*smokes + year + (1 | site)", "gaussian", "se"),
-    ("log(hits + 1) ~ C(grade) + standardize(year) + (year | site)", "gaussian", ""),
-    ("hits ~ age + log(gap) + (1 + smokes | site)", "poisson", ""),
-    ("sick ~ sex + center(gap) + (1 | site) + (0 + age | site)", "binomial", ""),
+FORMULAS: list[tuple[str, Family, RowColumns]] = [
+    ("y ~ 1 + scale(age):sex + stage + log(age) + (1 + center(age) | site)", "gaussian", RowColumns()),
+    ("y ~ stage*smokes + year + (1 | site)", "gaussian", RowColumns(known_se="se")),
+    ("log(hits + 1) ~ C(grade) + standardize(year) + (year | site)", "gaussian", RowColumns()),
+    ("y ~ age + offset(gap) + (1 | site)", "gaussian", RowColumns(weights="se")),
+    ("hits ~ age + log(gap) + (1 + smokes | site)", "poisson", RowColumns()),
+    ("y ~ stage + age + (0 + sex | site) + (0 + age + center(gap) | site)", "gaussian", RowColumns()),
+    ("hits ~ age + offset(log(gap)) + (1 | site)", "negative-binomial", RowColumns(weights="se")),
+    ("sick ~ sex + center(gap) + (1 | site) + (0 + age | site)", "binomial", RowColumns()),
+    ("p(hits, year) ~ sex + (1 | site)", "beta-binomial", RowColumns()),
+    ("stage ~ age + sex + (1 | site)", "ordinal", RowColumns()),
+    ("gap ~ age + (1 | site)", "weibull", RowColumns(event="sick")),
 ]
 
 
@@ -63,18 +71,21 @@ def prelude(study: StudyFormula, sites: dict[str, pd.DataFrame]) -> tuple[StudyR
     return reader, reader.design(reduce(add, (reader.second(rows) for rows in sites.values())))
 
 
-@pytest.mark.parametrize(("formula", "family", "error"), FORMULAS)
-def test_every_site_makes_the_pooled_columns(formula: str, family: Family, error: str) -> None:
+@pytest.mark.parametrize(("formula", "family", "more"), FORMULAS)
+def test_every_site_makes_the_pooled_columns(formula: str, family: Family, more: RowColumns) -> None:
     """Levels that a site lacks included; and so does what is held out."""
     df = pooled()
     whole, design = from_formula(
-        df.assign(grade=pd.Categorical(df.grade, [3, 1, 2])), formula, family=family, error=error or None, test=0.2,
-        validation=0.1, seed=3,
+        df.assign(
+            grade=pd.Categorical(df.grade, [3, 1, 2]),
+            stage=pd.Categorical(df.stage, ["I", "II", "III", "IV"], ordered=True),
+        ),
+        formula, family=family, **vars(more), test=0.2, validation=0.1, seed=3,
     )  # fmt: skip
     sites = parts(df)
-    reader, found = prelude(StudyFormula(formula, DICTIONARY, family, error), sites)
+    reader, found = prelude(StudyFormula(formula, DICTIONARY, family, more), sites)
     assert (found.fixed, found.random, found.family) == (design.fixed, design.random, design.family)
-    assert (found.known, found.blocks) == (design.known, design.blocks)
+    assert (found.extras, found.levels, found.blocks) == (design.extras, design.levels, design.blocks)
     assert [found.centre, found.scale] == pytest.approx([design.centre, design.scale], 1e-12)
     for ours, theirs in ((found.fixed_units, design.fixed_units), (found.random_units, design.random_units)):
         # (spreads are differences of squares)

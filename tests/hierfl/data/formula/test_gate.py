@@ -222,7 +222,7 @@ def test_numbers_that_cannot_be_squared_are_told_in_one_line(change: dict[str, f
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         with pytest.raises(UserError, match=re.escape(words)):
-            from_formula(df, "y ~ x + I(x**2) + np.log(z) + (1 | site)", error="se")
+            from_formula(df, "y ~ x + I(x**2) + np.log(z) + (1 | site)", known_se="se")
     assert seen == []
 
 

@@ -1,0 +1,61 @@
+"""What a site's rows say of a design: the second round of sums before a study begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .sums import Moments, NamedSums
+
+
+@dataclass(frozen=True)
+class DesignSums:
+    """A second round of sums. They add up.
+
+    Attributes:
+        response: moments of the first of its :func:`~hierfl.data.formula.responses.centre_parts`, one column.
+        random: moments of the random columns.
+        gram: X'X of the fixed columns, (p, p).
+        varying: for each random column, the sites whose rows differ in it, (q,).
+        sites: how many sites.
+        informative: sites with more rows than random effects.
+        centre: sums of both, (2,).
+        levels: of an ordinal response, rows of each level; else (0,).
+    """
+
+    response: Moments
+    random: Moments
+    gram: np.ndarray
+    varying: np.ndarray
+    sites: int
+    informative: int
+    centre: np.ndarray
+    levels: np.ndarray
+
+    @classmethod
+    def named(cls, sums: NamedSums, centre: float) -> DesignSums:
+        """Undoes :meth:`sums`; ``centre`` is that of the response."""
+        response = Moments.named(sums, np.array([centre]), "response.")
+        random = Moments.named(sums, np.zeros_like(sums["varying"]), "random.")
+        return cls(
+            response, random, sums["gram"], sums["varying"], int(sums["sites"]), int(sums["informative"]),
+            sums["centre"], sums.get("levels", np.zeros(0)),
+        )  # fmt: skip
+
+    def sums(self) -> dict[str, np.ndarray]:
+        """What is sent of them."""
+        return {
+            **self.response.sums("response."), **self.random.sums("random."), "gram": self.gram,
+            "varying": self.varying, "sites": np.array(float(self.sites)),
+            "informative": np.array(float(self.informative)), "centre": self.centre,
+            **({"levels": self.levels} if len(self.levels) else {}),
+        }  # fmt: skip
+
+    def __add__(self, other: DesignSums) -> DesignSums:
+        """Of the sites of both."""
+        return DesignSums(
+            self.response + other.response, self.random + other.random, self.gram + other.gram,
+            self.varying + other.varying, self.sites + other.sites, self.informative + other.informative,
+            self.centre + other.centre, self.levels + other.levels,
+        )  # fmt: skip

@@ -1,0 +1,42 @@
+"""Rows that lack a value which the model uses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Literal
+
+from ...errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .parsed import Formula
+
+#: what becomes of a row that lacks a value: the table is refused, or the row is left out, and said to be
+Missing = Literal["refuse", "drop"]
+
+
+def whole_rows(df: pd.DataFrame, names: Collection[str]) -> pd.Series:
+    """Of each row, whether it has all values of these columns (of those that are there)."""
+    return df[[name for name in names if name in df.columns]].notna().all(axis=1)
+
+
+def without_missing(df: pd.DataFrame, terms: Formula, more: Collection[str]) -> tuple[pd.DataFrame, dict[str, int]]:
+    """The table without rows that lack a value, and how many of each client were left out.
+
+    A row that lacks its client stays, and is refused: whose it is nobody knows.
+
+    Args:
+        df: the table.
+        terms: of the formula, with one grouping factor.
+        more: columns that the formula does not name.
+
+    Raises:
+        UserError: where no row is left.
+    """
+    kept = whole_rows(df, (terms.columns | set(more)) - set(terms.groups))
+    if not kept.any():
+        raise UserError("every row lacks a value of a column that is used: none would be left")
+    place = next(iter(terms.groups), None)
+    lost = df.loc[~kept, place].astype(str).value_counts() if place in df.columns else {}
+    return df[kept], {str(name): int(count) for name, count in sorted(lost.items())}

@@ -1,0 +1,86 @@
+"""What each row of a table has beside its response and the columns of its effects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import UserError
+from .columns import check_numbers
+from .design import EXTRAS
+from .responses import SURVIVAL, Family
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: of each role: its name among :class:`.design.Columns`, and what its column holds
+ROLES = {"known_se": ("known", "standard errors"), "event": ("event", "events"), "weights": ("weight", "weights")}
+
+
+@dataclass(frozen=True)
+class RowColumns:
+    """Columns of a table that a formula does not name; empty for none.
+
+    Attributes:
+        known_se: known standard errors of a gaussian response.
+        event: of a time until something happens, whether it did (1), or was not seen by then (0).
+        weights: how many rows each one stands for: so often its log density counts.
+    """
+
+    known_se: str = ""
+    event: str = ""
+    weights: str = ""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The columns that are said, by the names of :class:`.design.Columns`."""
+        return {key: name for role, (key, _) in ROLES.items() if (name := getattr(self, role))}
+
+    @property
+    def columns(self) -> set[str]:
+        """Those of the table."""
+        return set(self.names.values())
+
+    def check(self, family: Family) -> None:
+        """Refuses what a family's rows do not have.
+
+        Raises:
+            UserError: for it.
+        """
+        if self.known_se and family != "gaussian":
+            raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
+        if self.event and family not in SURVIVAL:
+            raise UserError(f"events belong to a time until something happens, not a {family} response")
+
+    def numbers(self, df: pd.DataFrame) -> dict[str, np.ndarray]:
+        """Each role's numbers (n,), by the names of :class:`.design.Columns`.
+
+        Raises:
+            UserError: for a column that holds others than its role can have.
+        """
+        found = {}
+        words = dict(ROLES.values())
+        for key, name in self.names.items():
+            what = words[key]
+            if df[name].dtype.kind not in "biuf":
+                raise UserError(f"column {name!r} holds no numbers, so it cannot hold {what}")
+            values = df[name].to_numpy(dtype=float)
+            if key == "event":
+                if not np.isin(values, (0.0, 1.0)).all():
+                    raise UserError(f"column {name!r} holds events that are not 0 or 1")
+            elif not (np.isfinite(values) & (values > 0)).all():
+                raise UserError(f"column {name!r} holds {what} that are not above zero")
+            else:
+                for extreme in (values.min(), values.max()):
+                    check_numbers(f"column {name!r}", np.array([extreme]))
+            found[key] = values
+        return found
+
+
+def in_order(rows: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+    """Those that are there, in the order of the columns of a design's inputs."""
+    return {name: values for name in EXTRAS if (values := rows.get(name)) is not None}

@@ -1,0 +1,120 @@
+"""Levels in an order: cumulative logits (McCullagh, JRSS B 1980).
+
+    P(y <= k | eta) = logistic(c_k - eta),    0 = c_1 < c_2 < ... < c_(K-1),    c_k - c_(k-1) = exp(g_k)
+
+The thresholds that are reported are c_k minus the intercept, which is no coefficient of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from pyro.distributions import TorchDistribution, constraints
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from hierfl.data.formula.design import INTERCEPT, Columns
+
+from .families import ResponseFamily
+
+
+class CumulativeLogit(TorchDistribution):
+    """Levels 1, ..., K.
+
+    Args:
+        eta: (..., S, n).
+        gaps: logarithms of the thresholds' distances, (..., K - 2), broadcast beside eta.
+    """
+
+    arg_constraints: ClassVar[dict[str, Any]] = {}
+    support = constraints.positive
+
+    def __init__(self, eta: Tensor, gaps: Tensor) -> None:
+        self.eta, self.gaps = eta, gaps
+        super().__init__(eta.shape, validate_args=False)
+
+    @property
+    def mean(self) -> Tensor:
+        """Of the level's number."""
+        return 1 + sum(((self.eta - c).sigmoid() for c in thresholds(self.gaps)), torch.zeros_like(self.eta))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log(F(a) - F(b)) = log F(a) + log F(-b) + log(1 - exp(b - a)), a and b the level's edges minus eta."""
+        above, below, top, bottom = edges(value, self.gaps)
+        found = torch.where(top, 0.0, logsigmoid(above - self.eta)) + torch.where(
+            bottom, 0.0, logsigmoid(self.eta - below)
+        )
+        inside = ~(top | bottom)
+        return found + torch.where(inside, torch.log(-torch.expm1(torch.where(inside, below - above, -1.0))), 0.0)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Where a logistic variable lies."""
+        u = torch.rand(sample_shape + self.batch_shape, dtype=self.eta.dtype, device=self.eta.device)
+        latent = self.eta + u.logit()
+        return 1 + sum(((latent > c).to(latent) for c in thresholds(self.gaps)), torch.zeros_like(latent))
+
+
+def thresholds(gaps: Tensor) -> list[Tensor]:
+    """c_1 = 0, c_2, ...: (...) each, of logarithms (..., K - 2) of their distances."""
+    found = [torch.zeros_like(gaps[..., 0])]
+    for k in range(gaps.shape[-1]):
+        found.append(found[-1] + gaps[..., k].exp())
+    return found
+
+
+def edges(y: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Upper and lower thresholds of levels y (where they have one), and whether they are the highest, the lowest."""
+    c = thresholds(gaps)
+    above = sum((torch.where(y == k + 1, one, 0.0) for k, one in enumerate(c)), torch.zeros_like(y))
+    below = sum((torch.where(y == k + 2, one, 0.0) for k, one in enumerate(c)), torch.zeros_like(y))
+    return above, below, y > len(c), y <= 1
+
+
+@dataclass(frozen=True)
+class OrdinalFamily(ResponseFamily):
+    """y ~ CumulativeLogit(eta, g).
+
+    Attributes:
+        levels: K.
+    """
+
+    levels: int
+    ratio: ClassVar[str] = "odds ratio"
+
+    @property
+    def starts(self) -> Mapping[str, Tensor]:
+        """g: levels of equal frequency."""
+        at = (torch.arange(1, self.levels).double() / self.levels).logit()
+        return {"gaps": at.diff().log()}
+
+    def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
+        """See :class:`.families.ResponseFamily`."""
+        return CumulativeLogit(eta, values["gaps"])
+
+    def slope_and_weight(
+        self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], columns: Columns
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`.families.ResponseFamily`; F(a) + F(b) - 1, and f(a) + f(b)."""
+        above, below, top, bottom = edges(y, values["gaps"])
+        a, b = above - eta, below - eta
+        upper, lower = torch.where(top, 1.0, a.sigmoid()), torch.where(bottom, 0.0, b.sigmoid())
+        bend = torch.where(top, 0.0, a.sigmoid() * (-a).sigmoid()) + torch.where(
+            bottom, 0.0, b.sigmoid() * (-b).sigmoid()
+        )
+        return upper + lower - 1, bend
+
+    def coefficients(
+        self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]
+    ) -> tuple[Sequence[str], Tensor]:
+        """All but the intercept."""
+        kept = [k for k, name in enumerate(names) if name not in INTERCEPT]
+        return [names[k] for k in kept], beta[:, kept]
+
+    def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The thresholds."""
+        (place,) = [k for k, name in enumerate(names) if name in INTERCEPT]
+        found = thresholds(values["gaps"])
+        return {f"{k + 1} | {k + 2}": c - beta[:, place] for k, c in enumerate(found)}

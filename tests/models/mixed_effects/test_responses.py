@@ -1,0 +1,268 @@
+"""Every response: its density beside SciPy's, its fit beside exact quadrature, its limits."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.responses import CASES, CUTS, Case, hessian, quadrature, referee_point
+
+from hierfl import mixed_model
+from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
+from hierfl.models.mixed_effects.gamma_ratios import rising
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.modes import Problem
+from hierfl.rng import generator
+
+ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def rows_of(case: Case, df: pd.DataFrame):
+    """The method, all rows as one client's, their columns, and the family's own numbers at the truth."""
+    settings = {k: v for k, v in case.how.items() if k == "cuts"}
+    columns = {k: v for k, v in case.how.items() if k != "cuts"}
+    federation, design = from_formula(df.assign(site=df.site.where(df.index < 1, "all")), case.formula,
+                                      family=case.family, **columns)  # fmt: skip
+    method = MixedEffects(design, **settings)
+    batch = federation.to("cpu", torch.float64).batch([federation.ids.index("all")])
+    own = torch.tensor(case.own, dtype=torch.float64)
+    starts = method.response_family.starts
+    values = {name: own if first.dim() else own[0] for name, first in starts.items()}
+    return method, batch, design.split(batch.x), values
+
+
+@ALL
+def test_densities_are_scipys(case: Case) -> None:
+    df = case.table(8)
+    method, batch, columns, values = rows_of(case, df)
+    eta = 1.5 * torch.randn(batch.y.shape, generator=generator("eta"), dtype=torch.float64)
+    ours = method.response(eta, values, columns).log_prob(batch.y)[0].numpy()
+    if case.family == "weibull":  # (ours holds the intercept where it is when k changes)
+        eta = eta + (np.exp(case.own[0]) - 1) * method.network.offset
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = case.log_density(df.iloc[1:], eta[0].numpy(), np.array(case.own))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@ALL
+def test_slopes_and_weights_are_the_densitys_derivatives(case: Case) -> None:
+    method, batch, columns, values = rows_of(case, case.table(8))
+    eta = (1.5 * torch.randn(batch.y.shape, generator=generator("eta"), dtype=torch.float64)).requires_grad_()
+    height = method.response(eta, values, columns).log_prob(batch.y).sum()
+    (slope,) = torch.autograd.grad(height, eta, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), eta)
+    family = method.response_family
+    found = family.slope_and_weight(eta, batch.y, values, columns)
+    torch.testing.assert_close(found[0], slope, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found[1].expand_as(eta), -bend, rtol=1e-9, atol=1e-9)
+    safe = family.safe_weight(eta, batch.y, values, columns)
+    assert (safe >= 0).all()
+    assert (found[1] >= 0).all() == family.concave
+
+
+@ALL
+def test_what_is_drawn_has_the_mean(case: Case) -> None:
+    method, _, columns, values = rows_of(case, case.table(8))
+    eta = torch.linspace(-1, 1, 5).double()[:, None]
+    here = columns._replace(
+        **{k: v[:1, :5].T for k, v in columns._asdict().items() if k in ("trials", "event") and v is not None}
+    )
+    fn = method.response(eta, values, here)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        drawn = (
+            fn.expand_by([40_000]).sample()
+            if case.family in ("gaussian", "binomial", "poisson", "gamma")
+            else fn.sample(torch.Size([40_000]))
+        )
+    gap = (drawn.mean(0) - fn.mean) / (drawn.std(0) / 200).clamp_min(1e-9)
+    assert gap.abs().max() < 4.5
+
+
+@ALL
+@pytest.mark.parametrize("nodes", [0, 1])
+def test_the_fit_is_that_of_exact_quadrature(case: Case, nodes: int) -> None:
+    """Laplace's approximation beside Laplace's: coefficients, standard deviations and errors, the log likelihood."""
+    if case.family == "gaussian" and nodes:
+        pytest.skip("a gaussian response needs no approximation")
+    df = case.table(12, rows=(2, 25))
+    fit = mixed_model(df, case.formula, family=case.family, draws=0, nodes=nodes, **case.how)  # type: ignore[arg-type]
+    found, shared = fit.summary().table.set_index("effect"), fit.run.shared
+    at, h = referee_point(case, fit), 1e-2 if nodes else 1e-3
+
+    def theirs(theta: np.ndarray) -> float:
+        return -quadrature(theta, df, case, nodes or 41)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert fit.log_likelihood == pytest.approx(theirs(at), abs=1e-5)
+        slope = np.array([theirs(at + s) - theirs(at - s) for s in h * np.eye(len(at))]) / (2 * h)
+        bend = hessian(theirs, at, h)
+    assert float(shared["effects.to_go"]) < 1e-6
+    errors = np.sqrt(np.diag(np.linalg.inv(-bend)))
+    # Newton's step of the referee from our estimates, in standard errors
+    assert np.abs(np.linalg.solve(bend, slope) / errors).max() < 0.01
+    assert found.standard_error["x"] == pytest.approx(errors[1], rel=0.01)
+    assert found.standard_error["sd(Intercept)"] == pytest.approx(errors[2] * found.estimate["sd(Intercept)"], rel=0.01)
+
+
+@pytest.mark.parametrize("size", [0.3, 20.0, 1e4, 1e9, 1e14])
+def test_ratios_of_gamma_functions_keep_their_digits(size: float) -> None:
+    """Beside products: Gamma(y + z) / (Gamma(z) z^y) is the product of 1 + i / z."""
+    y = torch.tensor([0.0, 1.0, 2.0, 7.0, 60.0]).double()
+    z = torch.tensor(size, dtype=torch.float64)
+    i = torch.arange(60).double()
+    counted = i < y[:, None]
+    expected = torch.where(counted, torch.log1p(i / z), 0.0).sum(-1)
+    torch.testing.assert_close(rising(y, z), expected, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(rising(y, z, 1), torch.where(counted, 1 / (z + i), 0.0).sum(-1), rtol=1e-11, atol=0)
+    bend = torch.where(counted, -1 / (z + i).square(), 0.0).sum(-1)
+    torch.testing.assert_close(rising(y, z, 2), bend, rtol=1e-9, atol=0)  # (torch's own trigamma has ten digits)
+
+
+@pytest.mark.parametrize(
+    ("wide", "plain", "own"),
+    [
+        ("negative-binomial", "poisson", {"log_size": 25.0}),
+        ("zero-inflated-poisson", "poisson", {"logit_zero": -30.0}),
+        ("beta-binomial", "binomial", {"log_precision": 25.0}),
+    ],
+)
+def test_without_more_spread_they_are_the_plain_ones(wide: str, plain: str, own: dict) -> None:
+    df = CASES[plain].table(6)
+    method, batch, columns, _ = rows_of(CASES[wide], df)
+    values = {k: torch.tensor(v).double().requires_grad_() for k, v in own.items()}
+    eta = torch.randn(batch.y.shape, generator=generator("eta"), dtype=torch.float64)
+    height = method.response(eta, values, columns).log_prob(batch.y)
+    expected = rows_of(CASES[plain], df)[0].response(eta, {}, columns).log_prob(batch.y)
+    torch.testing.assert_close(height, expected, rtol=1e-7, atol=1e-7)
+    (slope,) = torch.autograd.grad(height.sum(), list(values.values()))
+    assert abs(float(slope)) < 1e-5
+    # and a fit of such data ends there, and says so
+    fit = mixed_model(df, CASES[plain].formula, family=wide, draws=0)  # type: ignore[arg-type]
+    same = mixed_model(df, CASES[plain].formula, family=plain, draws=0)  # type: ignore[arg-type]
+    last = fit.summary().table.iloc[-1]
+    assert fit.log_likelihood >= same.log_likelihood - 1e-6
+    if last.note:
+        assert "than a" in last.note
+        assert fit.log_likelihood == pytest.approx(same.log_likelihood, abs=1e-5)
+    assert float(fit.run.shared["effects.to_go"]) < 1e-6
+
+
+@pytest.mark.parametrize("family", ["zero-inflated-poisson", "beta-binomial"])
+def test_a_mode_of_what_bends_both_ways_is_found_from_anywhere(family: str) -> None:
+    case = CASES[family]
+    df = case.table(8)
+    federation, design = from_formula(df, case.formula, family=family)  # type: ignore[arg-type]
+    method = MixedEffects(design)
+    batch = federation.to("cpu", torch.float64).batch(range(8))
+    own = {name: torch.tensor(case.own[0], dtype=torch.float64) for name in method.response_family.starts}
+    for shift in (-3.0, 0.0, 3.0):
+        values = {"beta": torch.tensor([shift, 0.7]).double(), "root": torch.tensor([2.0]).double(), **own}
+        problem = Problem.of(method, batch, values)
+        u, factor = problem.mode(torch.zeros(8, 1).double())
+        grid = torch.linspace(-8, 8, 801).double()[:, None, None].expand(-1, 8, 1)
+        assert (problem.heights(u) >= problem.heights(grid).amax(0) - 1e-9).all()
+        assert factor.isfinite().all()
+        assert (problem.step(u)[0].abs() < 1e-6).all()
+
+
+def test_a_hazard_that_steps_is_a_poisson_model_of_intervals() -> None:
+    case = CASES["exponential"]
+    df = case.table(15)
+    fit = mixed_model(df, case.formula, family="exponential", draws=0, **case.how)  # type: ignore[arg-type]
+    parts = []
+    for first, last in zip(np.r_[0.0, CUTS], np.r_[CUTS, np.inf], strict=True):
+        there = df[df.y > first]
+        spent = np.minimum(there.y, last) - first
+        d = ((there.event == 1) & (there.y <= last)).astype(int)
+        parts.append(there.assign(d=d, spent=spent, interval=f"from {first:g}"))
+    long = pd.concat(parts)
+    theirs = mixed_model(long, "d ~ 1 + x + interval + offset(log(spent)) + (1 | site)", family="poisson", draws=0)
+    ours, other = (f.summary().table.set_index("effect") for f in (fit, theirs))
+    pairs = {
+        "Intercept": "Intercept", "x": "x", "sd(Intercept)": "sd(Intercept)",
+        "log hazard, 0.2 to 0.6": "interval[from 0.2]", "log hazard, 0.6 on": "interval[from 0.6]",
+    }  # fmt: skip
+    for mine, name in pairs.items():
+        assert ours.estimate[mine] == pytest.approx(other.estimate[name], abs=1e-6), mine
+        assert ours.standard_error[mine] == pytest.approx(other.standard_error[name], rel=1e-5)
+    counted = float(np.log(long.spent[long.d == 1]).sum())
+    assert fit.log_likelihood == pytest.approx(theirs.log_likelihood - counted, abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "reml", "poisson", "beta-binomial"])
+def test_a_row_of_weight_three_is_three_rows(family: str) -> None:
+    case = CASES["gaussian" if family == "reml" else family]
+    how = {"population": "reml"} if family == "reml" else {}
+    df = case.table(12)
+    times = np.random.default_rng(0).integers(1, 4, len(df))
+    once = mixed_model(df.assign(w=times), case.formula, family=case.family, weights="w", draws=0, **how)  # type: ignore[arg-type]
+    often = mixed_model(df.loc[df.index.repeat(times)], case.formula, family=case.family, draws=0, **how)  # type: ignore[arg-type]
+    a, b = once.summary().table, often.summary().table
+    np.testing.assert_allclose(a.estimate, b.estimate, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(a.standard_error, b.standard_error, rtol=1e-5)
+    assert once.log_likelihood == pytest.approx(often.log_likelihood, abs=1e-6)
+
+
+def test_an_offset_of_a_gaussian_response_is_what_is_subtracted() -> None:
+    df = CASES["gaussian"].table(12).assign(o=lambda d: 3 * d.x**2)
+    one = mixed_model(df, "y ~ 1 + x + offset(o) + (1 | site)", draws=200)
+    two = mixed_model(df.assign(y=df.y - df.o), "y ~ 1 + x + (1 | site)", draws=200)
+    np.testing.assert_allclose(one.summary().table.estimate, two.summary().table.estimate, rtol=1e-6)
+    new = df.head(5)
+    np.testing.assert_allclose(one.predict(new)["mean"], two.predict(new)["mean"] + new.o, rtol=1e-6)
+
+
+@ALL
+def test_predictions_of_every_response(case: Case) -> None:
+    df = case.table(8)
+    fit = mixed_model(df, case.formula, family=case.family, draws=200, **case.how)  # type: ignore[arg-type]
+    new = df[["x", "site"]].head(6)  # (no response, no trials, no events: of one trial, until the event)
+    for level in ("client", "population", "new"):
+        found = fit.predict(new, level=level)  # type: ignore[arg-type]
+        assert found.notna().all(axis=None)
+        assert (found["lower"] <= found["upper"]).all()
+    if case.response != "y":
+        of_trials = fit.predict(df.head(6))
+        np.testing.assert_allclose(of_trials["mean"], fit.predict(new)["mean"] * df.n.head(6), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "how", "words"),
+    [
+        ("y ~ x + (1 | site)", "beta-binomial", {}, "has no trials"),
+        ("p(n, y) ~ x + (1 | site)", "binomial", {}, "cannot be greater than .trials."),
+        ("p(y, half) ~ x + (1 | site)", "binomial", {}, "collection of integer numbers"),
+        ("p(y, n) ~ x + (1 | site)", "poisson", {}, "successes among trials, which a poisson response is not"),
+        ("x ~ 1 + (1 | site)", "gamma", {}, "above zero"),
+        ("x ~ 1 + (1 | site)", "weibull", {}, "above zero"),
+        ("half ~ x + (1 | site)", "ordinal", {}, "neither"),
+        ("word ~ x + (1 | site)", "ordinal", {}, "have no order"),
+        ("two ~ x + (1 | site)", "ordinal", {}, "of two, binomial"),
+        ("y1 ~ 0 + x + (1 | site)", "ordinal", {}, "write y ~ 1"),
+        ("y ~ x + (1 | site)", "poisson", {"event": "two"}, "belong to a time"),
+        ("half ~ x + (1 | site)", "weibull", {"event": "y1"}, "not 0 or 1"),
+        ("half ~ x + (1 | site)", "weibull", {"event": "none"}, "no row has an event"),
+        ("half ~ x + (1 | site)", "exponential", {"event": "two", "cuts": "3, 2"}, "that grow, such as"),
+        ("y ~ x + (1 | site)", "poisson", {"cuts": "3"}, "of an exponential response"),
+        ("y ~ x + (1 | site)", "poisson", {"weights": "none"}, "not above zero"),
+        ("y ~ x + (1 | site)", "poisson", {"weights": "word"}, "cannot hold weights"),
+        ("y ~ x + (1 | site)", "poisson", {"weights": "nope"}, "unknown column 'nope'"),
+        ("y ~ x + offset(log(none)) + (1 | site)", "poisson", {}, "not finite"),
+        ("y ~ x + (1 | site)", "poisson", {"family_prior": "normal(0, 1)"}, "family_prior"),
+        ("missing ~ x + (1 | site)", "poisson", {}, "missing value"),
+    ],
+)  # fmt: skip
+def test_responses_that_cannot_be(formula: str, family: str, how: dict, words: str) -> None:
+    df = CASES["binomial"].table(6)
+    df = df.assign(half=df.y + 0.5, word=np.where(df.y > 2, "a", "b"), two=df.index % 2, none=0, y1=df.y + 1)
+    df["missing"] = df.y.where(df.index != 3)
+    with pytest.raises(UserError, match=words) as refused:
+        mixed_model(df, formula, family=family, **how)  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,228 @@
+"""Tables of every response that a mixed model can have, and their log densities by SciPy: the referees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from scipy.special import expit, logit
+
+#: log p(y | eta) of rows (n, ...), the family's own numbers given
+LogDensity = Callable[[pd.DataFrame, np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A response.
+
+    Attributes:
+        family: its name.
+        own: its own numbers as a fit searches them, true ones.
+        draw: (rng, table with eta and x) to columns of the response.
+        log_density: (table, eta (n, ...), own) to (n, ...).
+        response: of the formula.
+        how: more arguments of a mixed model.
+        intercept: the true one.
+    """
+
+    family: str
+    own: tuple[float, ...]
+    draw: Callable[[np.random.Generator, np.ndarray], Mapping[str, np.ndarray]]
+    log_density: LogDensity
+    response: str = "y"
+    how: Mapping[str, Any] = field(default_factory=dict)
+    intercept: float = 0.5
+
+    @property
+    def formula(self) -> str:
+        return f"{self.response} ~ 1 + x + (1 | site)"
+
+    def table(
+        self, places: int = 30, seed: int = 1, rows: tuple[int, int] = (2, 60), slope: float = 0.7, sd: float = 0.8
+    ) -> pd.DataFrame:
+        """So many rows a place, a random intercept of standard deviation sd; columns y, x, site, effect and more."""
+        rng = np.random.default_rng(seed)
+        who = np.repeat(np.arange(places), rng.integers(rows[0], rows[1] + 1, places))
+        x, effect = rng.normal(size=len(who)), sd * rng.normal(size=places)
+        eta = self.intercept + slope * x + effect[who]
+        site = [f"s{j:03d}" for j in who]
+        return pd.DataFrame({**self.draw(rng, eta), "x": x, "site": site, "effect": effect[who]})
+
+
+def _column(y: pd.Series, eta: np.ndarray) -> np.ndarray:
+    """Beside eta (n, ...)."""
+    return y.to_numpy(dtype=float).reshape(-1, *[1] * (eta.ndim - 1))
+
+
+def _gaussian(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return stats.norm.logpdf(_column(df.y, eta), eta, np.exp(own[0]))
+
+
+def _binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return stats.binom.logpmf(_column(df.y, eta), _column(df.n, eta), expit(eta))
+
+
+def _poisson(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return stats.poisson.logpmf(_column(df.y, eta), np.exp(eta))
+
+
+def _negative_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    size = np.exp(own[0])
+    return stats.nbinom.logpmf(_column(df.y, eta), size, size / (size + np.exp(eta)))
+
+
+def _zero_inflated(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    y, share = _column(df.y, eta), expit(own[0])
+    return np.log(share * (y == 0) + (1 - share) * stats.poisson.pmf(y, np.exp(eta)))
+
+
+def _beta_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    a, b = np.exp(own[0]) * expit(eta), np.exp(own[0]) * expit(-eta)
+    return stats.betabinom.logpmf(_column(df.y, eta), _column(df.n, eta), a, b)
+
+
+def _gamma(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    shape = np.exp(own[0])
+    return stats.gamma.logpdf(_column(df.y, eta), shape, scale=np.exp(eta) / shape)
+
+
+def _ordinal(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    edges = np.r_[-np.inf, 0.0, np.cumsum(np.exp(own)), np.inf]
+    y = _column(df.y, eta).astype(int)
+    return np.log(expit(edges[y] - eta) - expit(edges[y - 1] - eta))
+
+
+def _weibull(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    k, event = np.exp(own[0]), _column(df.event, eta)
+    times = stats.weibull_min(k, scale=np.exp(-eta / k))
+    return np.where(event == 1, times.logpdf(_column(df.y, eta)), times.logsf(_column(df.y, eta)))
+
+
+CUTS = np.array([0.2, 0.6])
+
+
+def _piecewise(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    t, event = _column(df.y, eta), _column(df.event, eta)
+    logs = np.r_[0.0, own]
+    spent = np.diff(np.minimum(t[..., None], np.r_[0.0, CUTS, np.inf]), axis=-1)
+    return event * (eta + logs[np.searchsorted(CUTS, t)]) - (spent * np.exp(eta[..., None] + logs)).sum(-1)
+
+
+def _watched(rng: np.random.Generator, t: np.ndarray) -> dict[str, np.ndarray]:
+    """Times that are cut off."""
+    end = rng.uniform(0.1, 3, len(t))
+    return {"y": np.minimum(t, end), "event": (t <= end).astype(int)}
+
+
+def _trials(rng: np.random.Generator, p: np.ndarray) -> dict[str, np.ndarray]:
+    n = rng.integers(1, 12, len(p))
+    return {"y": rng.binomial(n, p), "n": n}
+
+
+def _steps(rng: np.random.Generator, eta: np.ndarray) -> dict[str, np.ndarray]:
+    """Times of hazards that step at the cuts, by their inverse."""
+    amount, t, logs = rng.exponential(size=len(eta)) * np.exp(-eta), np.zeros(len(eta)), (0.0, 0.4, -0.5)
+    for a, first, last in zip(logs, np.r_[0.0, CUTS], np.r_[CUTS, np.inf], strict=True):
+        spent = np.minimum(amount, np.exp(a) * (last - first))
+        t, amount = t + spent / np.exp(a), amount - spent
+    return _watched(rng, t)
+
+
+def _gaps(edges: list[float]) -> tuple[float, ...]:
+    return tuple(np.log(np.diff(edges)))
+
+
+CASES = {
+    case.family: case
+    for case in (
+        Case("gaussian", (-0.2,), lambda rng, eta: {"y": eta + np.exp(-0.2) * rng.normal(size=len(eta))}, _gaussian),
+        Case("binomial", (), lambda rng, eta: _trials(rng, expit(eta)), _binomial, "p(y, n)"),
+        Case("poisson", (), lambda rng, eta: {"y": rng.poisson(np.exp(eta))}, _poisson),
+        Case(
+            "negative-binomial", (0.4,),
+            lambda rng, eta: {"y": rng.poisson(np.exp(eta) * rng.gamma(np.exp(0.4), np.exp(-0.4), len(eta)))},
+            _negative_binomial,
+        ),
+        Case(
+            "zero-inflated-poisson", (float(logit(0.25)),),
+            lambda rng, eta: {"y": rng.poisson(np.exp(eta)) * (rng.random(len(eta)) > 0.25)}, _zero_inflated,
+        ),
+        Case(
+            "beta-binomial", (1.2,),
+            lambda rng, eta: _trials(rng, rng.beta(np.exp(1.2) * expit(eta), np.exp(1.2) * expit(-eta))),
+            _beta_binomial, "p(y, n)",
+        ),
+        Case(
+            "gamma", (0.7,), lambda rng, eta: {"y": rng.gamma(np.exp(0.7), np.exp(eta - 0.7))}, _gamma
+        ),
+        Case(
+            "ordinal", _gaps([0.0, 1.2, 2.0]),
+            lambda rng, eta: {"y": 1 + (eta + rng.logistic(size=len(eta)) > np.c_[[0.0, 1.2, 2.0]]).sum(0)}, _ordinal,
+        ),
+        Case(
+            "exponential", (0.4, -0.5), _steps, _piecewise, how={"event": "event", "cuts": "0.2, 0.6"}
+        ),
+        Case(
+            "weibull", (0.3,),
+            lambda rng, eta: _watched(rng, rng.weibull(np.exp(0.3), len(eta)) * np.exp(-eta / np.exp(0.3))), _weibull,
+            how={"event": "event"},
+        ),
+    )
+}  # fmt: skip
+
+
+def quadrature(theta: np.ndarray, df: pd.DataFrame, case: Case, nodes: int = 41) -> float:
+    """Minus the marginal log likelihood by adaptive Gauss-Hermite quadrature around each place's mode, whose curvature
+    is a difference of heights.
+
+    Args:
+        theta: intercept, slope, log sd, own numbers.
+        df: the table.
+        case: its response.
+        nodes: of the rule; 1 is Laplace's approximation.
+    """
+    if np.abs(theta).max() > 8:
+        return 1e6
+    at, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    (b0, b1, log_sd), own, total = theta[:3], theta[3:], 0.0
+    sd, h = np.exp(log_sd), 1e-3
+    for _, rows in df.groupby("site"):
+        off = (b0 + b1 * rows.x.values)[:, None]
+
+        def joint(u: np.ndarray, rows: pd.DataFrame = rows, off: np.ndarray = off) -> np.ndarray:
+            return case.log_density(rows, off + sd * u, own).sum(0) - 0.5 * u**2 - 0.5 * np.log(2 * np.pi)
+
+        grid = np.linspace(-6, 6, 25)
+        u = grid[np.argmax(joint(grid))]
+        for _ in range(30):
+            low, here, high = joint(u + h * np.array([-1.0, 0.0, 1.0]))
+            bend = max((2 * here - low - high) / h**2, 1e-2)
+            step = np.clip((high - low) / (2 * h) / bend, -1, 1)
+            u += step
+            if abs(step) < 1e-7:
+                break
+        edges = joint(u + 0.02 * np.array([-2.0, -1.0, 0.0, 1.0, 2.0]))
+        bend = (edges @ [1, -16, 30, -16, 1]) / (12 * 0.02**2)
+        inside = joint(u + at / np.sqrt(bend)) + 0.5 * at**2
+        total += np.log((weights * np.exp(inside - edges[2])).sum()) + edges[2] - 0.5 * np.log(bend)
+    return -total
+
+
+def hessian(f: Callable[[np.ndarray], float], at: np.ndarray, h: float = 1e-3) -> np.ndarray:
+    """Second differences."""
+    eye = h * np.eye(len(at))
+    return np.array(
+        [[sum(s * t * f(at + s * a + t * b) for s in (1, -1) for t in (1, -1)) / (4 * h * h) for b in eye] for a in eye]
+    )
+
+
+def referee_point(case: Case, fit: Any) -> np.ndarray:
+    """A fitted mixed model's intercept, slope, log sd and own numbers, as :func:`quadrature` takes them."""
+    table = fit.summary().table.set_index("effect").estimate
+    own = [fit.run.shared[f"effects.{k}"].reshape(-1).numpy() for k in fit.method.response_family.starts]
+    first = -table["1 | 2"] if case.family == "ordinal" else table["Intercept"]
+    return np.r_[first, table["x"], np.log(table["sd(Intercept)"]), *own]
