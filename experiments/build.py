@@ -105,7 +105,7 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     terms = gate.parse(run.formula)
     more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
     used = {*(terms.response or ()), *terms.predictors, *more.values()}
-    df = tables.read(run.data, used, terms.groups)
+    df = tables.read(run.data, used, terms.places)
     federation, design = from_formula(
         df, run.formula, family=cast("Family", run.family), client=run.group or None, **more,
         na=cast("Missing", run.na or "refuse"), test=run.test_fraction, validation=run.validation_fraction,

@@ -170,7 +170,8 @@ class RunConfig:
         commands=ALL, data="tables", same_data=True,
     )  # fmt: skip
     group: str | None = option(
-        "Column of a table that says to which client a row belongs. [default: the formula's grouping factor]", None,
+        "Column of a table that says to which client a row belongs. [default: the formula's grouping factor; of "
+        "several the outermost]", None,
         metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
     family: str | None = option(

@@ -98,7 +98,9 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         numbers = [f"{name} {summary['log_likelihood']:.3f}"]
         numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]
         lost = f" ({summary['left_out']:,.0f} more lack a value, and are left out)" if summary.get("left_out") else ""
-        numbers += [f"{summary['rows']:,.0f} rows of {summary['groups']:,.0f} clients{lost}"]
+        inside = f"{summary['inner_groups']:,.0f} groups inside " if summary.get("inner_groups") else ""
+        above = f" in {summary['outer_groups']:,.0f} groups" if summary.get("outer_groups") else ""
+        numbers += [f"{summary['rows']:,.0f} rows of {inside}{summary['groups']:,.0f} clients{above}{lost}"]
         screen.print(", ".join(numbers))
     if summary["ood_auroc"] is not None:
         of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"

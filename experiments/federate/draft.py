@@ -117,13 +117,17 @@ def _data(
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
         terms = gate.parse(text)
+        sites = [place for term in terms.random for place in term.path if place not in df.columns]
+        levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
         more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
         names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
+        names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
                  "na": said.pop("na", None) or "refuse",
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
-        return about, Dictionary.from_sample(df, names).as_table()
+        dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""})
+        return about, dictionary.as_table()
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
     inputs = list(x) or [str(name) for name in df.columns if name != y]

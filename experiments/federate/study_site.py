@@ -110,7 +110,8 @@ class Membership:
         def make(totals: Sequence[State]) -> Site:
             named = as_numbers(totals)
             federation = data.held.federation(named)
-            method = study.method(study.data.model(named, study.loaded.cls.latent)[1])
+            network = study.data.model(named, study.loaded.cls.latent)[1]
+            method = study.method(study.data.own_network(network, federation))
             options = study.options(device)
             return Site(method, federation, options, self.folder, study.handshake, new_clients=study.new_clients)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from .model import IMPOSSIBLE
+from .arithmetic import IMPOSSIBLE
 
 #: the radius to begin with, in standard errors, and at most
 FIRST_RADIUS, LARGEST_RADIUS = 5.0, 1e3
@@ -74,17 +74,18 @@ class Climb:
         """All of it by name."""
         return {f"climb.{f.name}": getattr(self, f.name) for f in fields(self)}
 
-    def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor) -> Climb:
-        """With what is found at :attr:`next`."""
+    def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING) -> Climb:
+        """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves."""
         found = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
         first = bool(self.height == NOWHERE)
         gained = height - self.height
-        kept = found and (first or bool(gained >= -ROUNDING * (1 + self.height.abs())))
+        least = digits * (1 + self.height.abs())
+        kept = found and (first or bool(gained >= -least))
         radius = self.radius
         if not first:
             step = self.next - self.best
             promised = self.gradient @ step - 0.5 * step @ self.curvature @ step
-            ratio = float(gained / promised) if found and bool(promised > 0) else 1.0 if kept else -1.0
+            ratio = float(gained / promised) if found and bool(promised > least) else 1.0 if kept else -1.0
             length = self._length(step, self.curvature)
             if not kept or ratio < 0.25:
                 radius = 0.25 * torch.minimum(radius, length)

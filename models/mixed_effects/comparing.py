@@ -34,7 +34,7 @@ def compared(one: Model, other: Model) -> pd.DataFrame:
     if _parameters(small) == _parameters(large):
         raise UserError("the models have as many parameters each: neither is nested in the other")
     fixed = [set(_method(model).network.fixed) for model in (small, large)]
-    random = [set(_method(model).network.random) for model in (small, large)]
+    random = [{name for of in _method(m).groupings.values() for name in of.labels} for m in (small, large)]
     if not (fixed[0] <= fixed[1] and random[0] <= random[1]):
         raise UserError("the smaller model's effects are not all among the larger one's: they are not nested")
     if fixed[0] != fixed[1] or len({_method(model).settings.population for model in (small, large)}) > 1:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hierfl.data.formula.design import INTERCEPT
+from hierfl.data.formula.units import INTERCEPT
 
 from .model import MixedModel
 
@@ -19,17 +19,19 @@ def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[s
         method: whose.
         values: shared values by their short names, {name: (D, *shape)}.
     """
-    design, covariance = method.network, method.covariance
+    design = method.network
     beta, family = users_beta(method, values["beta"]), method.response_family
-    turn = design.random_units.to_users(design.random, covariance.blocks, values["beta"])
-    root = turn @ covariance.matrix(values["root"])
-    sd = root.norm(dim=-1)
     names, coefficients = family.coefficients(design.fixed, beta, values)
-    labels, parts = list(names), [coefficients, sd]
-    labels += [f"sd({name})" for name in design.random]
-    for i, k in covariance.pairs:
-        labels.append(f"corr({design.random[i]}, {design.random[k]})")
-        parts.append(((root[:, i] * root[:, k]).sum(-1) / (sd[:, i] * sd[:, k]))[:, None])
+    labels, parts = list(names), [coefficients]
+    for level, covariance in method.covariances.items():
+        of = method.groupings[level]
+        root = of.to_users(beta) @ covariance.matrix(values[level])
+        sd = root.norm(dim=-1)
+        labels += [f"sd({name})" for name in of.labels]
+        parts.append(sd)
+        for i, k in covariance.pairs:
+            labels.append(f"corr({of.names[i]}, {of.labels[k]})")
+            parts.append(((root[:, i] * root[:, k]).sum(-1) / (sd[:, i] * sd[:, k]))[:, None])
     for name, own in family.own(design.fixed, beta, values).items():
         labels.append(name)
         parts.append(own[:, None])

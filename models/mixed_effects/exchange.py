@@ -19,10 +19,13 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 from hierfl.rng import key
 
-from .climb import FAR, LONGEST, NOWHERE, Climb, eigen
-from .explore import Explored, systematic
+from .climb import FAR, LONGEST, ROUNDING, Climb, eigen
+from .explore import Explored
+from .population_draws import drawn_population
 from .profile import UNKNOWN, Profile, profiled
 from .questions import Likelihoods, Phase
+from .region_nodes import MOVED_NODES, TRIES, RegionExpansion, asks_at_nodes, drawn_regions, log_integrals
+from .regions import region_draws
 from .surface import Criterion, Surface
 
 #: points in all, at most; and how many independent draws they shall be worth
@@ -54,23 +57,42 @@ class PopulationSearch(Likelihoods):
     @property
     def moving(self) -> list[str]:
         """The estimates, not where it is looked at next."""
-        return [f"effects.{name}" for name in {**self.method.sizes, "beta": 0}]
+        more = {"regions": 0} if self.method.regions else {}
+        return [f"effects.{name}" for name in {**self.method.sizes, "beta": 0, **more}]
 
     def initial(self) -> State:
         """What is broadcast beside the estimates, to begin with."""
         k, p, s = self.method.k, len(self.method.network.fixed), self.method.settings
-        total = k if not self.method.exact else k + p
+        total = k + p if self.method.exact else k
+        total += 0 if not self.method.regions else (self.method.regions + 1) * self.method.covariances["outer_root"].q
+        counts = 3 if self.method.slots else 2
         start: dict[str, Tensor] = {
             "phase": self.first_phase,
             "at": torch.zeros(k), "points": torch.zeros(self.points, k), "draws": torch.zeros(s.draws, total),
             "height": torch.tensor(0.0), "slope": torch.zeros(k), "curvature": torch.zeros(k, k),
-            "to_go": torch.tensor(FAR), "worth": torch.tensor(0.0), "counts": torch.zeros(2),
+            "to_go": torch.tensor(FAR), "worth": torch.tensor(0.0), "counts": torch.zeros(counts),
         }  # fmt: skip
+        if self.nodes:
+            start |= self._nodes(RegionExpansion.read(self.method, {}), start["at"].double(), start["points"].double())
         if s.profile:
             start["profile"] = torch.full((len(profiled(self.method)), 2), UNKNOWN, dtype=torch.float64)
         if self.method.exact:
             start |= {"cross": torch.zeros(self.cells), "cross_1": torch.zeros(k, self.cells)}
         return {f"effects.{name}": value.double() for name, value in start.items()}
+
+    @property
+    def nodes(self) -> bool:
+        """Whether clients are asked at nodes of their regions' effects."""
+        return asks_at_nodes(self.method)
+
+    @property
+    def digits(self) -> float:
+        """To which heights at different points can be compared."""
+        return MOVED_NODES if self.nodes else ROUNDING
+
+    def _nodes(self, known: RegionExpansion, at: Tensor, points: Tensor) -> State:
+        """Where clients are asked next."""
+        return {"nodes": known.effects(self.method, at), "many_nodes": known.effects(self.method, points)}
 
     @property
     def first_phase(self) -> Tensor:
@@ -95,6 +117,8 @@ class PopulationSearch(Likelihoods):
             # others take part than before: heights of their sums cannot be compared, and the search begins again
             memory.clear()
             state |= {"phase": self.first_phase, "at": self.method.numbers(state)}
+        elif self.nodes and phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE) and self._moved(state, total, memory):
+            pass
         elif phase == Phase.CLIMB:
             state = self._climb(state, total, context)
         elif phase == Phase.PROFILE:
@@ -103,8 +127,26 @@ class PopulationSearch(Likelihoods):
             state = self._mode(state, total, context)
         elif phase == Phase.EXPLORE:
             state = self._explore(state, total, context)
+        if self.nodes:
+            state |= self._nodes(RegionExpansion.read(self.method, memory), state["at"], state["points"])
         memory.update({k: v.to(device) for k, v in memory.items()})
         return {name: state[name.removeprefix("effects.")].to(value) for name, value in old.items()}
+
+    def _moved(self, state: State, total: State, memory: State) -> bool:
+        """Whether the nodes have to move: then the same point is asked about once more."""
+        before = RegionExpansion.read(self.method, memory)
+        known = RegionExpansion.of(self.method, total, state["at"], state["nodes"])
+        memory.update({f"before.{k}": v for k, v in before.state().items()})
+        memory.update(known.state())
+        tries = memory.get("tries", torch.zeros(()).double())
+        moved = not known.near(self.method, before, state["at"]) and int(tries) < TRIES
+        memory["tries"] = tries + 1 if moved else 0 * tries
+        return moved
+
+    def _known(self, memory: State) -> RegionExpansion | None:
+        """By which the nodes of the last round were placed."""
+        kept = {k.removeprefix("before."): v for k, v in memory.items() if k.startswith("before.")}
+        return RegionExpansion.read(self.method, kept) if self.nodes else None
 
     def _climb(self, state: State, total: State, context: AggregationContext) -> State:
         """Up to the estimates."""
@@ -114,14 +156,21 @@ class PopulationSearch(Likelihoods):
             if "climb.best" in memory
             else Climb.begin(self.method.numbers(state), self.longest("ml"))
         )
-        at, before = climb.next, climb.height
-        climb = climb.seen(*surface.expansion(total, at, self.criterion))
-        if climb.height > before or before == NOWHERE:
+        at = climb.next
+        known = self._known(memory)
+        climb = climb.seen(*surface.expansion(total, at, self.criterion, known), self.digits)
+        if torch.equal(climb.best, at):
             height = climb.height + (surface.reml_constant if self.criterion == "reml" else 0.0)
             state = {**state, **self.method.parts(climb.best), "height": height}
             if self.method.exact:
-                beta = surface.beta(total["cross"], self.criterion)[0]
+                beta = surface.beta(total["cross"], self.criterion, climb.best)[0]
                 state |= {"beta": beta, "cross": total["cross"], "cross_1": total["cross_1"]}
+            if known is not None:
+                numbers = climb.best[None]
+                state["regions"] = drawn_regions(self.method, total["height"][None], known, numbers, None)[0]
+            elif self.method.regions:
+                found = total["cross"][None], climb.best[None], beta[None]
+                state["regions"] = region_draws(self.method, *found, None)[0]
         state |= {"slope": climb.gradient, "curvature": climb.curvature, "to_go": climb.to_go}
         memory.update(climb.state())
         if not climb.arrived(self.method.settings.tol):
@@ -138,7 +187,8 @@ class PopulationSearch(Likelihoods):
     def _profile(self, state: State, total: State, context: AggregationContext) -> State:
         """On to the bounds of intervals, one after the other."""
         profile, surface = Profile.read(context.rule_state), self.surface
-        found = surface.expansion(total, profile.next, self.criterion, coordinates=True)
+        known = self._known(context.rule_state)
+        found = surface.expansion(total, profile.next, self.criterion, known, coordinates=True)
         profile = profile.seen(self.method, *found)
         context.rule_state.update(profile.state())
         state = {**state, "profile": profile.bounds}
@@ -148,11 +198,13 @@ class PopulationSearch(Likelihoods):
 
     def _inside(self, state: State) -> Tensor:
         """Coordinates (k,) of the estimates, whose standard deviations are above zero."""
-        start = self.surface.coordinates(self.method.numbers(state))
-        if "root" in self.method.sizes:
-            q = self.method.covariance.q
-            least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd()).log().to(start)
-            start[:q] = start[:q].maximum(least)
+        start, first = self.surface.coordinates(self.method.numbers(state)), 0
+        for level, size in self.method.sizes.items():
+            if level in self.method.covariances:
+                q = self.method.covariances[level].q
+                least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd(level)).log().to(start)
+                start[first : first + q] = start[first : first + q].maximum(least)
+            first += size
         return start
 
     def _estimated(self, state: State, context: AggregationContext) -> State:
@@ -162,18 +214,19 @@ class PopulationSearch(Likelihoods):
             return {**state, "phase": torch.tensor(float(Phase.DONE))}
         if not self.method.k:
             nowhere = state["cross"].new_zeros(1, 0)
-            return self._drawn(state, state["cross"][None], nowhere, state["cross"].new_zeros(1), context)
+            return drawn_population(surface, state, state["cross"][None], nowhere, state["cross"].new_zeros(1), context)
         start = self._inside(state)
         memory.update(Climb.begin(start, self.longest("mixing")).state())
         return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
 
     def _upright(self, state: State) -> State:
         """With L's diagonal above zero, and derivatives in the same numbers."""
-        if "root" not in self.method.sizes:
+        sizes, covariances = self.method.sizes, self.method.covariances
+        signs = {k: covariances[k].signs(state[k]) for k in sizes if k in covariances}
+        if not signs:
             return state
-        root = self.method.covariance.signs(state["root"])
-        sign = torch.cat([root, root.new_ones(self.method.k - len(root))])
-        turned = {"root": state["root"] * root, "slope": state["slope"] * sign}
+        sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
+        turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
         turned["curvature"] = state["curvature"] * sign * sign[:, None]
         if self.method.exact:
             turned["cross_1"] = state["cross_1"] * sign[:, None]
@@ -181,7 +234,8 @@ class PopulationSearch(Likelihoods):
 
     def longest(self, criterion: Criterion) -> Tensor:
         """How far each number, or coordinate, goes in a round, (k,)."""
-        far = {"root": LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale, "beta": FAR}
+        of_root = LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale
+        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": FAR}
         return torch.cat([torch.full((n,), far.get(k, LONGEST)).double() for k, n in self.method.sizes.items()] or [
             torch.zeros(0).double()
         ])  # fmt: skip
@@ -193,14 +247,14 @@ class PopulationSearch(Likelihoods):
             start = surface.coordinates(self.method.numbers(state))
             memory.update(Climb.begin(start, self.longest("mixing")).state())
         climb = Climb.read(memory)
-        climb = climb.seen(*surface.expansion(total, climb.next, "mixing"))
+        climb = climb.seen(*surface.expansion(total, climb.next, "mixing", self._known(memory)), self.digits)
         memory.update(climb.state())
         if not climb.arrived(MODE_TOLERANCE) and int(climb.rounds) < MODE_ROUNDS:
             return {**state, "at": surface.of_coordinates(climb.next)}
         explored = Explored.begin(self.method.k, self.points, -(-MOST_POINTS // self.points), climb.best)
         explored = explored.drawn(climb.best, spread(climb.curvature), self.light, key(context.seed, context.round))
         memory.update(explored.state())
-        if self.method.exact:
+        if self.method.exact or self.nodes:
             memory["packed"] = climb.best.new_zeros(len(explored.points), self.cells)
         points = surface.of_coordinates(explored.asked)
         return {**state, "phase": torch.tensor(float(Phase.EXPLORE)), "points": points}
@@ -214,39 +268,27 @@ class PopulationSearch(Likelihoods):
         """Points of the mixing density; then draws."""
         memory, surface = context.rule_state, self.surface
         explored, many = Explored.read(memory), total["many"]
-        if self.method.exact:
+        if "packed" in memory:
             first = (explored.done - 1) * self.points
             memory["packed"][first : first + self.points] = many
-            many = surface.beta(many, "mixing")[2]
+        if self.nodes:
+            known = RegionExpansion.read(self.method, memory)
+            u, factor = known.nodes(self.method, surface.of_coordinates(explored.asked))
+            many = log_integrals(self.method, many.unflatten(-1, u.shape[1:3]), u, factor)
+        if self.method.exact:
+            many = surface.beta(many, "mixing", surface.of_coordinates(explored.asked))[2]
         explored = explored.seen(many + surface.log_prior(explored.asked))
         worth = explored.effective(self.light)
         if worth >= WORTH or explored.done == len(explored.centres):
             memory.update(explored.state())
             logs = explored.log_weights(self.light)
-            packed = memory["packed"][: len(logs)] if self.method.exact else logs
+            packed = memory["packed"][: len(logs)] if "packed" in memory else logs
             state = {**state, "worth": logs.new_tensor(worth)}
-            return self._drawn(state, packed, explored.points[: len(logs)], logs, context)
+            return drawn_population(surface, state, packed, explored.points[: len(logs)], logs, context)
         seed = key(context.seed, context.round)
         explored = explored.drawn(*explored.moments(self.light), self.light, seed)
         memory.update(explored.state())
         return {**state, "points": surface.of_coordinates(explored.asked)}
-
-    def _drawn(
-        self, state: State, packed: Tensor, points: Tensor, log_weights: Tensor, context: AggregationContext
-    ) -> State:
-        """Draws of the population, of coordinates (P, k) by their weights; of a gaussian response with coefficients."""
-        surface, number = self.surface, self.method.settings.draws
-        at = systematic(log_weights, number, key(context.seed, "population"))
-        draws, middle = surface.of_coordinates(points[at]), surface.of_coordinates(points[at].mean(0))
-        if self.method.exact:
-            mean, precision, _ = surface.beta(packed, "mixing")
-            factor = torch.linalg.cholesky_ex(precision).L
-            z = context.normal("population", mean.new_zeros(number, mean.shape[-1]))
-            away = torch.linalg.solve_triangular(factor.mT[at], z[..., None], upper=True).squeeze(-1)
-            draws, middle = torch.cat([draws, mean[at] + away], -1), torch.cat([middle, mean[at].mean(0)])
-        if self.method.settings.population == "bayes":
-            state = {**state, **self.method.parts(middle)}
-        return {**state, "draws": draws, "phase": torch.tensor(float(Phase.DONE))}
 
 
 def spread(curvature: Tensor) -> Tensor:

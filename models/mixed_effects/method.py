@@ -14,12 +14,14 @@ explored is the likelihood's, times what keeps standard deviations off zero (pri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from pyro.distributions import MultivariateNormal
 
 from hierfl.data.batch import Batch
+from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -28,13 +30,13 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
-from .cross_products import RowSums
 from .effects import effects_of
 from .exchange import PopulationSearch
 from .model import MixedModel
 from .one_round import CrossProducts
 from .posterior import Conditional, JointDraws, chains_of
 from .questions import Likelihoods, Phase
+from .row_sums import RowSums, columns_of
 from .shrinkage import shrinkage_table
 from .summary import effects_table
 
@@ -66,26 +68,38 @@ class MixedEffects(MixedModel):
         return {**values, **search.initial(), "effects.at": self.numbers(short)}
 
     def personal(self, start: InitialWeights) -> State:
-        q, m = len(self.network.random), len(self.network.random) + len(self.network.fixed) + 1
-        number = torch.float64
+        q, m, unknowns = self.covariance.q, columns_of(self), self.covariance.q
         held = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
-        held |= {"gram": torch.zeros(m, m), "rows": torch.zeros(2)} if self.exact else {"u_mode": torch.zeros(q)}
-        return {k: v.to(number) for k, v in held.items()}
+        places: tuple[int, ...] = ()
+        if self.slots:
+            inner = self.covariances["inner_root"].q
+            places, m, unknowns = (self.slots,), m + inner, q + self.slots * inner
+            held |= {"c_mean": torch.zeros(self.slots, inner), "c_draws": torch.zeros(1, 0, self.slots, inner)}
+            held["c_root"] = self.first_sd("inner_root").diag().expand(self.slots, inner, inner)
+        if self.exact:
+            held |= {"gram": torch.zeros(*places, m, m), "rows": torch.zeros(3)}
+        else:
+            held["u_mode"] = torch.zeros(unknowns)
+        return {k: v.double() for k, v in held.items()}
 
     def guide(self, batch: Batch) -> None:
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet before the end
         seen = draws.shape[-2] > 0
         with clients(batch):
-            sample(
-                "b",
-                EmpiricalDraws(draws, 1) if seen else MultivariateNormal(param("b_mean"), scale_tril=param("b_root")),
-            )
+            sample("b", EmpiricalDraws(draws, 1) if seen else effects("b"))
+            if self.slots:
+                sample("c", EmpiricalDraws(param("c_draws"), 2) if seen else effects("c").to_event(1))
 
     def local(self) -> list[LocalStep]:
         return [*([RowSums(self)] if self.exact else []), Conditional(self)]
 
     def schedule(self) -> Schedule:
         return Schedule(final_steps=[*self.local(), *([JointDraws(self)] if self.settings.draws else [])])
+
+    def new_client_steps(self) -> Sequence[LocalStep]:
+        if self.slots:
+            raise UserError("groups inside a client that was never seen have no numbers: nothing is fitted to its rows")
+        return super().new_client_steps()
 
     def exchange(self) -> dict[str, AggregationRule]:
         return {"effects": CrossProducts(self) if self.settings.one_round else PopulationSearch(self)}
@@ -116,10 +130,10 @@ class MixedEffects(MixedModel):
     @property
     def global_moments(self) -> bool:
         """Of a gaussian response they say all, given the population."""
-        return self.exact and not self.settings.draws
+        return self.exact and not self.settings.draws and not self.slots
 
     def client_summary(self, v: State) -> State:
-        turn = self.network.random_units.to_users(self.network.random, self.covariance.blocks, v["b_mean"])
+        turn = self.groupings["root"].to_users(v["b_mean"])
         mean, root = v["b_mean"].squeeze(1) @ turn.T, turn @ v["b_root"].squeeze(1)
         spread = root.square().sum(-1).sqrt()
         columns: State = {}
@@ -130,11 +144,15 @@ class MixedEffects(MixedModel):
     @property
     def coordinates(self) -> dict[str, list[str]]:
         """The random effects' names, and those of the table of effects."""
-        return {"b_dim_0": list(self.network.random)}
+        found = {"b_dim_0": list(self.network.random)}
+        if self.network.inner:
+            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, self.slots))]
+            found["c_dim_1"] = list(self.network.inner.names)
+        return found
 
     def in_users_units(self, name: str, values: Tensor) -> Tensor:
         """Draws (..., q) of random effects, of the table's columns as they are."""
-        return values @ self.network.random_units.to_users(self.network.random, self.covariance.blocks, values).T
+        return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""
@@ -147,3 +165,8 @@ class MixedEffects(MixedModel):
         a column may be the same in every row.
         """
         return shrinkage_table(fitted) if fitted.federation.clients > 1 else None
+
+
+def effects(name: str) -> MultivariateNormal:
+    """A normal guide of random effects."""
+    return MultivariateNormal(param(f"{name}_mean"), scale_tril=param(f"{name}_root"))

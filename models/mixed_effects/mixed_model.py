@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from scipy import stats
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
@@ -26,6 +25,7 @@ from .comparing import compared
 from .fitting import fitted
 from .method import MixedEffects
 from .predictions import Level, predicted
+from .random_effects import random_effects
 from .shrinkage import shrinkage_table
 from .summary import effects_table, p_value
 
@@ -38,6 +38,7 @@ def mixed_model(
     formula: str,
     *,
     family: Family = "gaussian",
+    client: str | None = None,
     known_se: str | None = None,
     event: str | None = None,
     weights: str | None = None,
@@ -51,8 +52,11 @@ def mixed_model(
 
     Args:
         df: one row per observation.
-        formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is.
+        formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is. Of
+            ``(1 | site/patient)`` the patients lie inside the sites.
         family: of the response.
+        client: the clients' column; by default the outermost of the random terms'. With ``client="site"``,
+            ``(1 | region/site)`` has regions above the sites.
         known_se: a column of known standard errors of a gaussian response.
         event: a column that says what ended a time of an exponential or weibull response: 1 the event, 0 the end of
             watching.
@@ -67,7 +71,7 @@ def mixed_model(
         UserError: for a formula, a table or a setting that cannot be used.
     """
     federation, design = from_formula(
-        df, formula, family=family, known_se=known_se, event=event, weights=weights, na=na
+        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na
     )
     method = MixedEffects(design, population=population, **settings)
     return FittedMixedModel(fitted(method, federation, seed, device), formula)
@@ -144,24 +148,20 @@ class FittedMixedModel:
         if level not in get_args(Level):
             raise unknown("level", level, get_args(Level))
         check_level(interval)
-        return predicted(self.run, self.formula, df, level, interval)
+        return predicted(self.run, df, level, interval)
 
-    def ranef(self) -> pd.DataFrame:
-        """Random effects: a row for each client and effect, their posterior mean, sd and 90 % interval.
+    def ranef(self, level: str = "client") -> pd.DataFrame:
+        """Random effects: a row for each group and effect, their posterior mean, sd and 90 % interval.
 
         The sd has what is not known of the population in it (without draws it is conditional on the estimates).
-        """
-        import pandas as pd
 
-        design, federation = self.method.network, self.run.fitted.federation
-        found = self.method.client_summary(self.run.fitted.values(range(federation.clients)))
-        parts = []
-        reach = stats.norm.ppf(0.95)
-        for name in design.random:
-            mean, sd = found[f"b[{name}]"].cpu().numpy(), found[f"sd b[{name}]"].cpu().numpy()
-            columns = {"client": list(federation.ids), "n": federation.sizes(), "effect": name, "mean": mean, "sd": sd}
-            parts.append(pd.DataFrame({**columns, "lower": mean - reach * sd, "upper": mean + reach * sd}))
-        return pd.concat(parts, ignore_index=True)
+        Args:
+            level: "client", or the column of the groups inside clients, or of clients.
+
+        Raises:
+            UserError: for another level.
+        """
+        return random_effects(self.run, level)
 
     def shrinkage(self) -> pd.DataFrame:
         """Each client's coefficients by its own rows alone, by this model, and by all rows as if they were of one.
@@ -216,7 +216,9 @@ class Summary:
             name = "REML criterion" if self.population == "reml" else "log likelihood"
             lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
         lost = f"; {n['left_out']:,.0f} more lack a value, and are left out" if n.get("left_out") else ""
-        lines.append(f"{n['rows']:,.0f} rows of {n['groups']:,.0f} clients{lost}")
+        inside = f"{n['inner_groups']:,.0f} groups inside " if "inner_groups" in n else ""
+        above = f" in {n['outer_groups']:,.0f} groups" if "outer_groups" in n else ""
+        lines.append(f"{n['rows']:,.0f} rows of {inside}{n['groups']:,.0f} clients{above}{lost}")
         lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
         return "\n".join(lines)
 

@@ -4,6 +4,11 @@
     eta_ij   = c + x_ij^T beta + z_ij^T b_j        beta the fixed effects, p numbers; c about where eta lies
     y_ij     ~ p(y | eta_ij)                       N(eta_ij, sigma^2), Poisson(exp(eta_ij)), ...: the family
 
+Groups inside a client (patients of a hospital) and groups of clients (regions of hospitals) have random effects, too:
+
+    c_jg     ~ N(0, L_in L_in^T)                   eta_ij gains z_in^T c_jg of its group g
+    w_r      ~ N(0, L_out L_out^T)                 and z_out^T w_r of its client's group r
+
 c has the row's own offset in it; log p counts as often as the row's weight says. x and z are the table's columns
 centred and scaled (:class:`~hierfl.data.formula.design.Units`); what is reported is in the table's own units. The
 shared values are beta, L's entries, and the family's own numbers, such as log sigma.
@@ -11,7 +16,7 @@ shared values are beta, L's entries, and the family's own numbers, such as log s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +27,8 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.formula.design import Columns, Design
+from hierfl.data.formula.grouping import Grouping
+from hierfl.data.formula.parsed import CLIENT, INNER, OUTER
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
@@ -30,15 +37,17 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, param, sample
 
+from .arithmetic import each, linear, of_groups, positive
 from .covariance import Covariance
-from .dispersed import BetaBinomialFamily, NegativeBinomialFamily, ZeroInflatedPoissonFamily
-from .families import BinomialFamily, GammaFamily, GaussianFamily, PoissonFamily, ResponseFamily
-from .ordinal import OrdinalFamily
 from .prior_text import check_priors
-from .survival import PiecewiseExponentialFamily, WeibullFamily, read_cuts
+from .response_family import family_of
 
 #: where priors of the population say nothing
 ESTIMATED = {"population": ("ml", "reml")}
+#: random effects of groups of clients that a quadrature can have
+MOST_OUTER = 2
+#: shared values: the roots of the covariances, by the level of their effects
+ROOTS = {CLIENT: "root", INNER: "inner_root", OUTER: "outer_root"}
 
 
 class MixedModel(Method):
@@ -132,8 +141,20 @@ class MixedModel(Method):
             raise UserError("a posterior of the population is made of its draws: draws must be above 0")
         if s.population == "reml" and not self.exact:
             raise UserError(f"population=reml is of a gaussian response, not a {network.family} one")
-        blocks = network.blocks if s.covariance == "full" else (1,) * len(network.random)
-        self.covariance = Covariance(blocks)
+        full = s.covariance == "full"
+        #: by the names of the shared values that are their roots: the levels' effects, and their covariances
+        self.groupings: dict[str, Grouping] = {ROOTS[k]: of for k, of in network.groupings.items()}
+        self.covariances = {
+            k: Covariance(of.blocks if full else (1,) * len(of.names)) for k, of in self.groupings.items()
+        }
+        self.covariance = self.covariances["root"]
+        if network.outer and not self.exact and len(network.outer.names) > MOST_OUTER:
+            raise UserError(
+                f"groups of clients have at most {MOST_OUTER} random effects of a {network.family} response, not "
+                f"{len(network.outer.names)}"
+            )
+        if s.one_round and len(self.groupings) > 1:
+            raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
         if s.one_round and not self.exact:
             raise UserError(f"one_round is of a gaussian response, not a {network.family} one")
         if s.cuts and network.family != "exponential":
@@ -142,33 +163,57 @@ class MixedModel(Method):
 
     def shared(self, start: InitialWeights) -> State:
         p, learned = len(self.network.fixed), self.settings.prior == "hierarchical"
-        root = self.covariance.diagonal(self.first_sd())
-        values = {"effects.beta": torch.zeros(p), f"{'effects' if learned else 'held'}.root": root}
+        where = "effects" if learned else "held"
+        values = {"effects.beta": torch.zeros(p), **{f"{where}.{k}": root for k, root in self.first_roots().items()}}
+        if OUTER in self.network.groupings:
+            values["effects.regions"] = torch.zeros(self.regions + 1, self.covariances["outer_root"].q)
         values |= {f"effects.{name}": first for name, first in self.response_family.starts.items()}
         return {k: v.double() for k, v in values.items()}
 
-    def first_sd(self) -> Tensor:
-        """The random effects' standard deviations to begin with, of columns in the design's units, (q,)."""
-        return torch.full((len(self.network.random),), self.settings.sd_0 * self.network.scale, dtype=torch.float64)
+    def first_sd(self, level: str = "root") -> Tensor:
+        """The standard deviations of a level's effects to begin with, of columns in the design's units, (q,)."""
+        sd = self.settings.sd_0 * self.network.scale
+        return torch.full((self.covariances[level].q,), sd, dtype=torch.float64)
+
+    def first_roots(self) -> State:
+        """The entries of each level's L to begin with."""
+        return {k: of.diagonal(self.first_sd(k)) for k, of in self.covariances.items()}
+
+    @property
+    def regions(self) -> int:
+        """Groups of clients, R; of what is said of them the first is of one that is not known."""
+        return len(self.network.outer.groups) if self.network.outer else 0
+
+    @property
+    def slots(self) -> int:
+        """Places for a client's groups, the first for one that is not known; 0 where they have none."""
+        return self.network.inner.most + 1 if self.network.inner else 0
 
     def values(self) -> State:
         """The family's own numbers, by their short names."""
         return {name: param(f"effects.{name}") for name in self.response_family.starts}
 
-    def root(self) -> Tensor:
-        """L's entries, learned or held, (r,)."""
-        return param("effects.root" if self.settings.prior == "hierarchical" else "held.root")
+    def prior(self, level: str) -> MultivariateNormal:
+        """Of a level's effects, L learned or held."""
+        entries = param(f"{'effects' if self.settings.prior == 'hierarchical' else 'held'}.{level}")
+        root = positive(self.covariances[level].matrix(entries))
+        return MultivariateNormal(root.new_zeros(root.shape[-1]), scale_tril=root)
 
     def model(self, batch: Batch) -> None:
         if batch.x.dtype != torch.float64:
             raise UserError("mixed-effects models are fitted in double precision: dtype=torch.float64")
         columns = self.network.split(batch.x)
-        q = len(self.network.random)
-        prior = MultivariateNormal(columns.x.new_zeros(q), scale_tril=positive(self.covariance.matrix(self.root())))
         with clients(batch):
-            b = sample("b", prior)  # (K, S, 1, q)
+            b = sample("b", self.prior("root"))  # (K, S, 1, q)
+            if columns.inner is not None:  # (K, S, 1, groups, q_in)
+                c = sample("c", each(self.prior("inner_root"), self.slots))
             with data(batch):
                 eta = self.predictor(columns, param("effects.beta")) + linear(columns.z, b)
+                if columns.inner is not None:
+                    eta = eta + linear(columns.z_inner, of_groups(c, columns.inner))  # type: ignore[arg-type]
+                if columns.outer is not None:
+                    w = of_groups(param("effects.regions"), columns.outer)
+                    eta = eta + linear(columns.z_outer, w)  # type: ignore[arg-type]
                 with poutine.scale(scale=1.0 if columns.weight is None else columns.weight):
                     sample("y", self.response(eta, self.values(), columns), obs=batch.y)
 
@@ -186,7 +231,8 @@ class MixedModel(Method):
     @property
     def sizes(self) -> dict[str, int]:
         """How many numbers each value has that clients' messages are functions of; coefficients come last."""
-        sizes = {"root": self.covariance.entries} if self.settings.prior == "hierarchical" else {}
+        learned = self.settings.prior == "hierarchical"
+        sizes = {k: of.entries for k, of in self.covariances.items()} if learned else {}
         sizes |= {name: first.numel() for name, first in self.response_family.starts.items()}
         return sizes if self.exact else {**sizes, "beta": len(self.network.fixed)}
 
@@ -198,12 +244,17 @@ class MixedModel(Method):
     def parts(self, numbers: Tensor) -> State:
         """The values (..., size) that numbers (..., k) are, the family's single ones (...).
 
-        Numbers (..., k + p) of a gaussian response have its coefficients at their end.
+        Draws of the population have a gaussian response's coefficients behind them, and the effects of groups of
+        clients, regions (..., R + 1, q).
         """
         sizes = self.sizes
         if numbers.shape[-1] > self.k:
             sizes = {**sizes, "beta": len(self.network.fixed)}
+            if self.network.outer:
+                sizes["regions"] = (self.regions + 1) * self.covariances["outer_root"].q
         found = dict(zip(sizes, numbers.split(list(sizes.values()), -1), strict=True))
+        if "regions" in found:
+            found["regions"] = found["regions"].unflatten(-1, (self.regions + 1, -1))
         return {k: v.squeeze(-1) if k in self.single else v for k, v in found.items()}
 
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
@@ -220,54 +271,3 @@ class MixedModel(Method):
     def exact(self) -> bool:
         """Whether a client's posterior is known in closed form."""
         return self.network.family == "gaussian"
-
-
-def family_of(design: Design, settings: Any) -> ResponseFamily:
-    """A design's response.
-
-    Args:
-        design: whose.
-        settings: of the method.
-    """
-    made: Mapping[str, Callable[[], ResponseFamily]] = {
-        "gaussian": lambda: GaussianFamily(design.known, settings.noise_0 * design.scale),
-        "binomial": BinomialFamily, "poisson": PoissonFamily, "gamma": GammaFamily,
-        "negative-binomial": NegativeBinomialFamily, "zero-inflated-poisson": ZeroInflatedPoissonFamily,
-        "beta-binomial": BetaBinomialFamily, "ordinal": lambda: OrdinalFamily(design.levels),
-        "exponential": lambda: PiecewiseExponentialFamily(read_cuts(settings.cuts)),
-        "weibull": lambda: WeibullFamily(design.offset),
-    }  # fmt: skip
-    return made[design.family]()
-
-
-def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
-    """The sum of columns (..., p) times coefficients (..., p), one after the other.
-
-    (Along a last dimension of a few numbers torch sums eight times slower than it adds, measured on a CPU.)
-    """
-    total = columns[..., 0] * coefficients[..., 0]
-    for k in range(1, columns.shape[-1]):
-        total = total + columns[..., k] * coefficients[..., k]
-    return total
-
-
-#: the log likelihood of a client where it is no number: low, and such that sums over clients are numbers
-IMPOSSIBLE = -1e100
-
-
-def sound(values: Tensor) -> Tensor:
-    """Where numbers can be sent: squares of others are none, and a message that holds one is refused as a whole."""
-    return values.abs() < -IMPOSSIBLE
-
-
-#: a standard deviation of zero has no density: beside the largest entry of L it is taken for this much
-LEAST_DIAGONAL = 1e-9
-
-
-def positive(root: Tensor) -> Tensor:
-    """The root of the same covariance as L (..., q, q), with a diagonal above zero."""
-    sign = torch.where(root.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(root)
-    root = root * sign.unsqueeze(-2)
-    least = LEAST_DIAGONAL * root.detach().abs().amax((-1, -2)).clamp_min(LEAST_DIAGONAL)
-    diagonal = root.diagonal(dim1=-2, dim2=-1)
-    return root + torch.diag_embed(diagonal.maximum(least.unsqueeze(-1)) - diagonal)

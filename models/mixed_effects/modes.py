@@ -20,12 +20,15 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.formula.design import Columns
 
-from .model import MixedModel, linear
+from .arithmetic import linear, of_groups
+from .model import MixedModel
 
 #: Newton steps to a mode, at most, and the length of the last one on the scale of eta
 NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
 #: steps of a search on what bends both ways, and the height that the last one has gained
 CLIMBING_STEPS, CLIMBED = 50, 1e-6
+#: what describes the curvature at a mode: F of a client's effects first
+Factors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -51,57 +54,82 @@ class Problem:
 
     @classmethod
     def of(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
-        """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape)."""
+        """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape).
+
+        Effects of groups of clients are each client's own, w (..., S, 1, q_out), or those of all, "regions".
+        """
         columns = method.network.split(batch.x)
         root = method.covariance.matrix(shared["root"])
         values = {name: shared[name] for name in method.response_family.starts}
         zl = columns.z @ (root.squeeze(-3) if root.dim() > 2 else root)
-        return cls(method, batch.y, batch.mask, columns, values, method.predictor(columns, shared["beta"]), zl)
+        fixed = method.predictor(columns, shared["beta"])
+        if columns.z_outer is not None:
+            assert columns.outer is not None
+            w = shared["w"] if "w" in shared else of_groups(shared["regions"], columns.outer)
+            fixed = fixed + linear(columns.z_outer, w)
+        return cls(method, batch.y, batch.mask, columns, values, fixed, zl)
+
+    def along(self, u: Tensor) -> Tensor:
+        """What random effects add to eta, (..., S, n) of u (..., S, q)."""
+        return linear(self.zl, u.unsqueeze(-2))
 
     def eta(self, u: Tensor) -> Tensor:
         """(..., S, n) of u (..., S, q)."""
-        return self.fixed + linear(self.zl, u.unsqueeze(-2))
+        return self.fixed + self.along(u)
+
+    def terms(self, eta: Tensor) -> Tensor:
+        """log p(y | eta), each row's as often as it counts, (..., S, n)."""
+        return self.counted(self.method.response(eta, self.values, self.columns).log_prob(self.y))
 
     def heights(self, u: Tensor) -> Tensor:
         """log p(D_j | u) + log N(u | 0, I) but for its constant, (..., S)."""
-        terms = self._counted(self.method.response(self.eta(u), self.values, self.columns).log_prob(self.y))
-        return terms.sum(-1) - 0.5 * u.square().sum(-1)
+        return self.terms(self.eta(u)).sum(-1) - 0.5 * u.square().sum(-1)
 
-    def _counted(self, terms: Tensor) -> Tensor:
+    def marginal_heights(self, u: Tensor, mode: Tensor, factors: Factors) -> Tensor:
+        """The same where effects of groups inside a client are integrated out, around mode and factors."""
+        return self.heights(u)
+
+    def slope_and_weight(self, u: Tensor, *, safe: bool) -> tuple[Tensor, Tensor]:
+        """Of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function that touches in u."""
+        family, about = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
+        slope, weight = family.slope_and_weight(*about)
+        weight = family.safe_weight(*about) if safe else weight
+        return self.counted(slope), self.counted(weight)
+
+    def counted(self, terms: Tensor) -> Tensor:
         """Each row's as often as its weight says; not those that fill the batch up."""
         terms = terms if self.columns.weight is None else terms * self.columns.weight
         return terms if self.mask is None else torch.where(self.mask, terms, 0.0)
 
-    def step(self, u: Tensor, *, safe: bool = False) -> tuple[Tensor, Tensor]:
-        """Newton's step (..., S, q), and F (..., S, q, q); a safe one is of a concave function that touches in u."""
-        family, about = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
-        slope, weight = family.slope_and_weight(*about)
-        weight = family.safe_weight(*about) if safe else weight
-        slope, weight = self._counted(slope), self._counted(weight)
+    def step(self, u: Tensor, *, safe: bool = False) -> tuple[Tensor, Factors]:
+        """Newton's step (..., S, q), and F (..., S, q, q)."""
+        slope, weight = self.slope_and_weight(u, safe=safe)
         one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
-        factor, failed = torch.linalg.cholesky_ex(one + (self.zl * weight[..., None]).mT @ self.zl)
-        factor = torch.where((failed == 0)[..., None, None], factor, torch.nan)  # (one row's failure is its own)
+        factor = root_of(one + (self.zl * weight[..., None]).mT @ self.zl)
         ahead = (self.zl * slope[..., None]).sum(-2) - u
-        return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), factor
+        return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), (factor,)
 
     @torch.no_grad()
-    def mode(self, start: Tensor) -> tuple[Tensor, Tensor]:
-        """u (..., S, q), and F (..., S, q, q); a row that has arrived stays where it is."""
+    def mode(self, start: Tensor) -> tuple[Tensor, Factors]:
+        """u (..., S, q), and F (..., S, q, q) first; a row that has arrived stays where it is."""
         u = start.expand(*self.fixed.shape[:-1], start.shape[-1])
         if not self.method.response_family.concave:
             u = self._climbed(u)
-        move, factor = self.step(u)
+        move, factors = self.step(u)
         moving = torch.ones_like(u[..., 0], dtype=torch.bool)
         for _ in range(NEWTON_STEPS):
-            far = linear(self.zl, move.unsqueeze(-2)).abs().amax(-1)
+            far = self.along(move).abs().amax(-1)
             u = torch.where(moving[..., None], u + damping(far)[..., None] * move, u)
             moving = moving & (far >= NEWTON_TOLERANCE)  # (not where it is not a number)
             # a GPU takes steps that change nothing rather than being waited for at each
             if u.device.type == "cpu" and not moving.any():
                 break
             move, there = self.step(u)
-            factor = torch.where(moving[..., None, None], there, factor)
-        return u, factor
+            factors = tuple(
+                torch.where(moving.view(*moving.shape, *[1] * (new.dim() - moving.dim())), new, old)
+                for new, old in zip(there, factors, strict=True)
+            )
+        return u, factors
 
     def _climbed(self, u: Tensor) -> Tensor:
         """Near a maximum of what bends both ways: Newton's steps where they climb, and safe ones where they do not.
@@ -113,7 +141,7 @@ class Problem:
             best, top = u, height
             for safe in (True, False):
                 move, _ = self.step(u, safe=safe)
-                move = damping(linear(self.zl, move.unsqueeze(-2)).abs().amax(-1))[..., None] * move
+                move = damping(self.along(move).abs().amax(-1))[..., None] * move
                 reached = self.heights(u + move)
                 higher = reached > top
                 best, top = torch.where(higher[..., None], u + move, best), torch.where(higher, reached, top)
@@ -123,8 +151,8 @@ class Problem:
             u, height = best, top
         return u
 
-    def differentiable(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        """The same mode and factor as functions of the shared values.
+    def differentiable(self, u: Tensor) -> tuple[Tensor, Factors]:
+        """The same mode and factors as functions of the shared values.
 
         Newton's step from the mode has the mode's first derivatives, and a second one the second: its error is that of
         the point before, squared.
@@ -132,6 +160,12 @@ class Problem:
         for _ in range(2):
             u = u + self.step(u)[0]
         return u, self.step(u)[1]
+
+
+def root_of(curvature: Tensor) -> Tensor:
+    """F of F F^T, (..., q, q); not numbers where there is none: one row's failure is its own."""
+    factor, failed = torch.linalg.cholesky_ex(curvature)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
 
 
 def damping(far: Tensor) -> Tensor:

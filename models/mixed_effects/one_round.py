@@ -78,8 +78,8 @@ class CrossProducts:
             )
         up, across = torch.triu_indices(self.columns, self.columns, device=chunk.federation.device)
         return {
-            "gram": chunk.values["gram"].squeeze(1)[:, up, across], "rows": chunk.values["rows"].squeeze(1),
-            "counts": torch.stack([torch.ones_like(chunk.n), chunk.n], 1).to(torch.float64),
+            "gram": chunk.values["gram"].squeeze(1)[:, up, across], "rows": chunk.values["rows"].squeeze(1)[:, :2],
+            "counts": self.search.counts(chunk),
         }  # fmt: skip
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:

@@ -16,7 +16,8 @@ from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from hierfl.data.formula.design import INTERCEPT, Columns
+from hierfl.data.formula.design import Columns
+from hierfl.data.formula.units import INTERCEPT
 
 from .families import ResponseFamily
 

@@ -1,6 +1,6 @@
 """Each client's random effects at every draw of the population: together they are draws of the joint posterior.
 
-Gaussian: b_j given the population is normal, and drawn exactly from the client's row sums (:mod:`.cross_products`).
+Gaussian: b_j given the population is normal, and drawn exactly from the client's row sums (:mod:`.gaussian_posterior`).
 Other families: u_j, b_j = L u_j, is drawn by a Metropolis chain whose proposals do not depend on where it is: around
 the mode, or from the prior, which no posterior's tails are heavier than.
 """
@@ -8,8 +8,9 @@ the mode, or from the prior, which no posterior's tails are heavier than.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyro
 import torch
@@ -19,9 +20,11 @@ from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
-from .cross_products import clients_last, eliminated, sum_of
+from .gaussian_posterior import gaussian_effects, gaussian_groups, gaussian_mode, moments
 from .model import MixedModel
-from .modes import Problem
+from .modes import Factors
+from .nested import Nested, problem_of
+from .nodes import nodes_of
 from .questions import Likelihoods, Phase
 
 #: steps of a Metropolis chain, the share of its proposals that are the prior's, and how much wider the others are
@@ -44,23 +47,43 @@ class Conditional:
 
     @property
     def trains(self) -> Sequence[str]:
-        """Mean and root, the mode in u where there is one to search, and draws, of which there are none yet."""
-        return ("b_mean", "b_root") if self.method.exact else ("b_mean", "b_root", "u_mode")
+        """Means and roots, and the mode in u where there is one to search."""
+        inner = ("c_mean", "c_root") if self.method.slots else ()
+        return ("b_mean", "b_root", *inner) if self.method.exact else ("b_mean", "b_root", *inner, "u_mode")
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """At the estimates."""
         shared = short(chunk.shared)
+        return chunk.put(self._gaussian(chunk, shared) if self.method.exact else self._others(chunk, shared))
+
+    def _gaussian(self, chunk: ClientChunk, shared: State) -> State:
+        gram, rows = chunk.values["gram"], chunk.values["rows"]
         root = self.method.covariance.matrix(shared["root"])
-        if self.method.exact:
-            u, factor = gaussian_mode(self.method, chunk.values["gram"], shared)
-        else:
-            found = [
-                Problem.of(self.method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
-                for part in parts_of(chunk)
-            ]
-            u, factor = (torch.cat(same) for same in zip(*found, strict=True))
-        put = {"b_mean": (u @ root.mT).unsqueeze(1), "b_root": triangle(root, factor).unsqueeze(1)}
-        return chunk.put(put if self.method.exact else {**put, "u_mode": u.unsqueeze(1)})
+        u, factor = gaussian_mode(self.method, gram, rows, shared)
+        b, lower = u @ root.mT, triangle(root, factor)
+        found = {"b_mean": b.unsqueeze(1), "b_root": lower.unsqueeze(1)}
+        if self.method.slots:
+            mean, covariance = gaussian_groups(self.method, gram, rows, shared, b, lower)
+            found |= {"c_mean": mean.unsqueeze(1), "c_root": cholesky(covariance).unsqueeze(1)}
+        return found
+
+    def _others(self, chunk: ClientChunk, shared: State) -> State:
+        found, q = list[State](), self.method.covariance.q
+        root = self.method.covariance.matrix(shared["root"])
+        for part in parts_of(chunk):
+            mode, factors = problem_of(self.method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
+            values = {"b_mean": mode[:, :q] @ root.mT, "b_root": triangle(root, factors[0]), "u_mode": mode}
+            if self.method.slots:
+                inner = self.method.covariances["inner_root"].matrix(shared["inner_root"])
+                _, factor_g, m = factors
+                # of v_g: its own curvature's, and what it follows u by
+                one = torch.eye(inner.shape[-1]).to(inner).expand_as(factor_g)
+                follow = torch.linalg.solve_triangular(factors[0].unsqueeze(-3), m.mT, upper=False)
+                spread = torch.cholesky_solve(one, factor_g) + follow.mT @ follow
+                v = mode[:, q:].unflatten(-1, (self.method.slots, -1))
+                values |= {"c_mean": v @ inner.mT, "c_root": cholesky(inner @ spread @ inner.mT)}
+            found.append({k: v.unsqueeze(1) for k, v in values.items()})
+        return {k: torch.cat([part[k] for part in found]) for k in found[0]}
 
 
 @dataclass(frozen=True)
@@ -75,8 +98,9 @@ class JointDraws:
 
     @property
     def trains(self) -> Sequence[str]:
-        """Draws (chains, kept, q), their mean and a root of their covariance."""
-        return ("b_draws", "b_mean", "b_root")
+        """Draws (chains, kept, q), their mean and a root of their covariance; and those of groups inside."""
+        names = ("b", "c") if self.method.slots else ("b",)
+        return [f"{name}_{part}" for name in names for part in ("draws", "mean", "root")]
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Where there are draws of the population; elsewhere everything stays, and is conditional on the estimates."""
@@ -85,59 +109,96 @@ class JointDraws:
         draws = self.method.parts(chunk.shared["effects.draws"])
         held = Likelihoods.held(chunk.shared)
         draws |= {k: v.expand(len(chunk.shared["effects.draws"]), *v.shape) for k, v in held.items()}
-        mean, covariance, b = (self._gaussian if self.method.exact else self._others)(chunk, draws, phase)
-        lower = torch.linalg.cholesky_ex(covariance + 1e-30 * torch.eye(mean.shape[-1]).to(mean)).L
-        kept = b.transpose(0, 1).unflatten(1, (-1, len(b) // chains_of(len(b)))).unsqueeze(1)
-        return chunk.put({"b_draws": kept, "b_mean": mean.unsqueeze(1), "b_root": lower.unsqueeze(1)})
+        return chunk.put((self._gaussian if self.method.exact else self._others)(chunk, draws, phase))
 
-    def _gaussian(self, chunk: ClientChunk, draws: State, phase: object) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean (S, q), covariance (S, q, q) and draws (D, S, q): moments are the mixture's own.
+    def _gaussian(self, chunk: ClientChunk, draws: State, phase: object) -> State:
+        """Moments are the mixture's own."""
+        number, groups = len(draws["beta"]), self.method.slots
+        noise = chunk.noise(phase, number)
+        z = {"root": noise.normal("u", None, torch.Size((self.method.covariance.q,))).squeeze(2)}
+        if groups:
+            size = torch.Size((groups, self.method.covariances["inner_root"].q))
+            z["inner_root"] = noise.normal("v", None, size).squeeze(2).transpose(1, 2).flatten(1, 2)
+        clients, inner = gaussian_effects(self.method, chunk.values["gram"], chunk.values["rows"], draws, z)
+        found = kept("b", *moments(clients), clients.draws)
+        if inner is not None:
+            of_groups = (groups, len(chunk.clients))
+            mean, covariance = (v.unflatten(0, of_groups).transpose(0, 1) for v in moments(inner))
+            found |= kept("c", mean, covariance, inner.draws.unflatten(1, of_groups).transpose(1, 2))
+        return found
 
-        Entry by entry, as :func:`.cross_products.packed` is: of many draws and clients an order of magnitude faster.
-        """
-        root, q = self.method.covariance.matrix(draws["root"]), self.method.covariance.q
-        z = chunk.noise(phase, len(root)).normal("u", None, torch.Size((q,))).squeeze(2)
-        factor, v = whitened(self.method, chunk.values["gram"], draws)
-        u, moved = back(factor, v), back(factor, [v[a] + z[..., a] for a in range(q)])
-        means, b = (torch.stack(turned(root, one), -1) for one in (u, moved))
-        # L (F F^T)^-1 L^T of F^-1 L^T, column by column
-        columns = [forward(factor, [root[:, i, a, None] for a in range(q)]) for i in range(q)]
-        within = [
-            [sum_of([a * c for a, c in zip(one, other, strict=True)]).mean(0) for other in columns] for one in columns
-        ]
-        gap = means - means.mean(0)
-        covariance = torch.stack([torch.stack([v.expand(gap.shape[1]) for v in row], -1) for row in within], -2)
-        return means.mean(0), covariance + torch.einsum("dsi,dsj->sij", gap, gap) / len(gap), b
-
-    def _others(self, chunk: ClientChunk, draws: State, phase: object) -> tuple[Tensor, Tensor, Tensor]:
+    def _others(self, chunk: ClientChunk, draws: State, phase: object) -> State:
         """The same, with the draws' moments."""
-        found = []
+        found = list[tuple[Tensor, Tensor | None]]()
         number, q = len(draws["beta"]), self.method.covariance.q
         for part in parts_of(chunk):
             batch = part.batch()
             noise = part.noise(phase, number).normal("u", None, torch.Size((STEPS + 1, q + 2))).squeeze(2)
-            size, pieces = max(1, EXAMPLES_PER_PASS // (batch.width * len(part.clients))), []
+            size = max(1, EXAMPLES_PER_PASS // (batch.width * len(part.clients) * self._nodes))
+            pieces, inner_pieces = list[Tensor](), list[Tensor]()
             for first in range(0, number, size):
                 some = {k: v[first : first + size, None, None] for k, v in draws.items()}
                 with pyro.validation_enabled(False):
-                    problem = Problem.of(self.method, batch, some)
-                    mode, factor = problem.mode(part.values["u_mode"].squeeze(1))
-                    u = metropolis(problem, mode, factor, noise[first : first + size])
+                    problem = problem_of(self.method, batch, some)
+                    mode, factors = problem.mode(part.values["u_mode"].squeeze(1))
+                    heights = partial(problem.marginal_heights, mode=mode, factors=factors)
+                    u = metropolis(heights, mode[..., :q], factors[0], noise[first : first + size])
+                    if isinstance(problem, Nested):
+                        inner_pieces.append(self._groups(problem, part, (phase, first), u, mode, factors, some))
                 root = self.method.covariance.matrix(some["root"].squeeze(1))  # (D, 1, q, q)
                 pieces.append((root @ u[..., None]).squeeze(-1))
-            found.append(torch.cat(pieces))
-        b = torch.cat(found, 1)
-        gap = b - b.mean(0)
-        return b.mean(0), torch.einsum("dsi,dsj->sij", gap, gap) / max(1, len(b) - 1), b
+            found.append((torch.cat(pieces), torch.cat(inner_pieces) if inner_pieces else None))
+        b = torch.cat([own for own, _ in found], 1)
+        values = kept("b", *sample_moments(b), b)
+        if self.method.slots:
+            c = torch.cat([inner for _, inner in found if inner is not None], 1)
+            values |= kept("c", *sample_moments(c), c)
+        return values
+
+    @property
+    def _nodes(self) -> int:
+        """Of the quadrature inside a client."""
+        inner = self.method.covariances.get("inner_root")
+        return nodes_of(self.method) ** inner.q if inner else 1
+
+    def _groups(
+        self, problem: Nested, part: ClientChunk, phase: object, u: Tensor, mode: Tensor, factors: Factors, some: State
+    ) -> Tensor:
+        """Effects of groups inside the clients given u, (D, S, G, q_in)."""
+        v, factor = problem.followed(u, mode, factors)
+        size = torch.Size((self.method.slots, STEPS + 1, v.shape[-1] + 2))
+        noise = part.noise(phase, len(u)).normal("v", None, size).squeeze(2)
+        drawn = metropolis(partial(problem.group_heights, u), v, factor, noise)
+        root = self.method.covariances["inner_root"].matrix(some["inner_root"])  # (D, 1, 1, q, q)
+        return (root @ drawn[..., None]).squeeze(-1)
 
 
-def metropolis(problem: Problem, mode: Tensor, factor: Tensor, noise: Tensor) -> Tensor:
-    """Draws u (D, S, q) of p(u | D_j), by independent proposals.
+def kept(name: str, mean: Tensor, covariance: Tensor, draws: Tensor) -> State:
+    """What is kept of effects (D, S, *shape): draws, their mean and a root of their covariance."""
+    each = draws.transpose(0, 1).unflatten(1, (-1, len(draws) // chains_of(len(draws))))
+    found = {f"{name}_draws": each, f"{name}_mean": mean, f"{name}_root": cholesky(covariance)}
+    return {k: v.unsqueeze(1) for k, v in found.items()}
+
+
+def sample_moments(b: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (S, ..., q) and covariance (S, ..., q, q) of draws (D, S, ..., q)."""
+    gap = b - b.mean(0)
+    return b.mean(0), torch.einsum("d...i,d...j->...ij", gap, gap) / max(1, len(b) - 1)
+
+
+def cholesky(covariance: Tensor) -> Tensor:
+    """A root of a covariance that may be zero."""
+    one = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    return torch.linalg.cholesky_ex(covariance + 1e-30 * one).L
+
+
+def metropolis(heights: Callable[[Tensor], Tensor], mode: Tensor, factor: Tensor, noise: Tensor) -> Tensor:
+    """Draws u (..., q) of a posterior under a standard normal prior, by independent proposals.
 
     Args:
-        problem: whose heights.
-        mode, factor: u (D, S, q) and F (D, S, q, q).
-        noise: standard normals (D, S, steps + 1, q + 2): of each proposal, of its kind, of its acceptance.
+        heights: log density but for a constant, (...) of u (..., q).
+        mode, factor: around which it is, (..., q) and F (..., q, q).
+        noise: standard normals (..., steps + 1, q + 2): of each proposal, of its kind, of its acceptance.
     """
     q = mode.shape[-1]
     wide = factor / WIDER
@@ -151,67 +212,13 @@ def metropolis(problem: Problem, mode: Tensor, factor: Tensor, noise: Tensor) ->
     z, kind, luck = noise[..., :q], noise[..., q], noise[..., q + 1]
     prior_kind = torch.special.ndtri(torch.tensor(FROM_PRIOR, dtype=mode.dtype)).to(mode)
     u, ratio = mode, torch.full_like(mode[..., 0], -torch.inf)
-    for step in range(noise.shape[2]):
-        near = mode + torch.linalg.solve_triangular(wide.mT, z[:, :, step, :, None], upper=True).squeeze(-1)
-        new = torch.where((kind[:, :, step] < prior_kind)[..., None], z[:, :, step], near)
-        new_ratio = problem.heights(new) - log_proposal(new)
-        taken = torch.special.log_ndtr(luck[:, :, step]) < new_ratio - ratio
+    for step in range(noise.shape[-2]):
+        near = mode + torch.linalg.solve_triangular(wide.mT, z[..., step, :, None], upper=True).squeeze(-1)
+        new = torch.where((kind[..., step] < prior_kind)[..., None], z[..., step, :], near)
+        new_ratio = heights(new) - log_proposal(new)
+        taken = torch.special.log_ndtr(luck[..., step]) < new_ratio - ratio
         u, ratio = torch.where(taken[..., None], new, u), torch.where(taken, new_ratio, ratio)
     return u
-
-
-def whitened(method: MixedModel, gram: Tensor, shared: Mapping[str, Tensor]) -> tuple[list[list[Tensor]], list[Tensor]]:
-    """F, and v = F^T E[u], entry by entry, (D, S) each, at shared values {name: (D, *shape)}.
-
-    Args:
-        method: whose model.
-        gram: G, (S, 1, m, m).
-        shared: of the population.
-    """
-    entries, log_s = shared["root"].T[..., None].unbind(), shared.get("log_noise")
-    log_s = None if log_s is None else log_s[:, None]
-    factor, w, inverse = eliminated(method.covariance, clients_last(gram), entries, log_s)
-    number, beta = len(shared["beta"]), shared["beta"]
-    v = []
-    for one in w:
-        gap = one[..., -1, :] - sum_of([one[..., k, :] * beta[:, k, None] for k in range(beta.shape[-1])])
-        v.append((gap * inverse).expand(number, gram.shape[0]))
-    return [[entry.expand(number, gram.shape[0]) for entry in row] for row in factor], v
-
-
-def gaussian_mode(method: MixedModel, gram: Tensor, shared: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """u's mean (S, q), and F (S, q, q), from G (S, 1, m, m), at shared values {name: (*shape)}."""
-    factor, v = whitened(method, gram, {k: value[None] for k, value in shared.items()})
-    nothing = torch.zeros_like(v[0][0])
-    rows = [torch.stack([*(e[0] for e in row), *[nothing] * (len(v) - len(row))], -1) for row in factor]
-    return torch.stack([u[0] for u in back(factor, v)], -1), torch.stack(rows, -2)
-
-
-def forward(factor: list[list[Tensor]], b: Sequence[Tensor]) -> list[Tensor]:
-    """F^-1 b, entry by entry."""
-    found: list[Tensor] = []
-    for a, row in enumerate(factor):
-        rest = b[a]
-        for c in range(a):
-            rest = rest - row[c] * found[c]
-        found.append(rest / row[a])
-    return found
-
-
-def back(factor: list[list[Tensor]], v: Sequence[Tensor]) -> list[Tensor]:
-    """F^-T v, entry by entry."""
-    q, found = len(v), dict[int, Tensor]()
-    for a in reversed(range(q)):
-        rest = v[a]
-        for c in range(a + 1, q):
-            rest = rest - factor[c][a] * found[c]
-        found[a] = rest / factor[a][a]
-    return [found[a] for a in range(q)]
-
-
-def turned(root: Tensor, u: Sequence[Tensor]) -> list[Tensor]:
-    """L u, L (D, q, q), entry by entry."""
-    return [sum_of([root[:, i, a, None] * u[a] for a in range(i + 1)]) for i in range(len(u))]
 
 
 def short(shared: Mapping[str, Tensor]) -> State:

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from hierfl.data.client_names import client_names
-from hierfl.data.formula import gate
 from hierfl.data.formula.design import Columns
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
-from .model import MixedModel, linear
+from .arithmetic import linear
+from .model import MixedModel
 from .questions import Likelihoods
 
 if TYPE_CHECKING:
@@ -28,26 +28,26 @@ Level = Literal["client", "population", "new"]
 NUMBERS_PER_PASS = 5_000_000
 
 
-def predicted(run: Run, formula: str, df: pd.DataFrame, level: Level, interval: float) -> pd.DataFrame:
+def predicted(run: Run, df: pd.DataFrame, level: Level, interval: float) -> pd.DataFrame:
     """See :meth:`hierfl.models.mixed_effects.mixed_model.FittedMixedModel.predict`."""
     import pandas as pd
 
     method = run.fitted.method
     assert isinstance(method, MixedModel)
     inputs = torch.as_tensor(run.fitted.federation.about["reader"](df), dtype=torch.float64)
-    owner = _owners(run, formula, df) if level == "client" else None
-    population, b = _draws(method, run.shared, run.personal["b_draws"])
+    owner = _owners(run, df) if level == "client" else None
+    population, own = _draws(method, run)
     number = len(population["beta"])
     parts, size = [], max(1, NUMBERS_PER_PASS // number)
     for first in range(0, len(inputs), size):
         columns = method.network.split(inputs[None, first : first + size])
         eta = method.predictor(columns, population["beta"][:, None, None])[:, 0]  # (D, n)
         if owner is not None:
-            eta = eta + linear(columns.z[0], b[owner[first : first + size]].transpose(0, 1))
+            eta = eta + _of_clients(columns, own, owner[first : first + size])
         elif level == "new":
-            z = normals(torch.Size((number, method.covariance.q)), run.options.seed, "new client", dtype=torch.float64)
-            root = method.covariance.matrix(population["root"])
-            eta = eta + linear(columns.z[0], (root @ z[..., None]).squeeze(-1)[:, None])
+            eta = eta + _of_new(method, columns, population, run.options.seed)
+        if level != "population" and columns.z_outer is not None and columns.outer is not None:
+            eta = eta + linear(columns.z_outer[0], population["regions"][:, columns.outer[0].long()])
         parts.append(_summary(method, eta, population, columns, interval, key(run.options.seed, "response", first)))
     names = ("mean", "lower", "upper", "response_lower", "response_upper")
     table = pd.DataFrame(np.concatenate(parts), columns=names, index=df.index)
@@ -56,9 +56,29 @@ def predicted(run: Run, formula: str, df: pd.DataFrame, level: Level, interval: 
     return table
 
 
-def _owners(run: Run, formula: str, df: pd.DataFrame) -> Tensor:
+def _of_clients(columns: Columns, own: State, owner: Tensor) -> Tensor:
+    """What rows' clients' effects add to eta, and those of groups inside them, (D, n)."""
+    found = linear(columns.z[0], own["b"][owner].transpose(0, 1))
+    if columns.z_inner is None or columns.inner is None:
+        return found
+    c = own["c"][owner, :, columns.inner[0].long()]  # (n, D, q)
+    return found + linear(columns.z_inner[0], c.transpose(0, 1))
+
+
+def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) -> Tensor:
+    """The same of one client that is not known, with one group inside it, (D, n)."""
+    found = columns.x.new_zeros(())
+    for level, z in (("root", columns.z), ("inner_root", columns.z_inner)):
+        if z is not None:
+            root, name = method.covariances[level].matrix(population[level]), f"new {level}"
+            noise = normals(torch.Size(root.shape[:2]), seed, name, dtype=torch.float64)
+            found = found + linear(z[0], (root @ noise[..., None]).squeeze(-1)[:, None])
+    return found
+
+
+def _owners(run: Run, df: pd.DataFrame) -> Tensor:
     """Which client each row belongs to, (n,)."""
-    column = gate.parse(formula).groups[0]
+    column = run.fitted.federation.about["reader"].places.levels.client
     if column not in df.columns:
         raise UserError(
             f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"
@@ -72,17 +92,19 @@ def _owners(run: Run, formula: str, df: pd.DataFrame) -> Tensor:
     return torch.tensor([place[name] for name in names])
 
 
-def _draws(method: MixedModel, shared: State, b_draws: Tensor) -> tuple[State, Tensor]:
-    """The population {name: (D, *shape)} and the clients' effects (J, D, q) at draws of both.
+def _draws(method: MixedModel, run: Run) -> tuple[State, State]:
+    """The population {name: (D, *shape)}, and the clients' effects, b (J, D, q) and c (J, D, G, q), at draws of all.
 
     Raises:
         UserError: for a fit without draws.
     """
-    if not b_draws.shape[-2]:
+    shared = run.shared
+    if not run.personal["b_draws"].shape[-2]:
         raise UserError("predictions have intervals by draws, and this fit has none: draws=1000")
     parts = method.parts(shared["effects.draws"])
     held = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in Likelihoods.held(shared).items()}
-    return {**held, **parts}, b_draws.flatten(1, 2)
+    own = {name: run.personal[f"{name}_draws"].flatten(1, 2) for name in ("b", "c") if f"{name}_draws" in run.personal}
+    return {**held, **parts}, own
 
 
 def _summary(

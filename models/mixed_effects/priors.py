@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hierfl.data.formula.design import INTERCEPT
+from hierfl.data.formula.units import INTERCEPT
 
 from .model import MixedModel
 from .prior_text import log_density, read
@@ -62,17 +62,18 @@ class Priors:
                 sd[k] = width * scale[k]
         return mean, sd
 
-    def covariance(self, coordinates: Tensor) -> Tensor:
-        """Of log sd and correlations (..., r): (...)."""
-        s, d, q = self.method.settings, self.method.network, self.method.covariance.q
+    def covariance(self, coordinates: Tensor, level: str) -> Tensor:
+        """Of log sd and correlations (..., r) of a level's effects: (...)."""
+        s, d, covariance = self.method.settings, self.method.network, self.method.covariances[level]
+        q = covariance.q
         log_sd = coordinates[..., :q]
         if self.bayes:
             kind, numbers = read("sd_prior", s.sd_prior or f"half-t(3, {WIDE * d.scale!r})")
-            units = log_sd.new_tensor(d.random_units.scale) if s.sd_prior else 1.0
+            units = log_sd.new_tensor(self.method.groupings[level].units.scale) if s.sd_prior else 1.0
             density = log_density(kind, numbers, log_sd.exp() / units) + log_sd
-            return density.sum(-1) + self.method.covariance.log_lkj(coordinates, s.lkj)
+            return density.sum(-1) + covariance.log_lkj(coordinates, s.lkj)
         keep = SHAPE * log_sd - SHAPE / (MEAN * d.scale) * log_sd.exp()
-        return keep.sum(-1) + self.method.covariance.log_lkj(coordinates, 1.0)
+        return keep.sum(-1) + covariance.log_lkj(coordinates, 1.0)
 
     def family(self, numbers: Tensor) -> Tensor:
         """Of the family's own numbers (..., m): (...). A residual's log standard deviation is flat without a prior.

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
+from .arithmetic import IMPOSSIBLE
 from .climb import eigen
 from .effects import effects_of
-from .model import IMPOSSIBLE, MixedModel
+from .model import MixedModel
 from .surface import Surface
 
 #: points of one bound, at most; how near its height has to be, and how short the step that is left, in standard errors
@@ -148,8 +149,7 @@ def _effects(method: MixedModel, coordinates: Tensor) -> tuple[list[str], Tensor
     parts = method.parts(Surface(method).of_coordinates(coordinates))
     zero = torch.zeros(len(method.network.fixed), dtype=torch.float64)
     parts = {"beta": zero, **parts}
-    if "root" not in parts:
-        parts["root"] = method.covariance.diagonal(method.first_sd())
+    parts = {**method.first_roots(), **parts}
     labels, values = effects_of(method, {k: v[None] for k, v in parts.items()})
     return labels, values[0]
 

@@ -8,7 +8,6 @@ it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,38 +19,27 @@ from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
-from .model import IMPOSSIBLE, MixedModel, sound
-from .modes import Problem
+from .arithmetic import IMPOSSIBLE, sound
+from .model import MixedModel
+from .modes import Factors, Problem
+from .nested import problem_of
+from .nodes import nodes_of, nodes_per_row, rule
 
-#: nodes along each of so many random effects where nothing is said; of more it is Laplace's approximation
-NODES = {1: 15, 2: 9, 3: 5}
 #: nodes x points x examples of a pass: with second derivatives some fifty numbers are held for each
 EXAMPLES_PER_PASS = 1_000_000
 
 
-def rule(nodes: int, q: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes v (K, q) and log weights (K,) of the integral of f(v) over R^q, f(v) exp(v^2 / 2) near a polynomial."""
-    at, weight = np.polynomial.hermite_e.hermegauss(nodes)
-    v = like.new_tensor(list(itertools.product(at, repeat=q)))
-    logs = like.new_tensor(list(itertools.product(np.log(weight), repeat=q))).sum(-1)
-    return v, logs + 0.5 * v.square().sum(-1)
-
-
-def log_marginals(problem: Problem, mode: Tensor, factor: Tensor) -> Tensor:
-    """(..., S): around u (..., S, q) and F (..., S, q, q)."""
-    q = mode.shape[-1]
+def log_marginals(problem: Problem, mode: Tensor, factors: Factors) -> Tensor:
+    """(..., S): around a mode and the curvature there, as :meth:`.modes.Problem.mode` finds them."""
+    factor = factors[0]
+    q = factor.shape[-1]
     v, log_weight = rule(nodes_of(problem.method), q, mode)
     # F^-T v for all nodes: (..., S, q, K), and the nodes in front
     away = torch.linalg.solve_triangular(factor.mT, v.mT.expand(*factor.shape[:-2], q, len(v)), upper=True)
-    heights = problem.heights(mode + away.movedim(-1, 0))
+    heights = problem.marginal_heights(mode[..., :q] + away.movedim(-1, 0), mode, factors)
     log_weight = log_weight.view(-1, *[1] * (heights.dim() - 1))
     volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * q * np.log(2 * np.pi)
     return (heights + log_weight).logsumexp(0) - volume
-
-
-def nodes_of(method: MixedModel) -> int:
-    """Nodes along each random effect."""
-    return method.settings.nodes or NODES.get(method.covariance.q, 1)
 
 
 def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
@@ -59,7 +47,7 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
 
     Args:
         method: whose model.
-        chunk: whose data; modes start from its ``u_mode``.
+        chunk: whose data; modes start from its ``u_mode``; what clients know of their own of these names is there.
         names: short names of the k numbers, one after the other.
         shared: all of them.
 
@@ -69,11 +57,9 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
     parts: list[State] = []
     for part in passes(method, chunk, 1):
         batch = part.batch()
-        leaves = {
-            k: shared[k].detach().expand(len(part.clients), 1, *shared[k].shape).clone().requires_grad_() for k in names
-        }
+        leaves = {k: _leaf(part, k, shared) for k in names}
         with torch.enable_grad(), pyro.validation_enabled(False):
-            problem = Problem.of(method, batch, {**shared, **leaves})
+            problem = problem_of(method, batch, {**shared, **leaves})
             mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
             height = log_marginals(problem, *problem.differentiable(mode))
             slope = along(height.sum(), list(leaves.values()), again=True)
@@ -88,6 +74,12 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
     }
 
 
+def _leaf(part: ClientChunk, name: str, shared: Mapping[str, Tensor]) -> Tensor:
+    """A value as each client's own, (S, 1, *shape)."""
+    found = part.values[name] if name in part.values else shared[name].expand(len(part.clients), 1, *shared[name].shape)
+    return found.detach().clone().requires_grad_()
+
+
 def along(value: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Tensor:
     """The gradient in leaves (S, 1, *shape), one after the other: (S, k)."""
     found = torch.autograd.grad(value, leaves, create_graph=again, retain_graph=True, allow_unused=True)
@@ -98,17 +90,22 @@ def along(value: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Tensor:
 
 @torch.no_grad()
 def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor]) -> Tensor:
-    """Each client's log marginal likelihood at points {name: (M, *shape)}: (S, M)."""
+    """Each client's log marginal likelihood at points {name: (M, *shape)}: (S, M).
+
+    Points may differ between clients: values "many" of the chunk, (S, 1, M, q), are the effects of their regions.
+    """
     parts = []
     number = max(len(value) for value in points.values())
     for part in passes(method, chunk, 1):
         batch = part.batch()
-        each = batch.width * len(part.clients) * nodes_of(method) ** method.covariance.q
+        each = batch.width * len(part.clients) * nodes_per_row(method)
         size, found = max(1, EXAMPLES_PER_PASS // each), []
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in points.items()}
+            if method.regions:
+                some["w"] = part.values["many"][:, 0, first : first + size].transpose(0, 1).unsqueeze(-2)
             with pyro.validation_enabled(False):
-                problem = Problem.of(method, batch, some)
+                problem = problem_of(method, batch, some)
                 found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1))))
         parts.append(torch.cat(found).mT)
     heights = torch.cat(parts)
@@ -117,5 +114,5 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
 
 def passes(method: MixedModel, chunk: ClientChunk, points: int) -> list[ClientChunk]:
     """Rows that are padded little, and whose nodes fit into memory."""
-    most = EXAMPLES_PER_PASS / (points * nodes_of(method) ** method.covariance.q)
+    most = EXAMPLES_PER_PASS / (points * nodes_per_row(method))
     return [chunk.part(first, last) for first, last in buckets(chunk.sizes, most)]

@@ -16,12 +16,15 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.messages.form import Field, Form
 from hierfl.inference.state import State
 
-from .cross_products import at_points, clients_last, packed_size, polynomial
+from .cross_products import at_points, in_groups, packed_size, polynomial
 from .model import MixedModel
-from .quadrature import expansion, heights_at
+from .quadrature import expansion, heights_at, passes
+from .region_nodes import node_count
+from .row_sums import clients_last, columns_of, region_of
 
-#: numbers that a message's part at many points holds, about; and how many points a round has
-MESSAGE_NUMBERS, POINTS = 8192, (16, 256)
+#: numbers that a message's part at many points holds, about; and how many points a round has, at least and at most: of
+#: other responses than gaussian each one is a search of its own
+MESSAGE_NUMBERS, POINTS, SEARCHED_POINTS = 8192, (16, 256), 128
 
 
 class Phase(IntEnum):
@@ -44,12 +47,15 @@ class Likelihoods:
     @property
     def cells(self) -> int:
         """Numbers of a client's likelihood at one point."""
-        return packed_size(len(self.method.network.fixed)) if self.method.exact else 1
+        if not self.method.exact:
+            return self.method.regions * node_count(self.method) if self.method.regions else 1
+        return packed_size(columns_of(self.method) - self.method.covariance.q - 1) * max(1, self.method.regions)
 
     @property
     def points(self) -> int:
         """Points of a round, a power of two."""
         least, most = POINTS
+        most = most if self.method.exact else SEARCHED_POINTS
         return int(min(most, max(least, 2 ** ((MESSAGE_NUMBERS // self.cells).bit_length() - 1))))
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -57,23 +63,32 @@ class Likelihoods:
         k, cells, number = self.method.k, self.cells, torch.float64
         if self.method.exact:
             around = {"cross": (cells,), "cross_1": (k, cells), "cross_2": (k, k, cells), "many": (self.points, cells)}
+        elif self.method.regions:
+            m = k + self.method.covariances["outer_root"].q
+            around = {
+                "height": (cells,), "slope": (cells, m), "curvature": (cells, m, m), "many": (self.points, cells)
+            }  # fmt: skip
         else:
             around = {"height": (), "slope": (k,), "curvature": (k, k), "many": (self.points,)}
-        return {name: Field(shape, number) for name, shape in {**around, "counts": (2,)}.items()}
+        return {
+            name: Field(shape, number) for name, shape in {**around, "counts": (3 if self.method.slots else 2,)}.items()
+        }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Each client's log likelihood as a function of the population: around one point, or at many; 1, and n."""
+        """Each client's log likelihood as a function of the population: around a point, or at many; 1, n, groups."""
         shared, method = chunk.shared, self.method
         rows, device = len(chunk.clients), chunk.federation.device
         found = {
             name: torch.zeros((rows, *field.shape), dtype=field.dtype, device=device)
             for name, field in self.form({}).items()
         }
-        found["counts"] = torch.stack([torch.ones_like(chunk.n), chunk.n], 1).to(torch.float64)
+        found["counts"] = self.counts(chunk)
         phase = Phase(int(shared["effects.phase"]))
         if method.exact:
             gram, counted = clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
             return {**found, **self.asked(gram, counted, shared)}
+        if method.regions:
+            return {**found, **self.of_regions(chunk, phase)}
         if phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE):
             values = {**self.held(shared), **self.method.parts(shared["effects.at"])}
             return {**found, **expansion(method, chunk, list(self.method.sizes), values)}
@@ -82,6 +97,49 @@ class Likelihoods:
             held = {k: v.expand(len(points), *v.shape) for k, v in self.held(shared).items()}
             return {**found, "many": heights_at(method, chunk, {**held, **self.method.parts(points)})}
         return found
+
+    def counts(self, chunk: ClientChunk) -> Tensor:
+        """1, n, and how many groups it has inside, (S, 2 or 3)."""
+        found = [torch.ones_like(chunk.n), chunk.n]
+        if self.method.slots:
+            there = []
+            for part in passes(self.method, chunk, 1):
+                inner = self.method.network.split(part.batch().x).inner
+                assert inner is not None
+                some = inner.new_zeros(len(inner), self.method.slots).scatter_(1, inner.long(), 1.0)
+                there.append(some[:, 1:].sum(1))
+            found.append(torch.cat(there))
+        return torch.stack([one.to(torch.float64) for one in found], 1)
+
+    def of_regions(self, chunk: ClientChunk, phase: Phase) -> State:
+        """What a round is about at the nodes of the clients' own regions."""
+        method, shared = self.method, chunk.shared
+        columns = [method.network.split(part.batch().x) for part in passes(method, chunk, 1)]
+        region = torch.cat([region_of(one, one.x[:, 0, 0]) for one in columns])
+        own = (region - 1).long().clamp_min(0)
+        if phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE):
+            values = {**self.held(shared), **method.parts(shared["effects.at"])}
+            names = [*method.sizes, "w"]
+            parts = [
+                expansion(method, chunk.put({"w": w.unsqueeze(1)}), names, values)
+                for w in shared["effects.nodes"][own].unbind(1)
+            ]
+            found = {k: torch.stack([part[k] for part in parts], 1) for k in parts[0]}  # (S, K, *shape)
+            beside = torch.nn.functional.one_hot(own, method.regions).to(region)
+            return {
+                k: (beside.view(*beside.shape, *[1] * (v.dim() - 1)) * v.unsqueeze(1)).flatten(1, 2)
+                for k, v in found.items()
+            }
+        if phase == Phase.EXPLORE:
+            points = shared["effects.points"]
+            held = {k: v.expand(len(points), *v.shape) for k, v in self.held(shared).items()}
+            numbers = {**held, **method.parts(points)}
+            nodes = shared["effects.many_nodes"][:, own].movedim(0, 1)  # (S, M, K, q)
+            heights = [
+                heights_at(method, chunk.put({"many": nodes[:, None, :, k]}), numbers) for k in range(nodes.shape[2])
+            ]
+            return {"many": in_groups(method, torch.stack(heights, -1), region)}
+        return {}
 
     def asked(self, gram: Tensor, rows: Tensor, shared: Mapping[str, Tensor]) -> State:
         """What a round is about, of a gaussian response.

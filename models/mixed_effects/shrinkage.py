@@ -13,10 +13,13 @@ from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
 from hierfl.inference.state import State
 
+from .arithmetic import linear
 from .effects import users_beta
-from .model import MixedModel, linear
-from .modes import NEWTON_STEPS, NEWTON_TOLERANCE, Problem, damping
-from .posterior import gaussian_mode, short, triangle
+from .gaussian_posterior import gaussian_mode
+from .model import MixedModel
+from .modes import NEWTON_STEPS, NEWTON_TOLERANCE, damping
+from .nested import problem_of
+from .posterior import short, triangle
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +37,8 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
 
     What a client has alone is the model's limit of an L so wide that it says nothing (fixed effects without a random
     part held); the pooled coefficients are that of L = 0, with all fixed effects fitted again. The hierarchical ones,
-    posterior means, are shrunk to the population's: fixed effects of the fit. (Where clients differ in size, or the
+    posterior means, are shrunk to the population's: fixed effects of the fit; in clients that are in groups, such as
+    regions, both have their group's effect. (Where clients differ in size, or the
     response is not gaussian, pooled data say something else.) A random effect that goes with no fixed one has a
     population of 0.
 
@@ -63,6 +67,8 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
         known = (triangle(root, factor).norm(dim=-1) < 1e-2 * width).all(-1) & (torch.linalg.matrix_rank(z) == q)
         local[clients] = torch.where(known[:, None], u @ root.T @ turn.T, torch.nan) + population
         hierarchical[clients] = _posterior_means(fitted, clients, same)
+    moved = _regions(fitted, width)
+    local, hierarchical = local + moved, hierarchical + moved
     return pd.concat(
         [
             pd.DataFrame(
@@ -91,8 +97,9 @@ def passes(fitted: Fitted) -> Iterator[list[int]]:
 def _modes(method: MixedModel, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
     """u (S, q), and F (S, q, q), at some shared values."""
     if method.exact:
-        return gaussian_mode(method, values["gram"], shared)
-    return Problem.of(method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
+        return gaussian_mode(method, values["gram"], values["rows"], shared)
+    mode, factors = problem_of(method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
+    return mode[..., : method.covariance.q], factors[0]
 
 
 def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor:
@@ -104,6 +111,23 @@ def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor
     kept = values["b_draws"].shape[-2] > 0
     draws = method.parts(fitted.shared["effects.draws"])["beta"] if kept else short(fitted.shared)["beta"][None]
     return (users_beta(method, draws) @ same.T).mean(0) + values["b_mean"].squeeze(1) @ turn.T
+
+
+def _regions(fitted: Fitted, like: Tensor) -> Tensor:
+    """Effects of the clients' groups on the coefficients that clients have, too, (J, q)."""
+    method = fitted.method
+    assert isinstance(method, MixedModel)
+    design = method.network
+    found = like.new_zeros(fitted.federation.clients, method.covariance.q)
+    if design.outer is None:
+        return found
+    effects = fitted.shared["effects.regions"] @ design.outer.to_users(like).T
+    homes = fitted.federation.about["reader"].places.homes
+    own = effects[torch.tensor([homes.get(name, 0) for name in fitted.federation.ids])]
+    for k, name in enumerate(design.outer.names):
+        if name in design.random:
+            found[:, design.random.index(name)] = own[:, k]
+    return found
 
 
 def _all_rows(fitted: Fitted) -> Batch:

@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from hierfl.data.formula.design import INTERCEPT
+from hierfl.data.formula.units import INTERCEPT
 from hierfl.inference.state import State
 
 from .effects import effects_of
@@ -54,6 +54,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
+        inner_groups and outer_groups (those inside clients and of clients),
         effective_points (what the explored points are worth), left_out (rows that lacked a value).
     """
     import pandas as pd
@@ -131,7 +132,8 @@ def directions(method: MixedModel, estimates: Mapping[str, Tensor]) -> tuple[Ten
 
 def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor:
     """Of a gaussian response: (X^T V^-1 X)^-1 at the estimates, (p, p)."""
-    return torch.linalg.inv_ex(Surface(method).beta(estimates["cross"], "ml")[1]).inverse
+    numbers = method.numbers(estimates)
+    return torch.linalg.inv_ex(Surface(method).beta(estimates["cross"], "ml", numbers)[1]).inverse
 
 
 def inverse_of(curvature: Tensor) -> Tensor:
@@ -153,9 +155,10 @@ def satterthwaite(method: MixedModel, estimates: State) -> Tensor:
     if not method.k:
         return torch.full((p,), torch.inf, dtype=torch.float64)
     turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
+    numbers = method.numbers(estimates)
 
     def variances(step: Tensor) -> Tensor:
-        a = surface.beta(estimates["cross"] + step @ estimates["cross_1"], "ml")[1]
+        a = surface.beta(estimates["cross"] + step @ estimates["cross_1"], "ml", numbers + step)[1]
         return (turn @ torch.linalg.inv_ex(a).inverse @ turn.T).diagonal()
 
     nothing = torch.zeros_like(estimates["slope"])
@@ -175,6 +178,8 @@ def _coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State
         for k, name in enumerate(table["effect"][own]):
             if name in method.network.random or name in INTERCEPT:
                 df[k] = max(1.0, float(estimates["counts"][0]) - 1)
+            if method.network.outer and name in method.network.outer.names:
+                df[k] = max(1.0, method.regions - 1.0)
     error, estimate = (table[name].to_numpy()[:p] for name in ("standard_error", "estimate"))
     df = np.where(np.isfinite(df) & (df > 0), df, np.inf)
     with np.errstate(all="ignore"):
@@ -250,8 +255,12 @@ def _end(value: float) -> float:
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:
     """See :func:`effects_table`."""
     parameters = method.k + (len(method.network.fixed) if method.exact else 0)
-    clients, rows = estimates["counts"].tolist()
+    clients, rows, *inside = estimates["counts"].tolist()
     found = {"parameters": float(parameters), "rows": rows, "groups": clients}
+    if inside:
+        found["inner_groups"] = inside[0]
+    if method.regions:
+        found["outer_groups"] = float(method.regions)
     if not bayes:
         height = float(estimates["height"])
         found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}

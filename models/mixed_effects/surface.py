@@ -21,8 +21,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .covariance import Covariance
 from .model import MixedModel
 from .priors import Priors, log_normal
+from .region_nodes import RegionExpansion, moved_heights
+from .regions import symmetric, without_regions
 
 #: maximum likelihood | restricted | what clients' posteriors are mixed over
 Criterion = Literal["ml", "reml", "mixing"]
@@ -42,15 +45,17 @@ class Surface:
 
     def coordinates(self, numbers: Tensor) -> Tensor:
         """Where densities are: L's entries replaced by log sd and correlations, (..., k)."""
-        return self._with_root(numbers, self.method.covariance.coordinates)
+        return self._with_roots(numbers, Covariance.coordinates)
 
     def of_coordinates(self, coordinates: Tensor) -> Tensor:
         """The numbers of coordinates (..., k)."""
-        return self._with_root(coordinates, self.method.covariance.of_coordinates)
+        return self._with_roots(coordinates, Covariance.of_coordinates)
 
-    def _with_root(self, numbers: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-        r = self.method.sizes.get("root", 0)
-        return torch.cat([change(numbers[..., :r]), numbers[..., r:]], -1) if r else numbers
+    def _with_roots(self, numbers: Tensor, change: Callable[[Covariance, Tensor], Tensor]) -> Tensor:
+        sizes, covariances = self.method.sizes, self.method.covariances
+        parts = zip(sizes, numbers.split(list(sizes.values()), -1), strict=True) if sizes else ()
+        changed = [change(covariances[k], part) if k in covariances else part for k, part in parts]
+        return torch.cat(changed, -1) if changed else numbers
 
     # -- heights --------------------------------------------------------------------------------------------------
 
@@ -61,20 +66,23 @@ class Surface:
         normal = priors.beta()
         if "beta" in parts and normal is not None:
             total = total + log_normal(parts["beta"], *normal)
-        if "root" in parts:
-            total = total + priors.covariance(parts["root"])
+        for level in self.method.covariances:
+            if level in parts:
+                total = total + priors.covariance(parts[level], level)
         own = [parts[k] for k in self.method.response_family.starts]
         return total + priors.family(torch.cat(own, -1)) if own else total
 
-    def beta(self, packed: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
+    def beta(self, packed: Tensor, criterion: Criterion, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Given the other numbers: the coefficients' mean (..., p), precision (..., p, p), and the criterion's height.
 
         Args:
             packed: sums of :func:`.cross_products.packed`, (..., c).
             criterion: which.
+            numbers: the others, (..., k).
         """
         p = len(self.method.network.fixed)
-        cross = _symmetric(packed[..., :-1], p + 1)
+        packed = without_regions(self.method, packed, numbers)
+        cross = symmetric(packed[..., :-1], p + 1)
         a, b, yy = cross[..., :p, :p], cross[..., :p, p], cross[..., p, p]
         height = -0.5 * packed[..., -1]
         normal = Priors(self.method).beta() if criterion == "mixing" else None
@@ -95,7 +103,13 @@ class Surface:
         return -sum(math.log(scale) for scale in self.method.network.fixed_units.scale)
 
     def expansion(
-        self, sums: Mapping[str, Tensor], at: Tensor, criterion: Criterion, *, coordinates: bool = False
+        self,
+        sums: Mapping[str, Tensor],
+        at: Tensor,
+        criterion: Criterion,
+        known: RegionExpansion | None = None,
+        *,
+        coordinates: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """A criterion's height (), gradient (k,) and curvature (k, k).
 
@@ -103,6 +117,7 @@ class Surface:
             sums: of a round.
             at: the numbers at which clients were, or their coordinates, (k,).
             criterion: which; "mixing" is a density of coordinates.
+            known: of regions, by which the nodes were placed.
             coordinates: whether ``at`` is coordinates, as of "mixing" it always is.
         """
         mixing = criterion == "mixing"
@@ -114,7 +129,9 @@ class Surface:
             if self.method.exact:
                 c = sums["cross"] + step @ sums["cross_1"]
                 c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)
-                height = self.beta(c, criterion)[2]
+                height = self.beta(c, criterion, here + step)[2]
+            elif known is not None:
+                height = moved_heights(self.method, sums, known, here, step)
             else:
                 height = sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
             return height + self.log_prior(where) if mixing else height
@@ -127,12 +144,3 @@ class Surface:
             (slope,) = torch.autograd.grad(height, leaf, create_graph=True)
             bend = torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in slope])
         return height.detach(), slope.detach(), -bend
-
-
-def _symmetric(upper: Tensor, size: int) -> Tensor:
-    """(..., size, size) of its upper triangle, row by row."""
-    place = torch.zeros(size, size, dtype=torch.long)
-    up, across = torch.triu_indices(size, size)
-    place[up, across] = torch.arange(len(up))
-    place = torch.triu(place) + torch.triu(place, 1).T
-    return upper[..., place.to(upper.device).flatten()].unflatten(-1, (size, size))

@@ -18,7 +18,8 @@ import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 
-from hierfl.data.formula.design import INTERCEPT, Columns
+from hierfl.data.formula.design import Columns
+from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError
 
 from .families import ResponseFamily

@@ -44,9 +44,16 @@ class Taylor:
             torch.stack([part.bend.expand(*shape, k, k) for part in parts]),
         )
 
-    def __getitem__(self, at: slice | int | Tensor) -> Taylor:
-        """Along the first dimension of the shape."""
+    def __getitem__(self, at: slice | int | Tensor | tuple[Tensor, ...]) -> Taylor:
+        """Along the first dimensions of the shape."""
         return Taylor(self.value[at], self.slope[at], self.bend[at])
+
+    def summed(self, groups: int) -> Taylor:
+        """Over so many numbers that the last dimension of the shape has for each of the others that it has."""
+        return Taylor(
+            self.value.unflatten(-1, (groups, -1)).sum(-2), self.slope.unflatten(-2, (groups, -1)).sum(-3),
+            self.bend.unflatten(-3, (groups, -1)).sum(-4),
+        )  # fmt: skip
 
     def __add__(self, other: Taylor | Tensor | float) -> Taylor:
         if isinstance(other, Taylor):

@@ -7,6 +7,8 @@ import math
 import warnings
 
 import numpy as np
+from levels import PASTES, dense, log_likelihood, point
+from levels import table as level_table
 from mixed import covariance, fitted, random_effects, referee, table
 from mixed_families import investments
 from responses import CASES, Case, hessian, quadrature, referee_point
@@ -73,12 +75,74 @@ def other(case: Case) -> str:
     )  # fmt: skip
 
 
-def sent(case: Case) -> str:
+def pastes() -> str:
+    """Beside what lme4's authors print of lmer(strength ~ 1 + (1 | batch/cask), Pastes, REML = FALSE)."""
+    fit = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", draws=0)
+    found = fit.summary().table.set_index("effect")
+    sds = found.estimate.iloc[1:].to_numpy() / np.array([1.0951, 2.9041, 0.8234]) - 1
+    gap = np.array([(found.estimate.iloc[0] - 60.0533) / 0.6421])
+    errors = np.array([found.standard_error.iloc[0] / 0.6421 - 1])
+    height = fit.log_likelihood + 124.0
+    return row("Pastes, (1 \\| batch/cask), ML; lme4 as printed, 4 digits, log likelihood 1", gap, sds, height, errors)
+
+
+def normal_levels() -> str:
+    """Three levels with slopes beside the dense normal density: heights, and the slope that is left there."""
+    df = level_table(CASES["gaussian"], 4, 5, 3, 4)
+    df["both"] = df.site + df.patient
+    formula = "y ~ x + (1 | region) + (1 | region:site) + (1 + x | region:site:patient)"
+    fit = mixed_model(df, formula, client="site", draws=0)
+    e = fit.summary().table.set_index("effect").estimate
+
+    def theirs(v: np.ndarray) -> float:
+        own = np.array([[v[4], 0.0], [v[5], v[6]]])
+        levels = {"region": v[2:3, None] ** 2, "site": v[3:4, None] ** 2, "both": own @ own.T}
+        return dense(df, v[0] + v[1] * df.x.to_numpy(), levels, np.full(len(df), v[7] ** 2))
+
+    sd, rho = e[["sd(Intercept | patient)", "sd(x | patient)"]].to_numpy(), e["corr(Intercept, x | patient)"]
+    root = [sd[0], rho * sd[1], np.sqrt(1 - rho**2) * sd[1]]
+    at = np.r_[e[["Intercept", "x", "sd(Intercept | region)", "sd(Intercept)"]], root, e["sd(residual)"]]
+    what = "gaussian, region, (1 \\| site), (1 + x \\| patient), ML; dense normal density"
+    return _step(what, theirs, at, 2, fit.log_likelihood, fit.summary().table.standard_error.to_numpy()[:2])
+
+
+def levels(case: Case, inside: bool) -> str:
+    """Patients inside clients, or regions of them, beside sums over a fine grid of both effects."""
+    names = ("site", "patient") if inside else ("region", "site")
+    df = (
+        level_table(case, 1, 8, 3, 4, sds=(0, 0.8, 0.9)) if inside else level_table(case, 4, 4, 1, 6, sds=(0.9, 0.8, 0))
+    )
+    formula = f"{case.response} ~ x + (1 | {'/'.join(names)})"
+    fit = mixed_model(df, formula, family=case.family, client="site", draws=0, **case.how)  # type: ignore[arg-type]
+    what = f"{case.family}, (1 \\| {'/'.join(names)}); sums over a grid"
+    error = fit.summary().table.set_index("effect").standard_error[["x"]].to_numpy()
+    return _step(
+        what, lambda theta: log_likelihood(theta, df, case, names), point(case, fit, names), 2, fit.log_likelihood,
+        error, logs=True,
+    )  # fmt: skip
+
+
+def _step(what, theirs, at, p, height, errors, logs=False) -> str:
+    """The referee's own Newton step from the estimates: p coefficients first, then two (or more) deviations."""
+    h = 1e-3
+    slope = np.array([theirs(at + s) - theirs(at - s) for s in h * np.eye(len(at))]) / (2 * h)
+    bend = hessian(theirs, at, h)
+    own = np.sqrt(np.diag(np.linalg.inv(-bend)))
+    step = np.linalg.solve(bend, slope)
+    sds = step[p : p + 2] if logs else step[p:] / at[p:]
+    own_errors = own[1 : 1 + len(errors)] if logs else own[:p]
+    gap = np.delete(step / own, range(p, p + len(sds)))
+    return row(what, gap, sds, height - theirs(at), errors / own_errors - 1)
+
+
+def sent(case: Case, random: str = "") -> str:
     """Rounds to the end, and what a site sends in all of them, intervals and all."""
-    fit = mixed_model(case.table(), case.formula, family=case.family, **case.how)  # type: ignore[arg-type]
+    df, formula = (level_table(case, 4, 5, 3, 4), f"y ~ x + {random}") if random else (case.table(), case.formula)
+    fit = mixed_model(df, formula, family=case.family, client="site", **case.how)  # type: ignore[arg-type]
+    name = f"{case.family}, {random}".replace("|", "\\|") if random else case.family
     fields = PopulationSearch(fit.method).form({}).values()
     size = 8 * sum(math.prod(field.shape) for field in fields)
-    return f"| {case.family} | {fit.run.rounds} | {size / 1e3:.1f} | {size * fit.run.rounds / 1e3:.0f} |"
+    return f"| {name} | {fit.run.rounds} | {size / 1e3:.1f} | {size * fit.run.rounds / 1e3:.0f} |"
 
 
 def main() -> None:
@@ -93,9 +157,18 @@ def main() -> None:
     for case in CASES.values():
         if case.family != "gaussian":
             print(other(case), flush=True)
+    print(pastes(), flush=True)
+    print(normal_levels(), flush=True)
+    for case in CASES.values():
+        for inside in (True, False):
+            if case.family != "gaussian":
+                print(levels(case, inside), flush=True)
     print("\n| | rounds | kB a message | kB a site sends in all |\n|---|---:|---:|---:|")
     for case in CASES.values():
         print(sent(case), flush=True)
+    for family in ("gaussian", "poisson"):
+        for formula in ("(1 | site/patient)", "(1 | region/site)"):
+            print(sent(CASES[family], formula), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ response), b_j ~ N(0, tau^2); other responses as in :mod:`.responses`. Nominal l
 intercept's t interval (as `effects.csv` has it, at another level; of levels, which have none, the slope's). *sd*: of
 the clients. *client*: 1 + b_j for every client. *new client*: 1 + b of clients that were not there. Of a Bayesian
 population the truth is drawn from its prior: intercept N(1, 1), slope N(0, 1), tau and the noise's standard deviation
-half-normal with scale 1; the coefficient's interval is its posterior's. A row is written as its setting ends; rows that
-are in OUT.csv are not computed again.
+half-normal with scale 1; the coefficient's interval is its posterior's. Tables with two to four patients inside each
+client, or with clients in six regions, have *level sd*, of patients or regions, and *level*, each one's effect. A row
+is written as its setting ends; rows that are in OUT.csv are not computed again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import numpy as np
 import pandas as pd
 
 try:
+    from support.levels import SDS, table
     from support.responses import CASES
 except ModuleNotFoundError:  # (as a script, beside it)
+    from levels import SDS, table
     from responses import CASES
 
 from hierfl import mixed_model
@@ -37,10 +40,12 @@ class Setting(NamedTuple):
     tau: float
     family: str
     bayes: bool = False
+    level: str = ""
 
     def __str__(self) -> str:
         spread = "posterior" if self.bayes else str(self.tau)
-        return f"{self.family} {self.clients} x {self.rows}, {spread}"
+        within = {"": "", "patient": " x 3 patients", "region": " in regions"}[self.level]
+        return f"{self.family} {self.clients}{within} x {self.rows}, {spread}"
 
 
 class Simulated(NamedTuple):
@@ -53,6 +58,8 @@ class Simulated(NamedTuple):
         coefficient: a coefficient's name, and its true value.
         tau: the clients' standard deviation.
         clients, others: true intercepts of those that are there, and of others.
+        level: true effects of patients or regions, in the order of their table.
+        level_tau: their standard deviation.
     """
 
     df: pd.DataFrame
@@ -62,6 +69,8 @@ class Simulated(NamedTuple):
     tau: float
     clients: np.ndarray
     others: np.ndarray
+    level: np.ndarray = np.zeros(0)
+    level_tau: float = 0.0
 
 
 SETTINGS = tuple(
@@ -72,6 +81,9 @@ SETTINGS = tuple(
         *((10, n, 0.0, "gaussian", True) for n in (3, 8)), (20, 8, 0.0, "binomial", True),
         (12, 6, 0.0, "poisson", True),
         *((15, 8, 0.8, family) for family in CASES if family not in ("gaussian", "binomial", "poisson")),
+        (12, 4, 0.8, "gaussian", False, "patient"), (12, 5, 0.8, "binomial", False, "patient"),
+        (12, 4, 0.8, "poisson", False, "patient"), (30, 5, 0.8, "gaussian", False, "region"),
+        (30, 6, 0.8, "binomial", False, "region"),
     )
 )  # fmt: skip
 LEVEL, NEW = 0.9, 50
@@ -84,6 +96,8 @@ PRIORS = {
 def simulated(setting: Setting, seed: int) -> Simulated:
     """A table of such clients."""
     rng = np.random.default_rng([setting.clients, setting.rows, seed])
+    if setting.level:
+        return _with_level(setting, seed, rng)
     if setting.family in CASES and setting.family not in ("gaussian", "binomial", "poisson"):
         case = CASES[setting.family]
         df = case.table(setting.clients, seed, (setting.rows, setting.rows), sd=setting.tau)
@@ -110,6 +124,22 @@ def simulated(setting: Setting, seed: int) -> Simulated:
     return Simulated(df, "y ~ 1 + x + (1 | site)", how, ("Intercept", mu), tau, mu + b[:clients], mu + b[clients:])
 
 
+def _with_level(setting: Setting, seed: int, rng: np.random.Generator) -> Simulated:
+    """Patients inside clients, or six regions of them."""
+    case, inside = CASES[setting.family], setting.level == "patient"
+    tau, level_tau = setting.tau, 0.6 if inside else 0.7
+    if inside:
+        df = table(case, 1, setting.clients, 3, setting.rows, seed, (0.0, tau, level_tau))
+    else:
+        df = table(case, 6, setting.clients // 6, 1, setting.rows, seed, (level_tau, tau, 0.0))
+    own = df.groupby("site").site_effect.first().to_numpy()
+    level = df.groupby(["site", "patient"] if inside else ["region"])[f"{setting.level}_effect"].first().to_numpy()
+    formula = f"{case.response} ~ 1 + x + (1 | {'site/patient' if inside else 'region/site'})"
+    at, how = case.intercept, {"client": "site", **case.how}
+    others = at + tau * rng.normal(size=NEW)
+    return Simulated(df, formula, how, ("Intercept", at), tau, at + own, others, level, level_tau)
+
+
 def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
     """Shares of intervals that cover, in one replicate."""
     made = simulated(setting, seed)
@@ -128,12 +158,19 @@ def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
         low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return float(np.mean((low <= true) & (true <= high)))
 
-    table = fit.summary(LEVEL).table.set_index("effect")
+    of_level = {}
+    if setting.level:
+        level_sd = effects.sel(effect=SDS[setting.level]).to_numpy().ravel()
+        found = fit.ranef(setting.level)
+        covered = (found.lower <= made.level) & (made.level <= found.upper)
+        of_level = {"level sd": inside(level_sd, made.level_tau), "level": float(covered.mean())}
+    summary = fit.summary(LEVEL).table.set_index("effect")
     name, value = made.coefficient
-    low, high = table.loc[name, ["lower", "upper"]]
+    low, high = summary.loc[name, ["lower", "upper"]]
     return {
         "coefficient": float(low <= value <= high), "sd": inside(sd, made.tau), "client": inside(theta, made.clients),
-        "new client": inside(new, made.others), "sd at 0": float(table.loc["sd(Intercept)", "note"] != ""),
+        "new client": inside(new, made.others), "sd at 0": float(summary.loc["sd(Intercept)", "note"] != ""),
+        **of_level,
     }  # fmt: skip
 
 

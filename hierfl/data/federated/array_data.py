@@ -111,6 +111,10 @@ class ArrayData:
         """As :meth:`model`: shapes do not depend on the sums."""
         return self.model([site.sums([])] * self.steps, False)
 
+    def own_network(self, network: Architecture, federation: Federation) -> Architecture:
+        """The same as all sites'."""
+        return network
+
     def inputs(self, path: Path, federation: Federation) -> np.ndarray:
         """An npz file with x, raw inputs as at the sites."""
         x = read_npz(path, ("x",))["x"]

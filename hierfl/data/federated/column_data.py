@@ -166,6 +166,10 @@ class ColumnData:
         """Of the federation."""
         return {"data": self.name, "split": "sites", "redraws": 0, "labels": list(self.labels), "reader": self.reader}
 
+    def own_network(self, network: Architecture, federation: Federation) -> Architecture:
+        """The same as all sites'."""
+        return network
+
     def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
         """A csv file with the input columns."""
         return self.dictionary.table(path, self.x)

@@ -22,6 +22,8 @@ class DesignSums:
         informative: sites with more rows than random effects.
         centre: sums of both, (2,).
         levels: of an ordinal response, rows of each level; else (0,).
+        several: sites with more than one group inside, (1,); else (0,).
+        homes: sites of each group of sites, (R,).
     """
 
     response: Moments
@@ -32,6 +34,8 @@ class DesignSums:
     informative: int
     centre: np.ndarray
     levels: np.ndarray
+    several: np.ndarray
+    homes: np.ndarray
 
     @classmethod
     def named(cls, sums: NamedSums, centre: float) -> DesignSums:
@@ -41,6 +45,7 @@ class DesignSums:
         return cls(
             response, random, sums["gram"], sums["varying"], int(sums["sites"]), int(sums["informative"]),
             sums["centre"], sums.get("levels", np.zeros(0)),
+            sums.get("several", np.zeros(0)), sums.get("homes", np.zeros(0)),
         )  # fmt: skip
 
     def sums(self) -> dict[str, np.ndarray]:
@@ -49,7 +54,7 @@ class DesignSums:
             **self.response.sums("response."), **self.random.sums("random."), "gram": self.gram,
             "varying": self.varying, "sites": np.array(float(self.sites)),
             "informative": np.array(float(self.informative)), "centre": self.centre,
-            **({"levels": self.levels} if len(self.levels) else {}),
+            **{name: own for name in ("levels", "several", "homes") if len(own := getattr(self, name))},
         }  # fmt: skip
 
     def __add__(self, other: DesignSums) -> DesignSums:
@@ -57,5 +62,6 @@ class DesignSums:
         return DesignSums(
             self.response + other.response, self.random + other.random, self.gram + other.gram,
             self.varying + other.varying, self.sites + other.sites, self.informative + other.informative,
-            self.centre + other.centre, self.levels + other.levels,
+            self.centre + other.centre, self.levels + other.levels, self.several + other.several,
+            self.homes + other.homes,
         )  # fmt: skip

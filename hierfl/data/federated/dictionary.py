@@ -20,7 +20,7 @@ from .. import tables
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["number", "whole", "flag", "category"]
+Kind = Literal["number", "whole", "flag", "category", "name"]
 #: of one column in a file
 COLUMN: Schema = {
     "kind": str, "levels?": [AnyOf(str, int)], "least?": Number(), "most?": Number(), "unit?": str, "about?": str,
@@ -34,7 +34,8 @@ class Column:
     """A column of every site's table.
 
     Attributes:
-        kind: "number", "whole" (numbers), "flag" (true or false, or 0 and 1), or "category".
+        kind: "number", "whole" (numbers), "flag" (true or false, or 0 and 1), "category", or "name": of groups inside a
+            site, such as its patients; it stays there.
         levels: of a category, all that any site may have, in the order of their columns; text, or whole numbers.
         least, most: the range of numbers; None for none.
         unit, about: for people.
@@ -56,7 +57,7 @@ class Column:
             raise UserError("the levels of a category differ, and are all text or all whole numbers")
         if len(self.levels) > MOST_LEVELS:
             raise UserError(f"a category has at most {MOST_LEVELS} levels")
-        if self.kind in ("flag", "category") and not self.least is self.most is None:
+        if self.kind in ("flag", "category", "name") and not self.least is self.most is None:
             raise UserError(f"only numbers have a range, not a {self.kind}")
         if self.least is not None and self.most is not None and not self.least < self.most:
             raise UserError(f"a range goes from less to more, not from {self.least} to {self.most}")
@@ -76,6 +77,8 @@ class Column:
         if self.kind == "category":
             strange = int((~values.isin(self.levels)).sum())
             return f"has {strange} values that are none of its {len(self.levels)} levels" if strange else ""
+        if self.kind == "name":
+            return ""
         if not number:
             return f"holds words, and is declared a {self.kind}"
         numbers = values.to_numpy(dtype=float)
@@ -91,6 +94,8 @@ class Column:
 
     def typed(self, values: pd.Series) -> pd.Series:
         """A site's values, of the type that every site's have."""
+        if self.kind == "name":
+            return values.astype(str)
         if self.kind == "category":
             return values if isinstance(self.levels[0], str) else values.astype("int64")
         return values.astype("float64" if self.kind == "number" else "int64")
@@ -134,7 +139,9 @@ class Dictionary:
         return found
 
     @classmethod
-    def from_sample(cls, df: pd.DataFrame, names: Sequence[str]) -> Dictionary:
+    def from_sample(
+        cls, df: pd.DataFrame, names: Sequence[str], categories: Collection[str] = (), groups: Collection[str] = ()
+    ) -> Dictionary:
         """A first draft from a sample without real rows: kinds and levels as they are there, no ranges.
 
         Nobody can say of whole numbers whether they are levels: they are taken as numbers.
@@ -142,17 +149,20 @@ class Dictionary:
         Args:
             df: the sample.
             names: the columns that are used.
+            categories: those of them that are no numbers, whatever they look like.
+            groups: others, of names that stay at their site.
 
         Raises:
             UserError: for a column that is not there.
         """
-        columns = {}
-        for name in names:
+        columns = {name: Column("name") for name in groups}
+        for name in (*names, *groups):
             if name not in df.columns:
                 raise unknown("column", name, map(str, df.columns))
+        for name in names:
             values = df[name].dropna()
             kinds: dict[str, Kind] = {"b": "flag", "i": "whole", "u": "whole", "f": "number"}
-            kind = kinds.get(values.dtype.kind, "category")
+            kind = "category" if name in categories else kinds.get(values.dtype.kind, "category")
             levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
             columns[name] = Column(kind, levels)
         return cls(columns)
@@ -163,7 +173,10 @@ class Dictionary:
         Raises:
             UserError: for a file that cannot be read.
         """
-        words = {name for name in names if isinstance(next(iter(self.columns[name].levels), None), str)}
+        words = {
+            name for name in names
+            if self.columns[name].kind == "name" or isinstance(next(iter(self.columns[name].levels), None), str)
+        }  # fmt: skip
         return tables.read(str(path), set(names) - words, words)
 
     def table(self, path: Path, names: Collection[str]) -> pd.DataFrame:

@@ -14,11 +14,13 @@ import torch
 from ...errors import UserError
 from ...nn.architecture import Architecture
 from ..federation import Federation
+from ..formula.design import Design
 from ..formula.missing import Missing, whole_rows
 from ..outline import outline_of
-from .design import StudyFormula, StudyReader
+from .design import StudyFormula
 from .design_sums import DesignSums
 from .study_data import SiteData
+from .study_reader import StudyReader, study_reader
 from .sums import Moments, NamedSums
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class FormulaData:
 
     def reader(self, totals: Sequence[NamedSums]) -> StudyReader:
         """What makes the columns, from the first round's sums."""
-        return self.formula.reader(Moments.named(totals[0], self.centres))
+        return study_reader(self.formula, Moments.named(totals[0], self.centres))
 
     @property
     def centres(self) -> np.ndarray:
@@ -68,7 +70,10 @@ class FormulaData:
             "informative": (),
             "centre": (2,),
         }
-        shapes |= {"levels": (len(self.formula.levels),)} if self.formula.levels else {}
+        homes = len(self.formula.places.outer)
+        shapes |= {"levels": (len(self.formula.ordinal_levels),)} if self.formula.ordinal_levels else {}
+        shapes |= {"several": (1,)} if self.formula.levels.inner else {}
+        shapes |= {"homes": (homes,)} if homes else {}
         for part, k in (("response", 1), ("random", q)):
             shapes |= {f"{part}.n": (), f"{part}.total": (k,), f"{part}.square": (k,)}
         return shapes
@@ -85,6 +90,7 @@ class FormulaData:
             "varying": "of each random effect's column, whether its values differ",
             "centre": "two numbers, whose ratio says about where the response lies",
             "levels": "rows of each level of the response", "sites": "1",
+            "several": "whether there is more than one group inside", "homes": "which group of sites it is in (1)",
             "informative": "whether there are more rows than random effects",
         }  # fmt: skip
 
@@ -106,6 +112,14 @@ class FormulaData:
         """The design's columns; what no fit could tell apart is not looked for in one site's rows."""
         reader = self.reader([site.sums([])])
         return self._outline(reader), reader.columns_only()
+
+    def own_network(self, network: Architecture, federation: Federation) -> Architecture:
+        """With as many groups inside as the site has."""
+        assert isinstance(network, Design)
+        inside = federation.about["reader"].places.inner
+        if network.inner is None:
+            return network
+        return replace(network, inner=replace(network.inner, most=max(map(len, inside.values()))))
 
     def _outline(self, reader: StudyReader) -> Federation:
         return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, about=self.about(reader))
@@ -158,5 +172,5 @@ class FormulaSite:
         made = reader.federation(
             self.df, self.client, test=study.test, validation=study.validation, seed=study.seed
         )  # fmt: skip
-        about = {**made.about, **study.about(reader)}
+        about = {**made.about, **study.about(reader), "reader": made.about["reader"]}
         return replace(made, about={**about, "left_out": {self.client: self.left_out}} if self.left_out else about)

@@ -77,6 +77,10 @@ class StudyData(Protocol):
         """The same for the names and shapes alone, from one site's sums: before anybody has sent any."""
         ...
 
+    def own_network(self, network: Architecture, federation: Federation) -> Architecture:
+        """What a site's method is made with: it knows more of its own data than all sites together do."""
+        ...
+
     def inputs(self, path: Path, federation: Federation) -> Any:
         """A file of new examples to predict for."""
         ...

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import UserError, unknown
 from . import gate
-from .design import INTERCEPT
+from .parsed import CLIENT
+from .units import INTERCEPT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .effects import Formula
+    from .parsed import Formula, Levels
 
 
 #: columns whose largest number is above this, or below one over it, have squares and products that double precision
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 MAX_MAGNITUDE = 1e100
 
 
-def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> tuple[Any, str]:
-    """What formulae makes of the formula and the table, and the column that the random terms belong to.
+def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> tuple[Any, Levels]:
+    """What formulae makes of the formula and the table, and which columns the random terms belong to.
 
     Args:
         df: the table.
@@ -34,26 +35,17 @@ def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Colle
     _check_columns(df, terms, client, more)
     if terms.response is None:
         raise UserError(f"the formula {terms.text!r} has no response")
-    if not terms.groups:
-        raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
-    if len(set(terms.groups)) > 1:
-        places = ", ".join(sorted(set(terms.groups)))
-        raise UserError(f"random terms belong to one column, the client's, and here to {places}")
-    place = terms.groups[0]
-    if client not in (None, place):
-        raise UserError(f"random terms belong to {place!r}, and the clients are {client!r}")
-    if terms.response <= terms.predictors | {place}:
+    levels = terms.levels(client)
+    if terms.response <= terms.predictors | terms.places:
         (name, *_) = sorted(terms.response)
         raise UserError(f"the response {name!r} is among its own predictors")
     read = gate.evaluate(terms, df)
-    if read.group is None:
-        raise UserError(f"the formula {terms.text!r} has no random term, such as (1 | {client or 'site'})")
     if read.common is None:
         raise UserError(f"the formula {terms.text!r} has no fixed effects; write at least y ~ 1 + ...")
     names = [term.name for term in read.model.common_terms]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two effects are both called {twice[0]!r} (formulae leaves parentheses out): rewrite one")
-    return read, place
+    return read, levels
 
 
 def effects_and_offset(common: Any) -> tuple[pd.DataFrame, np.ndarray | None]:
@@ -112,30 +104,41 @@ def check_fixed(fixed: pd.DataFrame) -> None:
         before[k] = rest / left
 
 
-def check_slopes(random: dict[str, np.ndarray], who: np.ndarray, place: str) -> None:
-    """Refuses a random slope beside an intercept where no client's rows differ in it."""
+def check_slopes(random: Mapping[str, np.ndarray], who: np.ndarray, place: str) -> None:
+    """Refuses a random slope beside an intercept where no group's rows differ in it.
+
+    Args:
+        random: columns of the random effects of one level.
+        who: group of each row, (n,).
+        place: what the groups are.
+
+    Raises:
+        UserError: for such a slope.
+    """
     import pandas as pd
 
     for name, column in random.items():
         varies = pd.Series(column).groupby(who).nunique() > 1
         if name != INTERCEPT[0] and INTERCEPT[0] in random and not varies.any():
-            raise UserError(
-                f"no client can inform the random slope of {name!r}: it is the same in all rows of every {place}"
-            )
+            raise UserError(f"no {place} can inform the random slope of {name!r}: it is the same in all rows of each")
 
 
-def random_terms(terms: Formula, read: Any, df: pd.DataFrame) -> tuple[Any, ...]:
-    """formulae's columns of each random term by itself, with its own coding of categories (it cuts terms up, and codes
-    them beside each other).
+def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) -> dict[str, tuple[Any, ...]]:
+    """formulae's columns of each random term by itself, by its level, with its own coding of categories (it cuts terms
+    up, and codes them beside each other).
 
     Args:
         terms: of the formula.
+        levels: of grouping.
         read: what formulae makes of all of it.
-        df: a table that has all levels.
+        df: a table that has all levels of categories.
     """
     if len(terms.random) == 1:
-        return (read.group,)
-    return tuple(gate.evaluate(gate.parse(f"1 + {one}"), df).group for one in terms.random)
+        return {CLIENT: (read.group,)}
+    found = {}
+    for name, of_level in levels.terms.items():
+        found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
+    return found
 
 
 def random_columns(groups: Sequence[Any]) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from .parsed import RandomTerm
 from .tokens import MAX_DEPTH, Refused, Token, tokens_of
 
 _LITERALS = ("True", "False", "None")
@@ -17,8 +18,8 @@ class Cursor:
         self.text, self.tokens = text, list(tokens_of(text))
         self.place = self.depth = self.operators = self.arithmetic = 0
         self.found: set[str] = set()  # columns of the side that is read
-        self.groups: list[str] = []
-        self.random: list[str] = []
+        self.random: list[RandomTerm] = []
+        self.cut: set[int] = set()  # places of tokens that formulae does not get
 
     @property
     def here(self) -> Token:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,71 +13,13 @@ from ...errors import UserError, unknown
 from ...nn.architecture import Architecture
 from ...nn.functional import Network
 from ...nn.head import LinearHead
+from .grouping import Grouping
+from .parsed import CLIENT, INNER, OUTER
 from .responses import Family
+from .units import INTERCEPT, NO_UNITS, Units
 
-#: what a column of ones is called
-INTERCEPT = ("Intercept", "1")
-#: of columns
-Values = Sequence[float] | np.ndarray
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
-EXTRAS = ("offset", "trials", "known", "event", "weight")
-
-
-@dataclass(frozen=True)
-class Units:
-    """How columns are centred and scaled before anything is computed from them: (column - centre) / scale.
-
-    Attributes:
-        centre, scale: of each column.
-    """
-
-    centre: tuple[float, ...]
-    scale: tuple[float, ...]
-
-    @classmethod
-    def of(cls, names: Sequence[str], mean: Values, rms: Values, blocks: Sequence[int]) -> Units:
-        """Columns around their means, where their block has an intercept that takes the difference up.
-
-        Args:
-            names: of the columns.
-            mean, rms: their means and root mean squares.
-            blocks: how many columns go together, block after block.
-        """
-        centre, scale, first = [], [], 0
-        for size in blocks:
-            block = names[first : first + size]
-            movable = any(name in INTERCEPT for name in block)
-            for k in range(first, first + size):
-                moved = float(mean[k]) if movable and names[k] not in INTERCEPT else 0.0
-                spread = float(np.sqrt(max(float(rms[k]) ** 2 - moved**2, 0.0)))
-                # (a column that does not vary but for rounding is no intercept's business: it stays where it is)
-                moved, spread = (moved, spread) if spread > 1e-7 * abs(moved) else (0.0, float(rms[k]))
-                centre.append(moved)
-                scale.append(spread or 1.0)
-            first += size
-        return cls(tuple(centre), tuple(scale))
-
-    def of_columns(self, columns: Tensor) -> Tensor:
-        """Columns (..., k) in these units."""
-        centre, scale = (columns.new_tensor(v) for v in (self.centre, self.scale))
-        return (columns - centre) / scale
-
-    def to_users(self, names: Sequence[str], blocks: Sequence[int], like: Tensor) -> Tensor:
-        """T (k, k): coefficients c of columns in these units are T c in the table's.
-
-        A block's intercept takes up what its other columns' centres leave.
-        """
-        centre, scale = (like.new_tensor(v) for v in (self.centre, self.scale))
-        turn, first = torch.diag(1 / scale), 0
-        for size in blocks:
-            for k in range(first, first + size):
-                if names[k] in INTERCEPT:
-                    turn[k, first : first + size] = (
-                        turn[k, first : first + size] - (centre / scale)[first : first + size]
-                    )
-                    break
-            first += size
-        return turn
+EXTRAS = ("offset", "trials", "known", "event", "weight", INNER, OUTER)
 
 
 class Columns(NamedTuple):
@@ -92,6 +33,9 @@ class Columns(NamedTuple):
         known: standard errors of the response.
         event: whether a time ended with one (1), or was cut off (0).
         weight: how many rows each one stands for.
+        inner: which of its client's groups a row is of, from 1; 0 for one that is not among them.
+        outer: which group of clients, likewise.
+        z_inner, z_outer: of their random effects, (S, n, q).
     """
 
     x: Tensor
@@ -101,11 +45,15 @@ class Columns(NamedTuple):
     known: Tensor | None = None
     event: Tensor | None = None
     weight: Tensor | None = None
+    inner: Tensor | None = None
+    outer: Tensor | None = None
+    z_inner: Tensor | None = None
+    z_outer: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Design(Architecture):
-    """What the columns of a table's inputs are: [fixed | random | extras].
+    """What the columns of a table's inputs are: [fixed | random | those of other levels | extras].
 
     Models are fitted to columns that are centred and scaled (:class:`Units`), whose coefficients say the same: where a
     table's columns lie is no matter.
@@ -117,9 +65,10 @@ class Design(Architecture):
         extras: what rows have beside effects, of :data:`EXTRAS` and in their order.
         levels: of an ordinal response, else 0.
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
-        blocks: how many random effects each random term of the formula has; those of different terms have no
-            correlations.
+        blocks: how many random effects each random term of a client has; see :class:`.grouping.Grouping`.
         fixed_units, random_units: of the columns.
+        inner: random effects of groups inside a client; None for none.
+        outer: those of groups of clients.
     """
 
     fixed: tuple[str, ...] = ()
@@ -130,14 +79,17 @@ class Design(Architecture):
     centre: float = 0.0
     scale: float = 1.0
     blocks: tuple[int, ...] = ()
-    fixed_units: Units = Units((), ())
-    random_units: Units = Units((), ())
+    fixed_units: Units = NO_UNITS
+    random_units: Units = NO_UNITS
+    inner: Grouping | None = None
+    outer: Grouping | None = None
 
     @classmethod
     def of(
         cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", extras: Sequence[str] = (),
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
-        fixed_units: Units | None = None, random_units: Units | None = None,
+        fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
+        outer: Grouping | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -159,18 +111,28 @@ class Design(Architecture):
             Network(nn.Identity()), head, None, "design", fixed=tuple(fixed), random=tuple(random), family=family,
             extras=tuple(extras), levels=levels, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
             fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
-            random_units=random_units or Units((0.0,) * q, (1.0,) * q),
+            random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:
-        """The columns of rows (S, n, p + q + extras)."""
-        p, q = len(self.fixed), len(self.random)
-        more = dict(zip(self.extras, inputs[..., p + q :].unbind(-1), strict=True))
+        """The columns of rows (S, n, width)."""
+        p = len(self.fixed)
+        x, rest = self.fixed_units.of_columns(inputs[..., :p]), inputs[..., p:]
+        z: dict[str, Tensor] = {}
+        for level, of in self.groupings.items():
+            z[level] = of.units.of_columns(rest[..., : len(of.names)])
+            rest = rest[..., len(of.names) :]
+        more = dict(zip(self.extras, rest.unbind(-1), strict=True))
         for name in ("trials", "known", "weight"):
             if name in more:  # (rows of a template have none)
                 more[name] = torch.where(more[name] > 0, more[name], 1.0)
-        x, z = self.fixed_units.of_columns(inputs[..., :p]), self.random_units.of_columns(inputs[..., p : p + q])
-        return Columns(x, z, **more)
+        return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER))
+
+    @property
+    def groupings(self) -> dict[str, Grouping]:
+        """The random effects of each level that there is, the clients' first."""
+        found = {CLIENT: Grouping(self.random, self.blocks, self.random_units), INNER: self.inner, OUTER: self.outer}
+        return {name: level for name, level in found.items() if level is not None}
 
     @property
     def known(self) -> bool:
@@ -180,7 +142,7 @@ class Design(Architecture):
     @property
     def width(self) -> int:
         """Columns of the inputs."""
-        return len(self.fixed) + len(self.random) + len(self.extras)
+        return len(self.fixed) + sum(len(level.names) for level in self.groupings.values()) + len(self.extras)
 
     @property
     def offset(self) -> float:

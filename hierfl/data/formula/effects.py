@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import comb
 
 from .arguments import ArgumentParser
-from .parsed import Formula
+from .parsed import Formula, RandomTerm
 from .tokens import MAX_EFFECTS, MAX_EXPONENT, MAX_OPERATORS, Refused, Token
 
 
@@ -25,8 +25,8 @@ class FormulaParser(ArgumentParser):
             raise Refused("random effects are written in parentheses, as in (1 | site)")
         if self.here.kind != "end":
             raise Refused(f"{self.here.shown} is not expected there")
-        safe = " ".join(token.text for token in self.tokens[:-1])
-        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.groups), tuple(self.random))
+        safe = self._text(0, len(self.tokens) - 1)
+        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.random))
 
     def response(self) -> None:
         if self.here.kind in ("end", "number", "text") or self.at("~", "(", "+", "-"):
@@ -116,15 +116,32 @@ class FormulaParser(ArgumentParser):
             if random := bool(self.take("|")):
                 if self.at("|"):
                     raise Refused("'||' is not understood; for no correlations write one | and say covariance=diagonal")
-                start = self.place
-                if self.here.kind in ("name", "quoted") and self.tokens[start + 1] == Token("sign", ")"):
-                    self.groups.append(self.column())
-                else:
-                    raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
+                path, nested = self.path()
             self.expect(")", "at the end of a parenthesis")
         if random:
-            self.random.append(" ".join(token.text for token in self.tokens[first : self.place]))
+            effects = self._text(first, self.place)
+            self.random += [RandomTerm(effects, path[:n]) for n in range(1 if nested else len(path), len(path) + 1)]
         return terms
+
+    def path(self) -> tuple[tuple[str, ...], bool]:
+        """Columns right of a bar, a, a:b or a/b; and whether each has effects of its own."""
+        start, names, signs = self.place, list[str](), set[str]()
+        while True:
+            if self.here.kind not in ("name", "quoted") or self.tokens[self.place + 1].text not in (")", "/", ":"):
+                raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
+            names.append(self.column())
+            sign = self.take("/", ":")
+            if not sign:
+                break
+            signs.add(sign)
+        if len(signs) > 1 or len(set(names)) < len(names):
+            raise Refused(f"groups inside others are written a/b or a:b, not {self._until(')', start)}")
+        self.cut |= set(range(start + 1, self.place))  # (which groups they are is not formulae's to know)
+        return tuple(names), "/" in signs
+
+    def _text(self, first: int, last: int) -> str:
+        """Tokens as formulae gets them."""
+        return " ".join(self.tokens[k].text for k in range(first, last) if k not in self.cut)
 
     def _until(self, sign: str, start: int) -> str:
         """Tokens from there to a sign, as a message shows them."""

@@ -21,22 +21,24 @@ def whole_rows(df: pd.DataFrame, names: Collection[str]) -> pd.Series:
     return df[[name for name in names if name in df.columns]].notna().all(axis=1)
 
 
-def without_missing(df: pd.DataFrame, terms: Formula, more: Collection[str]) -> tuple[pd.DataFrame, dict[str, int]]:
+def without_missing(
+    df: pd.DataFrame, terms: Formula, place: str, more: Collection[str]
+) -> tuple[pd.DataFrame, dict[str, int]]:
     """The table without rows that lack a value, and how many of each client were left out.
 
     A row that lacks its client stays, and is refused: whose it is nobody knows.
 
     Args:
         df: the table.
-        terms: of the formula, with one grouping factor.
+        terms: of the formula.
+        place: the clients' column.
         more: columns that the formula does not name.
 
     Raises:
         UserError: where no row is left.
     """
-    kept = whole_rows(df, (terms.columns | set(more)) - set(terms.groups))
+    kept = whole_rows(df, (terms.columns | set(more)) - {place})
     if not kept.any():
         raise UserError("every row lacks a value of a column that is used: none would be left")
-    place = next(iter(terms.groups), None)
     lost = df.loc[~kept, place].astype(str).value_counts() if place in df.columns else {}
     return df[kept], {str(name): int(count) for name, count in sorted(lost.items())}

@@ -15,10 +15,11 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.models.mixed_effects.cross_products import RowSums, at_points, clients_last, polynomial
+from hierfl.models.mixed_effects.cross_products import at_points, polynomial
 from hierfl.models.mixed_effects.exchange import PopulationSearch
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.posterior import Conditional
+from hierfl.models.mixed_effects.row_sums import RowSums, clients_last
 from hierfl.models.mixed_effects.summary import effects_table, satterthwaite, standard_errors
 from hierfl.models.mixed_effects.surface import Surface
 from hierfl.models.mixed_effects.taylor import Taylor
@@ -39,7 +40,7 @@ def rows_of(df, formula: str, **how) -> ClientChunk:
 
 
 def sums_of(chunk: ClientChunk) -> tuple[torch.Tensor, torch.Tensor]:
-    """G (m, m, S), and [n, sum log W] (2, S)."""
+    """G (m, m, S), and [n, sum log W, region] (3, S)."""
     return clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
 
 
@@ -96,7 +97,7 @@ def test_known_standard_errors_are_weights() -> None:
     chunk = rows_of(df, "y ~ 1 + x + (1 | site)", known_se="se")
     numbers = torch.tensor([0.7], dtype=torch.float64)
     surface = Surface(chunk.method)
-    beta, _, height = surface.beta(at_points(chunk.method, *sums_of(chunk), numbers[None])[:, 0].sum(0), "ml")
+    beta, _, height = surface.beta(at_points(chunk.method, *sums_of(chunk), numbers[None])[:, 0].sum(0), "ml", numbers)
     total, design = 0.0, chunk.method.network
     b = (beta / torch.tensor(design.fixed_units.scale)).numpy()
     b[0] += design.offset - b[1] * design.fixed_units.centre[1]

@@ -87,7 +87,7 @@ def test_a_mode_is_found_from_anywhere() -> None:
     for shift in (-8.0, 0.0, 8.0):
         values = {"beta": torch.tensor([shift, shift]).double(), "root": method.covariance.of_matrix(root)}
         problem = Problem.of(method, batch, values)
-        u, factor = problem.mode(torch.zeros(8, 2).double())
+        u, (factor,) = problem.mode(torch.zeros(8, 2).double())
         b = (u @ root.T)[None, :, None].requires_grad_()
         view = {"effects.beta": values["beta"], "effects.root": values["root"]}
         (slope,) = torch.autograd.grad(log_joint(method, batch, view, {"b": b}).sum(), b)

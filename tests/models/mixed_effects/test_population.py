@@ -105,7 +105,7 @@ def test_priors_are_in_the_tables_units() -> None:
     slopes = []
     for prior in priors:
         here = at.clone().requires_grad_()
-        slopes.append(torch.autograd.grad(prior.covariance(here), here)[0])
+        slopes.append(torch.autograd.grad(prior.covariance(here, "root"), here)[0])
     assert torch.allclose(slopes[0][1:], slopes[1][1:], rtol=1e-9)  # (of the intercept's sd the scale differs)
 
 

@@ -14,6 +14,7 @@ from support.studies import FORMULA, STAGES, patients
 
 from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Column, Dictionary
+from hierfl.data.federated.study_reader import study_reader
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.responses import Family
 from hierfl.inference import fit
@@ -35,7 +36,7 @@ def test_sites_find_what_the_table_would(family: Family, more: dict, tmp_path: P
     dictionary = Dictionary({"y": outcome, "age": ages, "stage": Column("category", STAGES)})
     study = StudyFormula(formula, dictionary, family)
     tables = {str(name): rows.drop(columns="site") for name, rows in df.groupby("site")}
-    reader = study.reader(reduce(add, (study.first(rows) for rows in tables.values())))
+    reader = study_reader(study, reduce(add, (study.first(rows) for rows in tables.values())))
     method = MixedEffects(reader.design(reduce(add, (reader.second(rows) for rows in tables.values()))), **settings)
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
     sites = Sites(method, own["h00"], tmp_path, own, **how)

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from hierfl.data.federated.design import StudyFormula, StudyReader
+from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Column, Dictionary
+from hierfl.data.federated.study_reader import StudyReader, study_reader
 from hierfl.data.federated.sums import Moments
 from hierfl.data.formula.design import Design
 from hierfl.data.formula.federate import from_formula
@@ -67,7 +68,7 @@ def parts(df: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def prelude(study: StudyFormula, sites: dict[str, pd.DataFrame]) -> tuple[StudyReader, Design]:
     """Both rounds of sums."""
-    reader = study.reader(reduce(add, (study.first(rows) for rows in sites.values())))
+    reader = study_reader(study, reduce(add, (study.first(rows) for rows in sites.values())))
     return reader, reader.design(reduce(add, (reader.second(rows) for rows in sites.values())))
 
 
@@ -146,8 +147,8 @@ def test_columns_that_are_not_there() -> None:
         ("y ~ poly(age, 2) + (1 | site)", "poly\\(\\) places its knots"),
         ("y ~ scale(log(age)) + (1 | site)", "scale\\(\\) takes a plain column of numbers"),
         ("y ~ center(smokes) + (1 | site)", "center\\(\\) takes a plain column of numbers"),
-        ("y ~ age", "one grouping factor"),
-        ("age + (1 | site)", "one grouping factor"),
+        ("y ~ age", "has no random term"),
+        ("age + (1 | site)", "has none"),
     ],
 )
 def test_what_no_sum_says_is_refused(formula: str, line: str) -> None:

@@ -1,0 +1,64 @@
+"""What no fit could tell apart, by sums over sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ...errors import UserError
+from ..formula.parsed import CLIENT, INNER, OUTER, Levels
+from ..formula.units import INTERCEPT
+from .design_sums import DesignSums
+
+
+def check_sums(
+    fixed: tuple[str, ...], random: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]], levels: Levels,
+    sums: DesignSums, *, needs_residual: bool,
+) -> None:  # fmt: skip
+    """Refuses sites from which the spread of random effects, or that of the residual, cannot be learned.
+
+    Args:
+        fixed: names of the fixed columns.
+        random: of the random ones of each level of grouping, names and how many each term has.
+        levels: of grouping.
+        sums: of all sites.
+        needs_residual: whether the residual has a spread that is learned.
+
+    Raises:
+        UserError: for such sites.
+    """
+    if sums.sites < 2:
+        raise UserError("there is one site: random effects need several")
+    effects = len(random.get(INNER, random[CLIENT])[0])
+    if needs_residual and not sums.informative:
+        where = "group inside a site" if levels.inner else "site"
+        raise UserError(f"no {where} has more rows than the {effects} random effects: give known standard errors")
+    if levels.inner and not sums.several:
+        raise UserError(f"no site has more than one {levels.inner}: their spreads cannot be told apart")
+    if levels.outer and ((sums.homes > 0).sum() < 2 or sums.homes.max() < 2):
+        raise UserError(f"two of {levels.outer!r} have to have sites, and one of them several")
+    first = 0
+    for level, (names, _) in random.items():
+        what = {CLIENT: "site", INNER: levels.inner, OUTER: levels.outer}[level]
+        of = slice(first, first + len(names))
+        informed = sums.random.sd[of] > 0 if level == OUTER else sums.varying[of] > 0
+        for name, varies in zip(names, informed, strict=True):
+            if name != INTERCEPT[0] and INTERCEPT[0] in names and not varies:
+                raise UserError(f"no {what} can inform the random slope of {name!r}: it is the same in all of its rows")
+        first += len(names)
+    _check_gram(fixed, sums.gram)
+
+
+def _check_gram(fixed: tuple[str, ...], gram: np.ndarray) -> None:
+    """Refuses fixed effects of which one is a combination of others, by X'X."""
+    length = np.sqrt(gram.diagonal())
+    for name, value in zip(fixed, length, strict=True):
+        if not value:
+            raise UserError(f"the fixed effect {name!r} is zero in every row")
+    unit = gram / length / length[:, None]
+    for k, name in enumerate(fixed):
+        # what is left of a column beside those before it, relative to its length
+        rest = unit[k, k] - (unit[k, :k] @ np.linalg.lstsq(unit[:k, :k], unit[:k, k], rcond=None)[0] if k else 0.0)
+        if rest < 1e-12:
+            raise UserError(f"the fixed effect {name!r} is a combination of those before it: leave one out")

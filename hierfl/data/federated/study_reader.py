@@ -1,0 +1,225 @@
+"""What makes the columns of a site's rows: those that the pooled table would have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UserError
+from ..federation import Federation
+from ..formula import gate
+from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
+from ..formula.design import EXTRAS, Design
+from ..formula.grouping import Grouping
+from ..formula.groups import Groups
+from ..formula.parsed import CLIENT, INNER, OUTER
+from ..formula.reader import Reader
+from ..formula.responses import Response, centre_parts, check_levels, response_centre
+from ..formula.row_numbers import in_order
+from ..formula.units import INTERCEPT, Units
+from .design import StudyFormula
+from .design_checks import check_sums
+from .design_sums import DesignSums
+from .sums import Moments
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class StudyReader:
+    """Makes the columns of a site's rows, which are those of the pooled table.
+
+    Attributes:
+        formula: of the study.
+        reader: of tables without a response.
+        fixed: names of the columns.
+        levels: of the random columns of each level of grouping, the clients' first, names, and how many each term has.
+    """
+
+    formula: StudyFormula
+    reader: Reader
+    fixed: tuple[str, ...]
+    levels: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
+
+    @property
+    def random(self) -> tuple[str, ...]:
+        """Names of all random columns, level by level."""
+        return tuple(name for names, _ in self.levels.values() for name in names)
+
+    def arrays(self, df: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray], Response]:
+        """The columns of effects (n, p + all random ones), what rows have beside them, and the response of a site.
+
+        Raises:
+            UserError: for rows that do not fit the dictionary, or a response that the family cannot have.
+        """
+        study = self.formula
+        table = study.table(df)
+        columns, offset = self.reader.effects(table)
+        for name, column in zip((*self.fixed, *self.random), columns.T, strict=False):
+            check_numbers(f"the effect {name!r}", column)
+        response = self.reader.response(table, study.family)
+        check_numbers("the response", response.y)
+        numbers = self.places(table).numbers(table)
+        rows = in_order({"offset": offset, "trials": response.trials, **study.more.numbers(table), **numbers})
+        if offset is not None:
+            check_numbers("the offset", offset)
+        return columns, rows, response
+
+    def places(self, table: pd.DataFrame, client: str = "") -> Groups:
+        """The groups of a site's rows; their names stay there.
+
+        Raises:
+            UserError: for a site in two groups of sites.
+        """
+        levels, known = self.formula.levels, self.formula.places
+        who = np.full(len(table), client)
+        inner = Groups.inside(who, table[levels.inner].to_numpy(dtype=object)) if levels.inner else {}
+        if not levels.outer:
+            return replace(known, inner=inner)
+        homes = sorted(set(table[levels.outer].astype(str)))
+        if len(homes) > 1:
+            raise UserError(f"the site is in {len(homes)} of {levels.outer!r}: it is in one")
+        return replace(known, inner=inner, homes={client: known.outer[homes[0]]})
+
+    def second(self, df: pd.DataFrame) -> DesignSums:
+        """A site's part of the second round."""
+        columns, rows, found = self.arrays(df)
+        p, y = len(self.fixed), found.y
+        x, z = columns[:, :p], columns[:, p:]
+        centre = centre_parts(y, rows, self.formula.family)
+        response = Moments.of(centre[:, :1], np.array([self.formula.centre]))
+        inner = rows.get(INNER, np.ones(len(y)))
+        groups = [inner == k for k in np.unique(inner)]
+        of_client = len(self.levels[CLIENT][0])
+        in_groups = len(self.levels[INNER][0]) if INNER in self.levels else 0
+        # (of a group of sites a column may differ between them alone: that is looked at in all rows)
+        varying = np.ptp(z, axis=0) > 0
+        for k in range(of_client, of_client + in_groups):
+            varying[k] = any(np.ptp(z[rows_of, k]) > 0 for rows_of in groups)
+        levels = (y[:, None] == np.arange(1, len(self.formula.ordinal_levels) + 1)).sum(0).astype(float)
+        informative = int(max(rows_of.sum() for rows_of in groups) > (in_groups or of_client))
+        homes = np.zeros(len(self.formula.places.outer))
+        if OUTER in rows:
+            homes[int(rows[OUTER][0]) - 1] = 1.0
+        return DesignSums(
+            response, Moments.of(z), x.T @ x, varying.astype(float), 1, informative, centre.sum(0), levels,
+            np.array([float(len(groups) > 1)]) if INNER in self.levels else np.zeros(0), homes,
+        )  # fmt: skip
+
+    def design(self, sums: DesignSums) -> Design:
+        """The study's design, as the pooled table would give it.
+
+        Raises:
+            UserError: for what no fit could tell apart.
+        """
+        study, base = self.formula, self.columns_only()
+        gaussian = study.family == "gaussian"
+        check_sums(self.fixed, self.levels, study.levels, sums, needs_residual=gaussian and not study.more.known_se)
+        if study.ordinal_levels:
+            check_levels("of the study", sums.levels)
+        sd = float(sums.response.sd[0])
+        if gaussian and not sd:
+            raise UserError("the response does not vary")
+        centre = response_centre(float(sums.centre[0]), float(sums.centre[1]), study.family)
+        n, ones = sums.response.n, self.fixed.index(INTERCEPT[0]) if INTERCEPT[0] in self.fixed else None
+        means = np.zeros(len(self.fixed)) if ones is None else sums.gram[ones] / n
+        units, first = {}, 0
+        for level, (names, blocks) in self.levels.items():
+            of = slice(first, first + len(names))
+            units[level] = Units.of(names, sums.random.mean[of], sums.random.rms[of], blocks)
+            first += len(names)
+        return replace(
+            base, centre=centre, scale=sd if gaussian else 1.0,
+            fixed_units=Units.of(self.fixed, means, np.sqrt(sums.gram.diagonal() / n), (len(self.fixed),)),
+            random_units=units[CLIENT], inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
+        )  # fmt: skip
+
+    def _grouping(self, level: str, units: Mapping[str, Units]) -> Grouping | None:
+        """Of a level inside or above the sites. How many groups a site has inside only it knows."""
+        if level not in self.levels:
+            return None
+        names, blocks = self.levels[level]
+        of, groups = self.formula.levels, tuple(self.formula.places.outer)
+        if level == INNER:
+            return Grouping(names, blocks, units[level], of.inner, most=1)
+        return Grouping(names, blocks, units[level], of.outer, groups)
+
+    def columns_only(self) -> Design:
+        """The study's design before anything is known of the response: its columns, which say all shapes."""
+        (random, blocks), formula = self.levels[CLIENT], self.formula
+        units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
+        return Design.of(
+            self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
+            inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
+        )  # fmt: skip
+
+    def federation(
+        self, df: pd.DataFrame, client: str, *, test: float = 0.0, validation: float = 0.0, seed: int = 0
+    ) -> Federation:
+        """One site's rows as a federation of one client; what is held out is what would be of the pooled table.
+
+        Args:
+            df: the site's table.
+            client: its name in the study.
+            test, validation, seed: as for :func:`~hierfl.data.formula.federate.from_formula`.
+        """
+        import pandas as pd
+
+        columns, rows, response = self.arrays(df)
+        names = [f"{name} (fixed)" for name in self.fixed]
+        names += [f"{name} (random, {level})" for level, (random, _) in self.levels.items() for name in random]
+        wide = pd.DataFrame(columns, columns=names).assign(**rows, response=response.y, client=client)
+        names += list(rows)
+        made = Federation.from_frame(
+            wide, client="client", y="response", x=names, test=test, validation=validation, seed=seed, task="regression"
+        )
+        places = self.places(self.formula.table(df), client)
+        return replace(made, about={**made.about, "reader": replace(self.reader, places=places)})
+
+
+def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
+    """What makes any site's columns, from all sites' moments.
+
+    Raises:
+        UserError: for a formula without effects, or hardly any rows.
+    """
+    if moments.n < 2:
+        raise UserError("the sites have fewer than two rows together")
+    skeleton = _skeleton(formula, dict(zip(formula.numbers, zip(moments.mean, moments.sd, strict=True), strict=True)))
+    read = gate.evaluate(formula.terms, skeleton)
+    if read.common is None or read.group is None:
+        raise UserError(f"the formula {formula.formula!r} has no fixed effects, or no random ones")
+    groups = random_terms(formula.terms, formula.levels, read, skeleton)
+    random = {name: random_columns(of_level) for name, of_level in groups.items()}
+    fixed, offset = effects_and_offset(read.common)
+    rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
+    rows |= {INNER: formula.levels.inner or None, OUTER: formula.levels.outer or None}
+    extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
+    reader = Reader(read, groups, extras, formula.more, formula.formula, formula.places)
+    return StudyReader(formula, reader, tuple(fixed), {k: (tuple(v), blocks) for k, (v, blocks) in random.items()})
+
+
+def _skeleton(formula: StudyFormula, spread: Mapping[str, tuple[float, float]]) -> pd.DataFrame:
+    """A table with every level, and numbers of these means and spreads: transforms learn from it what they would
+    from all rows.
+    """
+    import pandas as pd
+
+    rows = 2 * max([2, *(len(column.levels) for column in formula.columns.values())])
+    table: dict[str, Any] = {}
+    for name in sorted(formula.terms.columns | formula.more.columns):
+        column = formula.columns.get(name)
+        if column is None or column.kind == "name":  # (the sites, and groups inside them)
+            table[name] = ["one", "two"] * (rows // 2)
+        elif column.kind == "category":
+            table[name] = (list(column.levels) * rows)[:rows]
+        elif name in spread:
+            mean, sd = spread[name]
+            table[name] = np.tile([mean - sd, mean + sd], rows // 2)
+        else:
+            table[name] = np.tile([0, 1], rows // 2)
+    return pd.DataFrame(table)

@@ -1,0 +1,39 @@
+"""Random effects of one level of grouping: of clients, of groups inside a client, or of groups of clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from .units import Units
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Random effects that differ between the groups of one level.
+
+    Attributes:
+        names: of their columns.
+        blocks: how many effects each random term of the formula has; those of different terms have no correlations.
+        units: of the columns.
+        factor: the table's column that says whose a row is; empty for the clients.
+        groups: names of the groups of a level above the clients: rows have their number, from 1.
+        most: groups of a client of a level inside, at most: rows have their number, from 1.
+    """
+
+    names: tuple[str, ...]
+    blocks: tuple[int, ...]
+    units: Units
+    factor: str = ""
+    groups: tuple[str, ...] = ()
+    most: int = 0
+
+    @property
+    def labels(self) -> list[str]:
+        """The effects' names beside those of other levels."""
+        return [f"{name} | {self.factor}" if self.factor else name for name in self.names]
+
+    def to_users(self, like: Tensor) -> Tensor:
+        """See :meth:`.units.Units.to_users`."""
+        return self.units.to_users(self.names, self.blocks, like)

@@ -1,0 +1,109 @@
+"""What makes a design's columns of other rows than those that were fitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UserError
+from . import gate
+from .columns import effects_and_offset, random_columns
+from .groups import Groups
+from .parsed import CLIENT, INNER, OUTER, Formula
+from .responses import Family, Response, read_response
+from .row_numbers import RowColumns, in_order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def ordered(df: pd.DataFrame, terms: Formula) -> bool:
+    """Whether the response is a category whose levels are in order."""
+    return any(bool(getattr(df[name].dtype, "ordered", False)) for name in terms.response or ())
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Makes the design's columns of other rows of such a table; they need no response, and no client.
+
+    Attributes:
+        read: formulae's design matrices of the table that was fitted.
+        groups: its random columns, level by level and term by term.
+        extras: what rows have beside effects; see :class:`.design.Design`.
+        more: the columns that some of them are.
+        formula: as it was written.
+        places: which groups there were.
+    """
+
+    read: Any
+    groups: Mapping[str, tuple[Any, ...]]
+    extras: tuple[str, ...]
+    more: RowColumns
+    formula: str
+    places: Groups
+
+    def __call__(self, df: pd.DataFrame) -> np.ndarray:
+        """Rows to predict, (n, width): events, each for itself, of one trial where no trials are said.
+
+        Raises:
+            UserError: for a table that lacks a column or holds missing values or levels that are not known.
+        """
+        columns, offset = self.effects(df)
+        one = np.ones(len(df))
+        rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
+        rows |= self.places.numbers(df)
+        if self.more.known_se:
+            if self.more.known_se not in df.columns:
+                raise UserError(f"the table lacks column {self.more.known_se!r}")
+            rows |= RowColumns(known_se=self.more.known_se).numbers(df)
+        terms = gate.parse(self.formula)
+        if "trials" in self.extras and terms.response and terms.response <= set(df.columns):
+            rows["trials"] = self.response(df, "binomial").trials
+        return np.column_stack([columns, *(found for name, found in in_order(rows).items() if name in self.extras)])
+
+    def effects(self, df: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
+        """The columns of effects (n, p + q + those of other levels), and the offset (n,); None without one.
+
+        Raises:
+            UserError: for a table that lacks a column or holds missing values or levels that are not known.
+        """
+        terms = gate.parse(self.formula)
+        for name in sorted(terms.predictors):
+            if name not in df.columns:
+                raise UserError(f"the table lacks column {name!r}")
+            if df[name].isna().any():
+                raise UserError(f"column {name!r} has missing values")
+        # (the column that stands for the clients' in formulae's terms)
+        here = df.assign(**{term.factor.name: 0 for group in self._all_groups for term in group.terms.values()})
+        try:
+            with gate.quietly():
+                fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
+                random: list[np.ndarray] = []
+                for level in (CLIENT, INNER, OUTER):
+                    of_level = [group.evaluate_new_data(here) for group in self.groups.get(level, ())]
+                    random += random_columns(of_level)[0].values()
+        except Exception as fault:  # whatever formulae says
+            if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
+                raise UserError(
+                    f"column {strange[2]!r} has the level {strange[1].split(', ')[0]}, which was in no row of the fit: "
+                    "it has no coefficient"
+                ) from fault
+            raise gate.misfit(terms, fault) from fault
+        return np.column_stack([fixed.to_numpy(), *random]), offset
+
+    @property
+    def _all_groups(self) -> list[Any]:
+        return [group for of_level in self.groups.values() for group in of_level]
+
+    def response(self, df: pd.DataFrame, family: Family) -> Response:
+        """The response of such a table.
+
+        Raises:
+            UserError: for one that the family cannot have.
+        """
+        left = gate.parse(f"{self.formula.partition('~')[0]} ~ 1")
+        return read_response(gate.evaluate(left, df).response, family, ordered(df, left))
