@@ -208,7 +208,7 @@ def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor)
     value[-1] = torch.where(fine[0], value[-1], -2 * IMPOSSIBLE)
     slope, bend = (torch.where(fine.view(1, -1, *[1] * (v.dim() - 2)), v, 0.0) for v in (slope, bend))
     found = {"cross": value.mT, "cross_1": slope.permute(1, 2, 0), "cross_2": bend.permute(1, 2, 3, 0)}
-    return {name: in_groups(method, each, rows[2] if method.regions else None) for name, each in found.items()}
+    return {name: in_groups(method, each, rows, -1) for name, each in found.items()}
 
 
 def passes(method: MixedModel, gram: Tensor, rows: Tensor, each: int) -> list[tuple[Tensor, Tensor]]:
@@ -221,12 +221,21 @@ def passes(method: MixedModel, gram: Tensor, rows: Tensor, each: int) -> list[tu
     return list(zip((part.flatten(-2) for part in split), rows.split(size, -1), strict=True))
 
 
-def in_groups(method: MixedModel, values: Tensor, region: Tensor | None) -> Tensor:
-    """Clients' numbers (S, ..., c) beside those of other groups of clients, (S, ..., groups c), which are zero."""
-    if region is None:
+def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Tensor:
+    """Clients' numbers (S, ..., c, ...) beside those of other groups of clients, (S, ..., R c, ...), which are zero.
+
+    Args:
+        method: whose groups; without them nothing is done.
+        values: along ``dim`` of them the groups are, one after the other.
+        rows: the third number of each client is its group's, (3, S).
+        dim: not the first.
+    """
+    if not method.regions:
         return values.contiguous()
-    own = torch.nn.functional.one_hot(region.long() - 1, method.regions).to(values)
-    return (own.view(len(own), *[1] * (values.dim() - 2), -1, 1) * values.unsqueeze(-2)).flatten(-2)
+    last = values.movedim(dim, -1).unsqueeze(-2)
+    own = torch.nn.functional.one_hot(rows[2].long() - 1, method.regions).to(values)
+    beside = own.view(len(own), *[1] * (last.dim() - 3), -1, 1) * last
+    return beside.flatten(-2).movedim(-1, dim).contiguous()
 
 
 def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) -> Tensor:
@@ -241,4 +250,4 @@ def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) ->
         fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
         volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
         parts.append(torch.cat([torch.where(fine, cross, 0.0), volume], -2))
-    return in_groups(method, torch.cat(parts).permute(2, 0, 1), rows[2] if method.regions else None)
+    return in_groups(method, torch.cat(parts).permute(2, 0, 1), rows, -1)

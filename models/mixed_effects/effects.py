@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from hierfl.data.formula.grouping import Grouping
 from hierfl.data.formula.units import INTERCEPT
 
 from .model import MixedModel
@@ -36,6 +37,17 @@ def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[s
         labels.append(name)
         parts.append(own[:, None])
     return labels, torch.cat([part.expand(len(beta), part.shape[-1]) for part in parts], -1)
+
+
+def in_table_units(of: Grouping, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of random effects (..., q) of the table's columns as they are.
+
+    Args:
+        of: whose.
+        mean, root: in the design's units, (..., q) and a root of the covariance (..., q, q).
+    """
+    turn = of.to_users(mean)
+    return mean @ turn.T, (turn @ root).norm(dim=-1)
 
 
 def users_beta(method: MixedModel, beta: Tensor) -> Tensor:

@@ -274,7 +274,7 @@ class PopulationSearch(Likelihoods):
         if self.nodes:
             known = RegionExpansion.read(self.method, memory)
             u, factor = known.nodes(self.method, surface.of_coordinates(explored.asked))
-            many = log_integrals(self.method, many.unflatten(-1, u.shape[1:3]), u, factor)
+            many = log_integrals(many.unflatten(-1, u.shape[1:3]), u, factor)
         if self.method.exact:
             many = surface.beta(many, "mixing", surface.of_coordinates(explored.asked))[2]
         explored = explored.seen(many + surface.log_prior(explored.asked))

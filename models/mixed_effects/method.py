@@ -30,7 +30,7 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
-from .effects import effects_of
+from .effects import effects_of, in_table_units
 from .exchange import PopulationSearch
 from .model import MixedModel
 from .one_round import CrossProducts
@@ -77,7 +77,7 @@ class MixedEffects(MixedModel):
             held |= {"c_mean": torch.zeros(self.slots, inner), "c_draws": torch.zeros(1, 0, self.slots, inner)}
             held["c_root"] = self.first_sd("inner_root").diag().expand(self.slots, inner, inner)
         if self.exact:
-            held |= {"gram": torch.zeros(*places, m, m), "rows": torch.zeros(3)}
+            held |= {"gram": torch.zeros(*places, m, m), "rows": torch.zeros(4)}
         else:
             held["u_mode"] = torch.zeros(unknowns)
         return {k: v.double() for k, v in held.items()}
@@ -133,9 +133,7 @@ class MixedEffects(MixedModel):
         return self.exact and not self.settings.draws and not self.slots
 
     def client_summary(self, v: State) -> State:
-        turn = self.groupings["root"].to_users(v["b_mean"])
-        mean, root = v["b_mean"].squeeze(1) @ turn.T, turn @ v["b_root"].squeeze(1)
-        spread = root.square().sum(-1).sqrt()
+        mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))
         columns: State = {}
         for k, name in enumerate(self.network.random):
             columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}

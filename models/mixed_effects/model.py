@@ -44,8 +44,8 @@ from .response_family import family_of
 
 #: where priors of the population say nothing
 ESTIMATED = {"population": ("ml", "reml")}
-#: random effects of groups of clients that a quadrature can have
-MOST_OUTER = 2
+#: nodes along each effect of a group of clients, by how many it has; odd, so that one is in the middle
+REGION_NODES = {1: 9, 2: 7}
 #: shared values: the roots of the covariances, by the level of their effects
 ROOTS = {CLIENT: "root", INNER: "inner_root", OUTER: "outer_root"}
 
@@ -136,22 +136,21 @@ class MixedModel(Method):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
         s = self.settings
+        if s.covariance == "diagonal":
+            network = self.network = network.uncorrelated()
         check_priors(s)
         if s.population == "bayes" and not s.draws:
             raise UserError("a posterior of the population is made of its draws: draws must be above 0")
         if s.population == "reml" and not self.exact:
             raise UserError(f"population=reml is of a gaussian response, not a {network.family} one")
-        full = s.covariance == "full"
         #: by the names of the shared values that are their roots: the levels' effects, and their covariances
         self.groupings: dict[str, Grouping] = {ROOTS[k]: of for k, of in network.groupings.items()}
-        self.covariances = {
-            k: Covariance(of.blocks if full else (1,) * len(of.names)) for k, of in self.groupings.items()
-        }
+        self.covariances = {k: Covariance(of.blocks) for k, of in self.groupings.items()}
         self.covariance = self.covariances["root"]
-        if network.outer and not self.exact and len(network.outer.names) > MOST_OUTER:
+        if network.outer and not self.exact and len(network.outer.names) not in REGION_NODES:
             raise UserError(
-                f"groups of clients have at most {MOST_OUTER} random effects of a {network.family} response, not "
-                f"{len(network.outer.names)}"
+                f"groups of clients have at most {max(REGION_NODES)} random effects of a {network.family} response, "
+                f"not {len(network.outer.names)}"
             )
         if s.one_round and len(self.groupings) > 1:
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")

@@ -20,7 +20,7 @@ from .cross_products import at_points, in_groups, packed_size, polynomial
 from .model import MixedModel
 from .quadrature import expansion, heights_at, passes
 from .region_nodes import node_count
-from .row_sums import clients_last, columns_of, region_of
+from .row_sums import clients_last, columns_of, counts_of
 
 #: numbers that a message's part at many points holds, about; and how many points a round has, at least and at most: of
 #: other responses than gaussian each one is a search of its own
@@ -102,21 +102,18 @@ class Likelihoods:
         """1, n, and how many groups it has inside, (S, 2 or 3)."""
         found = [torch.ones_like(chunk.n), chunk.n]
         if self.method.slots:
-            there = []
-            for part in passes(self.method, chunk, 1):
-                inner = self.method.network.split(part.batch().x).inner
-                assert inner is not None
-                some = inner.new_zeros(len(inner), self.method.slots).scatter_(1, inner.long(), 1.0)
-                there.append(some[:, 1:].sum(1))
-            found.append(torch.cat(there))
+            if self.method.exact:
+                rows = chunk.values["rows"].squeeze(1)
+            else:
+                rows = torch.cat([counts_of(self.method, part.batch()) for part in passes(self.method, chunk, 1)])
+            found.append(rows[:, 3])
         return torch.stack([one.to(torch.float64) for one in found], 1)
 
     def of_regions(self, chunk: ClientChunk, phase: Phase) -> State:
         """What a round is about at the nodes of the clients' own regions."""
         method, shared = self.method, chunk.shared
-        columns = [method.network.split(part.batch().x) for part in passes(method, chunk, 1)]
-        region = torch.cat([region_of(one, one.x[:, 0, 0]) for one in columns])
-        own = (region - 1).long().clamp_min(0)
+        rows = torch.cat([counts_of(method, part.batch()) for part in passes(method, chunk, 1)]).mT
+        own = (rows[2] - 1).long()
         if phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE):
             values = {**self.held(shared), **method.parts(shared["effects.at"])}
             names = [*method.sizes, "w"]
@@ -125,11 +122,7 @@ class Likelihoods:
                 for w in shared["effects.nodes"][own].unbind(1)
             ]
             found = {k: torch.stack([part[k] for part in parts], 1) for k in parts[0]}  # (S, K, *shape)
-            beside = torch.nn.functional.one_hot(own, method.regions).to(region)
-            return {
-                k: (beside.view(*beside.shape, *[1] * (v.dim() - 1)) * v.unsqueeze(1)).flatten(1, 2)
-                for k, v in found.items()
-            }
+            return {k: in_groups(method, v, rows, 1) for k, v in found.items()}
         if phase == Phase.EXPLORE:
             points = shared["effects.points"]
             held = {k: v.expand(len(points), *v.shape) for k, v in self.held(shared).items()}
@@ -138,7 +131,7 @@ class Likelihoods:
             heights = [
                 heights_at(method, chunk.put({"many": nodes[:, None, :, k]}), numbers) for k in range(nodes.shape[2])
             ]
-            return {"many": in_groups(method, torch.stack(heights, -1), region)}
+            return {"many": in_groups(method, torch.stack(heights, -1), rows, -1)}
         return {}
 
     def asked(self, gram: Tensor, rows: Tensor, shared: Mapping[str, Tensor]) -> State:

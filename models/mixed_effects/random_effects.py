@@ -13,6 +13,7 @@ from hierfl.data.formula.grouping import Grouping
 from hierfl.errors import unknown
 from hierfl.inference.run.result import Run
 
+from .effects import in_table_units
 from .model import MixedModel
 
 if TYPE_CHECKING:
@@ -29,24 +30,21 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
     named = {"client": "root"} | {of.factor: name for name, of in method.groupings.items() if of.factor}
     if level not in named:
         raise unknown("level of random effects", level, named)
-    of = method.groupings[named[level]]
+    of, own = method.groupings[named[level]], run.personal
     if level == "client":
-        return _table({"client": list(federation.ids), "n": federation.sizes()}, of, *_moments(run, "b", of))
+        return _table(
+            {"client": list(federation.ids), "n": federation.sizes()},
+            of,
+            *in_table_units(of, own["b_mean"], own["b_root"]),
+        )
     if named[level] == "outer_root":
         return _table({level: list(of.groups)}, of, *_regions(run, of))
-    mean, sd = _moments(run, "c", of)
+    mean, sd = in_table_units(of, own["c_mean"], own["c_root"])
     places = federation.about["reader"].places.inner
     where = [(j, name, k) for j, client in enumerate(federation.ids) for name, k in places.get(client, {}).items()]
     at = tuple(torch.tensor([place[i] for place in where]) for i in (0, 2))
     names = {"client": [federation.ids[j] for j, _, _ in where], level: [name for _, name, _ in where]}
     return _table(names, of, mean[at], sd[at])
-
-
-def _moments(run: Run, name: str, of: Grouping) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations in the table's units, (J, ..., q)."""
-    mean, root = run.personal[f"{name}_mean"], run.personal[f"{name}_root"]
-    turn = of.to_users(mean)
-    return mean @ turn.T, (turn @ root).norm(dim=-1)
 
 
 def _regions(run: Run, of: Grouping) -> tuple[Tensor, Tensor]:

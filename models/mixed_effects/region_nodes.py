@@ -21,12 +21,10 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from .model import MixedModel
+from .model import REGION_NODES, MixedModel
 from .nodes import rule
 from .regions import outer_root
 
-#: nodes along each effect of a region, by how many it has; odd, so that one is in the middle
-NODES = {1: 9, 2: 7}
 #: nodes stay where they are while the mode is so near to the middle one, in standard deviations, and the logarithm of
 #: the standard deviation to what it was
 NEAR = 0.3
@@ -44,7 +42,7 @@ def asks_at_nodes(method: MixedModel) -> bool:
 def node_count(method: MixedModel) -> int:
     """Nodes of a region, K."""
     q = method.covariances["outer_root"].q
-    return int(NODES[q] ** q)
+    return int(REGION_NODES[q] ** q)
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class RegionExpansion:
         """u at the nodes (..., R, K, q), and F, at numbers (..., k)."""
         u, factor = self.around(method, numbers)
         q = u.shape[-1]
-        at, _ = rule(NODES[q], q, u)
+        at, _ = rule(REGION_NODES[q], q, u)
         away = torch.linalg.solve_triangular(factor.mT, at.mT.expand(*factor.shape[:-2], q, len(at)), upper=True)
         return u.unsqueeze(-2) + away.mT, factor
 
@@ -122,17 +120,17 @@ class RegionExpansion:
         return bool(far < NEAR) and bool(wider.max() < NEAR)
 
 
-def posterior_weights(method: MixedModel, heights: Tensor, u: Tensor) -> Tensor:
+def posterior_weights(heights: Tensor, u: Tensor) -> Tensor:
     """Log weights of the nodes, (..., R, K), of heights (..., R, K) there: their sum is the integral but for F."""
     q = u.shape[-1]
-    _, log_weight = rule(NODES[q], q, u)
+    _, log_weight = rule(REGION_NODES[q], q, u)
     return heights + log_weight - 0.5 * u.square().sum(-1) - 0.5 * q * math.log(2 * math.pi)
 
 
-def log_integrals(method: MixedModel, heights: Tensor, u: Tensor, factor: Tensor) -> Tensor:
+def log_integrals(heights: Tensor, u: Tensor, factor: Tensor) -> Tensor:
     """log p(D | theta), the sum over regions, (...), of heights (..., R, K) at nodes."""
     volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return (posterior_weights(method, heights, u).logsumexp(-1) - volume).sum(-1)
+    return (posterior_weights(heights, u).logsumexp(-1) - volume).sum(-1)
 
 
 def moved_heights(
@@ -152,7 +150,7 @@ def moved_heights(
     d = torch.cat([step.expand(*moved.shape[:-1], len(step)), moved], -1).flatten(0, 1)
     bend = (d[:, None] @ sums["curvature"] @ d[..., None]).flatten()
     heights = sums["height"] + (sums["slope"] * d).sum(-1) - 0.5 * bend
-    return log_integrals(method, heights.unflatten(0, u.shape[:2]), u, factor)
+    return log_integrals(heights.unflatten(0, u.shape[:2]), u, factor)
 
 
 def drawn_regions(
@@ -170,7 +168,7 @@ def drawn_regions(
         noise: standard normals of the shape of what it is given; None for means.
     """
     u, _ = known.nodes(method, numbers)
-    weights = posterior_weights(method, heights.unflatten(-1, u.shape[1:3]), u).softmax(-1)[..., None]
+    weights = posterior_weights(heights.unflatten(-1, u.shape[1:3]), u).softmax(-1)[..., None]
     mean = (weights * u).sum(-2)
     z = mean.new_zeros(len(mean), method.regions + 1, mean.shape[-1])
     if noise is not None:

@@ -28,7 +28,7 @@ class RowSums:
 
     @property
     def trains(self) -> Sequence[str]:
-        """G, and n, the sum of log W and the number of the group of clients."""
+        """G, and what :func:`counts_of` says."""
         return ("gram", "rows")
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
@@ -47,7 +47,7 @@ def columns_of(method: MixedModel) -> int:
 
 
 def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
-    """G (S, m, m) and [n, sum log W, group of clients] (S, 3) of rows (S, n), each as often as its weight says.
+    """G (S, m, m) and :func:`counts_of`, (S, 4), of rows (S, n), each as often as its weight says.
 
     With groups inside clients G is (S, groups, m_in, m_in).
     """
@@ -56,10 +56,8 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
     both = torch.cat([c for c in effects if c is not None], -1)
     precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
-    times = torch.ones_like(batch.y) if columns.weight is None else columns.weight
-    times = times if batch.mask is None else torch.where(batch.mask, times, 0.0)
-    root = (times * precision).sqrt()[..., None] * both
-    rows = torch.stack([times.sum(-1), (times * precision.log()).sum(-1), region_of(columns, batch.y)], -1)
+    root = (_times(columns, batch) * precision).sqrt()[..., None] * both
+    rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
     of_all = columns.inner.long() + method.slots * torch.arange(len(root), device=root.device)[:, None]
@@ -68,9 +66,24 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), method.slots)), rows
 
 
-def region_of(columns: Columns, like: Tensor) -> Tensor:
-    """Number of the clients' groups, (S,); 0 where there are none."""
-    return like.new_zeros(len(like)) if columns.outer is None else columns.outer.amax(-1)
+def counts_of(method: MixedModel, batch: Batch) -> Tensor:
+    """n, sum log W, the number of the group of clients (0 for none), and how many groups are inside, (S, 4)."""
+    columns = method.network.split(batch.x)
+    times = _times(columns, batch)
+    log_w = torch.zeros_like(batch.y) if columns.known is None else -2 * columns.known.log()
+    nothing = batch.y.new_zeros(len(batch.y))
+    region = nothing if columns.outer is None else columns.outer.amax(-1)
+    groups = nothing
+    if columns.inner is not None:
+        there = batch.y.new_zeros(len(batch.y), method.slots).scatter_(1, columns.inner.long(), 1.0)
+        groups = there[:, 1:].sum(1)  # (rows that fill up have number 0)
+    return torch.stack([times.sum(-1), (times * log_w).sum(-1), region, groups], -1)
+
+
+def _times(columns: Columns, batch: Batch) -> Tensor:
+    """How often each row counts, (S, n)."""
+    times = torch.ones_like(batch.y) if columns.weight is None else columns.weight
+    return times if batch.mask is None else torch.where(batch.mask, times, 0.0)
 
 
 def clients_last(gram: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
     assert isinstance(method, MixedModel)
     design, q, shared = method.network, method.covariance.q, short(fitted.shared)
     width = FLAT_PRIOR_WIDTH * design.scale * torch.ones(q, dtype=torch.float64, device=federation.device)
-    turn = design.random_units.to_users(design.random, method.covariance.blocks, width)
+    turn = method.groupings["root"].to_users(width)
     same = _combinations(fitted)
     population, pooled = (same @ users_beta(method, beta) for beta in (shared["beta"], _pooled(fitted)))
     local, hierarchical = (width.new_empty((federation.clients, q)) for _ in range(2))
@@ -107,7 +107,7 @@ def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor
     method = fitted.method
     assert isinstance(method, MixedModel)
     values = fitted.values(clients)
-    turn = method.network.random_units.to_users(method.network.random, method.covariance.blocks, same)
+    turn = method.groupings["root"].to_users(same)
     kept = values["b_draws"].shape[-2] > 0
     draws = method.parts(fitted.shared["effects.draws"])["beta"] if kept else short(fitted.shared)["beta"][None]
     return (users_beta(method, draws) @ same.T).mean(0) + values["b_mean"].squeeze(1) @ turn.T

@@ -53,9 +53,7 @@ def estimates(run: Run) -> pd.Series:
 def covariance(run: Run) -> np.ndarray:
     """Of the random effects, in the table's units."""
     method = run.fitted.method
-    turn = method.network.random_units.to_users(
-        method.network.random, method.covariance.blocks, run.shared["effects.root"]
-    )
+    turn = method.groupings["root"].to_users(run.shared["effects.root"])
     root = (turn @ method.covariance.matrix(run.shared["effects.root"])).numpy()
     return root @ root.T
 
@@ -63,7 +61,7 @@ def covariance(run: Run) -> np.ndarray:
 def random_effects(run: Run) -> tuple[np.ndarray, np.ndarray]:
     """Means (J, q) and covariances (J, q, q) of the clients' random effects, in the table's units."""
     method, mean, root = run.fitted.method, run.personal["b_mean"], run.personal["b_root"]
-    turn = method.network.random_units.to_users(method.network.random, method.covariance.blocks, mean)
+    turn = method.groupings["root"].to_users(mean)
     return (mean @ turn.T).numpy(), (turn @ root @ root.mT @ turn.T).numpy()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
 import torch
@@ -133,6 +133,14 @@ class Design(Architecture):
         """The random effects of each level that there is, the clients' first."""
         found = {CLIENT: Grouping(self.random, self.blocks, self.random_units), INNER: self.inner, OUTER: self.outer}
         return {name: level for name, level in found.items() if level is not None}
+
+    def uncorrelated(self) -> Design:
+        """The same columns, without correlations of random effects; see :meth:`.grouping.Grouping.uncorrelated`."""
+        found = {name: level.uncorrelated() for name, level in self.groupings.items()}
+        own = found[CLIENT]
+        return replace(
+            self, blocks=own.blocks, random_units=own.units, inner=found.get(INNER), outer=found.get(OUTER)
+        )  # fmt: skip
 
     @property
     def known(self) -> bool:

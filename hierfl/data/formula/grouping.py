@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -33,6 +33,11 @@ class Grouping:
     def labels(self) -> list[str]:
         """The effects' names beside those of other levels."""
         return [f"{name} | {self.factor}" if self.factor else name for name in self.names]
+
+    def uncorrelated(self) -> Grouping:
+        """The same effects, each in a block of its own: around zero, since no intercept takes a centre up."""
+        units = Units((0.0,) * len(self.names), self.units.scale)
+        return replace(self, blocks=(1,) * len(self.names), units=units)
 
     def to_users(self, like: Tensor) -> Tensor:
         """See :meth:`.units.Units.to_users`."""

@@ -51,6 +51,25 @@ def test_the_likelihood_is_the_dense_normal_density(formula: str, places: dict) 
     assert fitted.summary().numbers["off_maximum"] < 1e-6
 
 
+def test_a_diagonal_covariance_is_of_columns_as_they_are() -> None:
+    """lme4's `||`: no correlation where x is zero, however far its values are from there."""
+    df = table(GAUSSIAN, 1, 8, 3, 4).assign(x=lambda d: d.x + 3)
+    df["both"] = df.site + df.patient
+    how: dict = {"covariance": "diagonal", "draws": 200}
+    fitted = mixed_model(df, "y ~ x + (1 + x | site/patient)", **how)
+    e = estimates(fitted)
+    levels = {
+        place: np.diag(e[[f"sd(Intercept{end})", f"sd(x{end})"]].to_numpy() ** 2)
+        for place, end in (("site", ""), ("both", " | patient"))
+    }
+    mean, residual = e["Intercept"] + e["x"] * df.x.to_numpy(), np.full(len(df), e["sd(residual)"] ** 2)
+    assert fitted.log_likelihood == pytest.approx(dense(df, mean, levels, residual), rel=1e-10)
+    written = "y ~ x + (1 | site) + (0 + x | site) + (1 | site:patient) + (0 + x | site:patient)"
+    apart = mixed_model(df, written, draws=200)
+    assert apart.log_likelihood == pytest.approx(fitted.log_likelihood, rel=1e-10)
+    np.testing.assert_allclose(fitted.ranef()["sd"], apart.ranef()["sd"], rtol=0.15)
+
+
 def test_remls_criterion_is_the_dense_one() -> None:
     df = table(GAUSSIAN, 4, 5, 3, 4)
     df["both"] = df.site + df.patient

@@ -1,0 +1,159 @@
+"""A table, read by a formula: the columns of its effects, its response, and whose its rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UserError
+from ..client_names import client_names
+from . import gate
+from .columns import check_fixed, check_numbers, effects_and_offset, random_columns, random_terms, read_terms
+from .design import Design
+from .groups import Groups, check_groups
+from .parsed import CLIENT, INNER, OUTER, Formula, Levels
+from .reader import Reader, ordered
+from .responses import Family, Response, centre_parts, check_levels, read_response, response_centre
+from .row_numbers import RowColumns, in_order
+from .units import Units
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class FormulaTable:
+    """What a formula makes of a table.
+
+    Attributes:
+        family: of the response.
+        more: columns that the formula does not name.
+        levels: of grouping.
+        read: formulae's design matrices.
+        terms: formulae's random columns, level by level and term by term.
+        fixed: columns of the fixed effects.
+        random: of each level, columns of the random effects, (n,) each, and how many each term has.
+        name: of the response.
+        response: its numbers.
+        rows: what rows have beside effects, by the names of :class:`.design.Columns`.
+        who: client of each row, (n,).
+        places: groups inside clients, and of clients.
+    """
+
+    family: Family
+    more: RowColumns
+    levels: Levels
+    read: Any
+    terms: Mapping[str, tuple[Any, ...]]
+    fixed: pd.DataFrame
+    random: Mapping[str, tuple[dict[str, np.ndarray], tuple[int, ...]]]
+    name: str
+    response: Response
+    rows: Mapping[str, np.ndarray]
+    who: np.ndarray
+    places: Groups
+
+    @classmethod
+    def read_from(
+        cls, df: pd.DataFrame, formula: Formula, client: str | None, more: RowColumns, family: Family
+    ) -> FormulaTable:
+        """Reads a table without missing values.
+
+        Args:
+            df: the table.
+            formula: as it was parsed.
+            client: the clients' column; by default the outermost of the random terms'.
+            more: columns that the formula does not name.
+            family: of the response.
+
+        Raises:
+            UserError: for columns that are not there, do not fit together, or hold what they cannot.
+        """
+        read, levels = read_terms(df, formula, client, more.columns)
+        try:
+            terms = random_terms(formula, levels, read, df)
+            fixed, offset = effects_and_offset(read.common)
+            random = {name: random_columns(of_level) for name, of_level in terms.items()}
+        except UserError:
+            raise
+        except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
+            raise gate.misfit(formula, fault) from fault
+        who = client_names(df[levels.client], f"column {levels.client!r}")
+        for name, column in [*fixed.items(), *(one for found, _ in random.values() for one in found.items())]:
+            check_numbers(f"the effect {name!r}", np.asarray(column))
+        check_fixed(fixed)
+        response = read_response(read.response, family, ordered(df, formula))
+        if offset is not None:
+            check_numbers("the offset", offset)
+        places = Groups.of(df, levels)
+        rows = {"offset": offset, "trials": response.trials, **more.numbers(df), **places.numbers(df)}
+        return cls(
+            family, more, levels, read, terms, fixed, random, read.response.name, response, in_order(rows), who, places
+        )  # fmt: skip
+
+    def check(self, *, needs_residual: bool) -> None:
+        """Refuses what no fit could learn from.
+
+        Args:
+            needs_residual: whether the residual has a spread that is learned.
+
+        Raises:
+            UserError: for such a table.
+        """
+        y, levels = self.response.y, self.response.levels
+        if levels:
+            check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels))
+        check_numbers(f"the response {self.name!r}", y)
+        numbers = {level: self.rows[level] for level in (INNER, OUTER) if level in self.rows}
+        random = {level: columns for level, (columns, _) in self.random.items()}
+        check_groups(self.levels, self.who, numbers, random, needs_residual)
+        if self.family == "gaussian" and not np.ptp(self._centre()[:, 0]):
+            raise UserError(f"the response {self.name!r} does not vary")
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Columns of the design's inputs, by name."""
+        columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
+        for level in (CLIENT, INNER, OUTER):
+            found, _ = self.random.get(level, ({}, ()))
+            columns |= {f"{name} (random, {level})": column for name, column in found.items()}
+        return {**columns, **self.rows}
+
+    def design(self) -> Design:
+        """What the columns of the inputs are."""
+        parts, gaussian = self._centre(), self.family == "gaussian"
+        fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
+        random, blocks = self.random[CLIENT]
+        units = {level: _units(*found) for level, found in self.random.items()}
+        return Design.of(
+            list(fixed), list(random), self.family, tuple(self.rows), self.response.levels,
+            centre=response_centre(float(parts[:, 0].sum()), float(parts[:, 1].sum()), self.family),
+            scale=(float(np.std(parts[:, 0])) or 1.0) if gaussian else 1.0,
+            blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
+            **{
+                level: self.places.grouping(level, tuple(found), blocks, units[level])
+                for level, (found, blocks) in self.random.items() if level != CLIENT
+            },
+        )  # fmt: skip
+
+    def reader(self, formula: str) -> Reader:
+        """What makes such columns of other rows."""
+        return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, self.places)
+
+    def _centre(self) -> np.ndarray:
+        """See :func:`.responses.centre_parts`."""
+        return centre_parts(self.response.y, self.rows, self.family)
+
+
+def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:
+    """Of columns (n,) each."""
+    mean = [float(np.mean(column)) for column in columns.values()]
+    return Units.of(list(columns), mean, [root_mean_square(column) for column in columns.values()], blocks)
+
+
+def root_mean_square(column: np.ndarray) -> float:
+    """Of numbers whose squares may be large."""
+    largest = float(np.abs(column).max(initial=0.0)) or 1.0
+    return largest * float(np.sqrt(np.mean(np.square(np.asarray(column) / largest))))
