@@ -1,0 +1,278 @@
+"""What four forms of a curvature give of a head's posterior; see :mod:`hierfl.inference.local.laplace.curvature`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError
+
+
+class Scaled(Protocol):
+    """B of some rows; vectors are (..., S, d)."""
+
+    def solve(self, v: Tensor) -> Tensor:
+        """B^-1 v."""
+        ...
+
+    def root(self, v: Tensor) -> Tensor:
+        """R v with R R^T = B^-1: standard normals become draws."""
+        ...
+
+    @property
+    def log_det(self) -> Tensor:
+        """log |B|, (S,)."""
+        ...
+
+    def inverse_diagonal(self) -> Tensor:
+        """Of B^-1, (S, d)."""
+        ...
+
+    def inverse(self) -> Tensor:
+        """B^-1, (S, d, d)."""
+        ...
+
+
+class Curvature(Protocol):
+    """H of some rows; vectors are (..., S, d)."""
+
+    def times(self, v: Tensor) -> Tensor:
+        """H v."""
+        ...
+
+    def scaled(self, r: Tensor) -> Scaled:
+        """B under a prior with these standard deviations (S or 1, d)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Full:
+    """H (S, d, d)."""
+
+    matrix: Tensor
+
+    def times(self, v: Tensor) -> Tensor:
+        """H v."""
+        return _along(self.matrix, v)
+
+    def scaled(self, r: Tensor) -> ScaledFull:
+        """B and its Cholesky factor."""
+        b = self.matrix * r[..., :, None] * r[..., None, :]
+        b.diagonal(dim1=-2, dim2=-1).add_(1)
+        return ScaledFull(torch.linalg.cholesky_ex(b).L)
+
+
+@dataclass(frozen=True)
+class ScaledFull:
+    """B = L L^T, (S, d, d)."""
+
+    factor: Tensor
+
+    def solve(self, v: Tensor) -> Tensor:
+        """B^-1 v."""
+        return _columns(lambda c: torch.cholesky_solve(c, self.factor), v)
+
+    def root(self, v: Tensor) -> Tensor:
+        """L^-T v."""
+        return _columns(lambda c: torch.linalg.solve_triangular(self.factor.mT, c, upper=True), v)
+
+    @property
+    def log_det(self) -> Tensor:
+        """log |B|."""
+        return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def inverse_diagonal(self) -> Tensor:
+        """Of B^-1."""
+        return self.inverse().diagonal(dim1=-2, dim2=-1)
+
+    def inverse(self) -> Tensor:
+        """B^-1."""
+        return torch.cholesky_inverse(self.factor)
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """H's diagonal (S, d), which is also B's form."""
+
+    diagonal: Tensor
+
+    def times(self, v: Tensor) -> Tensor:
+        """H v."""
+        return self.diagonal * v
+
+    def scaled(self, r: Tensor) -> ScaledDiagonal:
+        """B."""
+        return ScaledDiagonal(1 + r.square() * self.diagonal)
+
+
+@dataclass(frozen=True)
+class ScaledDiagonal:
+    """B's diagonal (S, d)."""
+
+    diagonal: Tensor
+
+    def solve(self, v: Tensor) -> Tensor:
+        """B^-1 v."""
+        return v / self.diagonal
+
+    def root(self, v: Tensor) -> Tensor:
+        """B^-1/2 v."""
+        return v * self.diagonal.rsqrt()
+
+    @property
+    def log_det(self) -> Tensor:
+        """log |B|."""
+        return self.diagonal.log().sum(-1)
+
+    def inverse_diagonal(self) -> Tensor:
+        """Of B^-1."""
+        return 1 / self.diagonal
+
+    def inverse(self) -> Tensor:
+        """B^-1."""
+        return torch.diag_embed(1 / self.diagonal)
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """outputs (S, q, q) (x) features (S, p, p)."""
+
+    outputs: Tensor
+    features: Tensor
+
+    def times(self, v: Tensor) -> Tensor:
+        """H v."""
+        matrix = v.unflatten(-1, (self.outputs.shape[-1], -1))
+        return (self.outputs @ matrix @ self.features).flatten(-2)
+
+    def scaled(self, r: Tensor) -> ScaledKronecker:
+        """B, by the eigenvectors of both.
+
+        Raises:
+            UserError: where the prior's spread differs between outputs: then B is no function of the two.
+        """
+        by_output = r.unflatten(-1, (self.outputs.shape[-1], -1))
+        if bool((by_output != by_output[..., :1, :]).any()):
+            raise UserError("covariance kronecker needs a prior whose spread is the same for each output of the head")
+        feature = by_output[..., 0, :]
+        scaled = self.features * feature[..., :, None] * feature[..., None, :]
+        values, vectors = torch.linalg.eigh(self.outputs)
+        feature_values, feature_vectors = torch.linalg.eigh(scaled)
+        each = values.clamp_min(0)[..., :, None] * feature_values.clamp_min(0)[..., None, :]
+        return ScaledKronecker(vectors, feature_vectors, 1 + each)
+
+
+@dataclass(frozen=True)
+class ScaledKronecker:
+    """B = (U (x) V) diag(values) (U (x) V)^T: (S, q, q), (S, p, p) and (S, q, p)."""
+
+    outputs: Tensor
+    features: Tensor
+    values: Tensor
+
+    def _through(self, v: Tensor, power: float) -> Tensor:
+        matrix = v.unflatten(-1, self.values.shape[-2:])
+        inside = (self.outputs.mT @ matrix @ self.features) * self.values.pow(power)
+        return (self.outputs @ inside @ self.features.mT).flatten(-2)
+
+    def solve(self, v: Tensor) -> Tensor:
+        """B^-1 v."""
+        return self._through(v, -1.0)
+
+    def root(self, v: Tensor) -> Tensor:
+        """B^-1/2 v."""
+        return self._through(v, -0.5)
+
+    @property
+    def log_det(self) -> Tensor:
+        """log |B|."""
+        return self.values.log().sum((-2, -1))
+
+    def inverse_diagonal(self) -> Tensor:
+        """Of B^-1."""
+        return (self.outputs.square() @ (1 / self.values) @ self.features.square().mT).flatten(-2)
+
+    def inverse(self) -> Tensor:
+        """B^-1."""
+        each = (self.features[:, None] / self.values[..., None, :]) @ self.features.mT[:, None]  # (S, q, p, p)
+        found = torch.einsum("sar,sbr,srij->saibj", self.outputs, self.outputs, each)
+        d = self.values[0].numel()
+        return found.reshape(-1, d, d)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """V V^T + diag(rest): (S, d, k) and (S, d)."""
+
+    factor: Tensor
+    rest: Tensor
+
+    def times(self, v: Tensor) -> Tensor:
+        """H v."""
+        return _along(self.factor, _along(self.factor.mT, v)) + self.rest * v
+
+    def scaled(self, r: Tensor) -> ScaledLowRank:
+        """B by Woodbury's identity."""
+        level = 1 + r.square() * self.rest
+        within = self.factor * (r / level.sqrt())[..., None]
+        values, vectors = torch.linalg.eigh(within.mT @ within)
+        return ScaledLowRank(level, within @ vectors, values.clamp_min(0))
+
+
+@dataclass(frozen=True)
+class ScaledLowRank:
+    """B = diag(level)^1/2 (I + U U^T) diag(level)^1/2, where U^T U = diag(values): (S, d), (S, d, k), (S, k)."""
+
+    level: Tensor
+    within: Tensor
+    values: Tensor
+
+    def _inner(self, v: Tensor, power: float) -> Tensor:
+        """(I + U U^T)^power v."""
+        # (log1p and expm1: where U says nothing of a direction both are zero)
+        change = torch.expm1(power * torch.log1p(self.values))
+        there = self.values > 0
+        each = torch.where(there, change / torch.where(there, self.values, 1.0), power)
+        return v + _along(self.within, each * _along(self.within.mT, v))
+
+    def solve(self, v: Tensor) -> Tensor:
+        """B^-1 v."""
+        return self._inner(v * self.level.rsqrt(), -1.0) * self.level.rsqrt()
+
+    def root(self, v: Tensor) -> Tensor:
+        """diag(level)^-1/2 (I + U U^T)^-1/2 v."""
+        return self._inner(v, -0.5) * self.level.rsqrt()
+
+    @property
+    def log_det(self) -> Tensor:
+        """log |B|."""
+        return self.level.log().sum(-1) + torch.log1p(self.values).sum(-1)
+
+    def inverse_diagonal(self) -> Tensor:
+        """Of B^-1."""
+        taken = (self.within.square() / (1 + self.values)[:, None]).sum(-1)
+        return (1 - taken) / self.level
+
+    def inverse(self) -> Tensor:
+        """B^-1."""
+        scaled = self.within * self.level.rsqrt()[..., None]
+        return torch.diag_embed(1 / self.level) - (scaled / (1 + self.values)[:, None]) @ scaled.mT
+
+
+def _along(matrix: Tensor, v: Tensor) -> Tensor:
+    """M v, (S, a, b) and (..., S, b)."""
+    if v.dim() == matrix.dim() - 1:
+        return (matrix @ v[..., None]).squeeze(-1)
+    return _columns(lambda c: matrix @ c, v)
+
+
+def _columns(function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+    """A function of columns (S, d, K) of what is (..., S, d)."""
+    rows, d = v.shape[-2:]
+    columns = v.reshape(-1, rows, d).permute(1, 2, 0)
+    found = function(columns)
+    return found.permute(2, 0, 1).reshape(*v.shape[:-1], found.shape[1])
