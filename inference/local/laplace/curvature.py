@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError, unknown
+from hierfl.ppl.gaussian_factors import eigh
 
 from .forms import Curvature, Diagonal, Full, Kronecker, LowRank
 
@@ -108,7 +109,7 @@ def _low_rank(z: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         return torch.einsum("snqk,snp->sqpk", weights @ outputs, z).flatten(1, 2)
 
     if n * q <= k:  # H = F F^T with F = z_i (x) the root of Lambda_i
-        values, vectors = torch.linalg.eigh(weights)
+        values, vectors = eigh(weights)
         root = vectors * values.clamp_min(0).sqrt()[..., None, :]
         factor = torch.einsum("snp,snqr->sqpnr", z, root).reshape(rows, d, n * q)
         return factor, z.new_zeros((rows, d))
@@ -119,7 +120,7 @@ def _low_rank(z: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     image = times(basis)
     inner = basis.mT @ image
     level = inner.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None] * 10 * d * torch.finfo(z.dtype).eps
-    values, vectors = torch.linalg.eigh((inner + inner.mT) / 2)
+    values, vectors = eigh((inner + inner.mT) / 2)
     there = values > level
     inverse_root = torch.where(there, values, 1.0).rsqrt() * there
     factor = image @ (vectors * inverse_root[:, None])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError
+from hierfl.ppl.gaussian_factors import eigh
 
 
 class Scaled(Protocol):
@@ -63,7 +64,9 @@ class Full:
         """B and its Cholesky factor."""
         b = self.matrix * r[..., :, None] * r[..., None, :]
         b.diagonal(dim1=-2, dim2=-1).add_(1)
-        return ScaledFull(torch.linalg.cholesky_ex(b).L)
+        factor, failed = torch.linalg.cholesky_ex(b)
+        # (B is at least one: it fails where H is not finite, and costs no other row its answer)
+        return ScaledFull(torch.where((failed == 0)[:, None, None], factor, torch.nan))
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,8 @@ class Kronecker:
             raise UserError("covariance kronecker needs a prior whose spread is the same for each output of the head")
         feature = by_output[..., 0, :]
         scaled = self.features * feature[..., :, None] * feature[..., None, :]
-        values, vectors = torch.linalg.eigh(self.outputs)
-        feature_values, feature_vectors = torch.linalg.eigh(scaled)
+        values, vectors = eigh(self.outputs)
+        feature_values, feature_vectors = eigh(scaled)
         each = values.clamp_min(0)[..., :, None] * feature_values.clamp_min(0)[..., None, :]
         return ScaledKronecker(vectors, feature_vectors, 1 + each)
 
@@ -219,7 +222,7 @@ class LowRank:
         """B by Woodbury's identity."""
         level = 1 + r.square() * self.rest
         within = self.factor * (r / level.sqrt())[..., None]
-        values, vectors = torch.linalg.eigh(within.mT @ within)
+        values, vectors = eigh(within.mT @ within)
         return ScaledLowRank(level, within @ vectors, values.clamp_min(0))
 
 

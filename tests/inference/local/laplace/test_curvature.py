@@ -122,6 +122,17 @@ def test_a_client_without_examples_says_nothing():
         torch.testing.assert_close(scaled.inverse()[0], torch.eye(6, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("kind", COVARIANCES)
+def test_a_client_whose_numbers_are_not_finite_costs_no_other_its_answer(kind):
+    z, weights = weights_and_design(2)
+    r, v = torch.full((1, 10), 0.8).double(), normal(ROWS, 10)
+    sound = curvature(kind, z, weights, 4).scaled(r).solve(v)
+    z[1, 3, 2] = torch.nan
+    found = curvature(kind, z, weights, 4).scaled(r).solve(v)
+    torch.testing.assert_close(found[[0, 2]], sound[[0, 2]])
+    assert not bool(found[1].isfinite().all())
+
+
 def test_contrasts_are_orthonormal_and_leave_isotropic_priors_isotropic():
     q = orthonormal_contrasts(C)
     torch.testing.assert_close(q @ q.T, torch.eye(C - 1, dtype=torch.float64))
