@@ -29,12 +29,12 @@ class Scaled(Protocol):
         """log |B|, (S,)."""
         ...
 
-    def inverse_diagonal(self) -> Tensor:
-        """Of B^-1, (S, d)."""
+    def seen(self) -> Tensor:
+        """I - B^-1 = B^-1 diag(r) H diag(r), (S, d, d): to full precision where it is small."""
         ...
 
-    def inverse(self) -> Tensor:
-        """B^-1, (S, d, d)."""
+    def seen_diagonal(self) -> Tensor:
+        """Its diagonal, (S, d)."""
         ...
 
 
@@ -50,6 +50,10 @@ class Curvature(Protocol):
         ...
 
 
+#: below this what a client has seen is lost in I - B^-1 to rounding errors of the I
+LOST = 0.01
+
+
 @dataclass(frozen=True)
 class Full:
     """H (S, d, d)."""
@@ -63,17 +67,21 @@ class Full:
     def scaled(self, r: Tensor) -> ScaledFull:
         """B and its Cholesky factor."""
         b = self.matrix * r[..., :, None] * r[..., None, :]
+        largest = b.diagonal(dim1=-2, dim2=-1).amax()
         b.diagonal(dim1=-2, dim2=-1).add_(1)
         factor, failed = torch.linalg.cholesky_ex(b)
         # (B is at least one: it fails where H is not finite, and costs no other row its answer)
-        return ScaledFull(torch.where((failed == 0)[:, None, None], factor, torch.nan))
+        return ScaledFull(torch.where((failed == 0)[:, None, None], factor, torch.nan), self.matrix, r, largest)
 
 
 @dataclass(frozen=True)
 class ScaledFull:
-    """B = L L^T, (S, d, d)."""
+    """B = L L^T, of H (S, d, d) and r; the largest number that B - I has on its diagonals."""
 
     factor: Tensor
+    matrix: Tensor
+    r: Tensor
+    largest: Tensor
 
     def solve(self, v: Tensor) -> Tensor:
         """B^-1 v."""
@@ -88,13 +96,18 @@ class ScaledFull:
         """log |B|."""
         return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
-    def inverse_diagonal(self) -> Tensor:
-        """Of B^-1."""
-        return self.inverse().diagonal(dim1=-2, dim2=-1)
+    def seen(self) -> Tensor:
+        """I - B^-1."""
+        if bool(self.largest > LOST):
+            found = -torch.cholesky_inverse(self.factor)
+            found.diagonal(dim1=-2, dim2=-1).add_(1)
+            return found
+        scaled = self.matrix * self.r[..., :, None] * self.r[..., None, :]
+        return torch.cholesky_solve(scaled, self.factor)
 
-    def inverse(self) -> Tensor:
-        """B^-1."""
-        return torch.cholesky_inverse(self.factor)
+    def seen_diagonal(self) -> Tensor:
+        """Its diagonal."""
+        return self.seen().diagonal(dim1=-2, dim2=-1)
 
 
 @dataclass(frozen=True)
@@ -109,35 +122,35 @@ class Diagonal:
 
     def scaled(self, r: Tensor) -> ScaledDiagonal:
         """B."""
-        return ScaledDiagonal(1 + r.square() * self.diagonal)
+        return ScaledDiagonal(r.square() * self.diagonal)
 
 
 @dataclass(frozen=True)
 class ScaledDiagonal:
-    """B's diagonal (S, d)."""
+    """B - I, a diagonal (S, d)."""
 
-    diagonal: Tensor
+    more: Tensor
 
     def solve(self, v: Tensor) -> Tensor:
         """B^-1 v."""
-        return v / self.diagonal
+        return v / (1 + self.more)
 
     def root(self, v: Tensor) -> Tensor:
         """B^-1/2 v."""
-        return v * self.diagonal.rsqrt()
+        return v * (1 + self.more).rsqrt()
 
     @property
     def log_det(self) -> Tensor:
         """log |B|."""
-        return self.diagonal.log().sum(-1)
+        return self.more.log1p().sum(-1)
 
-    def inverse_diagonal(self) -> Tensor:
-        """Of B^-1."""
-        return 1 / self.diagonal
+    def seen(self) -> Tensor:
+        """I - B^-1."""
+        return torch.diag_embed(self.seen_diagonal())
 
-    def inverse(self) -> Tensor:
-        """B^-1."""
-        return torch.diag_embed(1 / self.diagonal)
+    def seen_diagonal(self) -> Tensor:
+        """Its diagonal."""
+        return self.more / (1 + self.more)
 
 
 @dataclass(frozen=True)
@@ -166,12 +179,12 @@ class Kronecker:
         values, vectors = eigh(self.outputs)
         feature_values, feature_vectors = eigh(scaled)
         each = values.clamp_min(0)[..., :, None] * feature_values.clamp_min(0)[..., None, :]
-        return ScaledKronecker(vectors, feature_vectors, 1 + each)
+        return ScaledKronecker(vectors, feature_vectors, each)
 
 
 @dataclass(frozen=True)
 class ScaledKronecker:
-    """B = (U (x) V) diag(values) (U (x) V)^T: (S, q, q), (S, p, p) and (S, q, p)."""
+    """B - I = (U (x) V) diag(values) (U (x) V)^T: (S, q, q), (S, p, p) and (S, q, p)."""
 
     outputs: Tensor
     features: Tensor
@@ -179,7 +192,7 @@ class ScaledKronecker:
 
     def _through(self, v: Tensor, power: float) -> Tensor:
         matrix = v.unflatten(-1, self.values.shape[-2:])
-        inside = (self.outputs.mT @ matrix @ self.features) * self.values.pow(power)
+        inside = (self.outputs.mT @ matrix @ self.features) * (1 + self.values).pow(power)
         return (self.outputs @ inside @ self.features.mT).flatten(-2)
 
     def solve(self, v: Tensor) -> Tensor:
@@ -193,18 +206,18 @@ class ScaledKronecker:
     @property
     def log_det(self) -> Tensor:
         """log |B|."""
-        return self.values.log().sum((-2, -1))
+        return self.values.log1p().sum((-2, -1))
 
-    def inverse_diagonal(self) -> Tensor:
-        """Of B^-1."""
-        return (self.outputs.square() @ (1 / self.values) @ self.features.square().mT).flatten(-2)
-
-    def inverse(self) -> Tensor:
-        """B^-1."""
-        each = (self.features[:, None] / self.values[..., None, :]) @ self.features.mT[:, None]  # (S, q, p, p)
+    def seen(self) -> Tensor:
+        """I - B^-1."""
+        each = (self.features[:, None] * (self.values / (1 + self.values))[..., None, :]) @ self.features.mT[:, None]
         found = torch.einsum("sar,sbr,srij->saibj", self.outputs, self.outputs, each)
         d = self.values[0].numel()
         return found.reshape(-1, d, d)
+
+    def seen_diagonal(self) -> Tensor:
+        """Its diagonal."""
+        return (self.outputs.square() @ (self.values / (1 + self.values)) @ self.features.square().mT).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -220,19 +233,24 @@ class LowRank:
 
     def scaled(self, r: Tensor) -> ScaledLowRank:
         """B by Woodbury's identity."""
-        level = 1 + r.square() * self.rest
-        within = self.factor * (r / level.sqrt())[..., None]
+        more = r.square() * self.rest
+        within = self.factor * (r * (1 + more).rsqrt())[..., None]
         values, vectors = eigh(within.mT @ within)
-        return ScaledLowRank(level, within @ vectors, values.clamp_min(0))
+        return ScaledLowRank(more, within @ vectors, values.clamp_min(0))
 
 
 @dataclass(frozen=True)
 class ScaledLowRank:
-    """B = diag(level)^1/2 (I + U U^T) diag(level)^1/2, where U^T U = diag(values): (S, d), (S, d, k), (S, k)."""
+    """B = L (I + U U^T) L, L^2 = diag(level) with level = 1 + more (S, d), U (S, d, k) with U^T U = diag(values)."""
 
-    level: Tensor
+    more: Tensor
     within: Tensor
     values: Tensor
+
+    @property
+    def level(self) -> Tensor:
+        """1 + more."""
+        return 1 + self.more
 
     def _inner(self, v: Tensor, power: float) -> Tensor:
         """(I + U U^T)^power v."""
@@ -253,17 +271,16 @@ class ScaledLowRank:
     @property
     def log_det(self) -> Tensor:
         """log |B|."""
-        return self.level.log().sum(-1) + torch.log1p(self.values).sum(-1)
+        return self.more.log1p().sum(-1) + torch.log1p(self.values).sum(-1)
 
-    def inverse_diagonal(self) -> Tensor:
-        """Of B^-1."""
-        taken = (self.within.square() / (1 + self.values)[:, None]).sum(-1)
-        return (1 - taken) / self.level
-
-    def inverse(self) -> Tensor:
-        """B^-1."""
+    def seen(self) -> Tensor:
+        """I - B^-1."""
         scaled = self.within * self.level.rsqrt()[..., None]
-        return torch.diag_embed(1 / self.level) - (scaled / (1 + self.values)[:, None]) @ scaled.mT
+        return torch.diag_embed(self.more / self.level) + (scaled / (1 + self.values)[:, None]) @ scaled.mT
+
+    def seen_diagonal(self) -> Tensor:
+        """Its diagonal."""
+        return (self.more + (self.within.square() / (1 + self.values)[:, None]).sum(-1)) / self.level
 
 
 def _along(matrix: Tensor, v: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ def npz(path: Path, **change: object) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp, local"),
+        (["run"], "which method? known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp, pfedeb,"),
         (
             ["run", "pfedvme"],
             "unknown method 'pfedvme'; known: pfedvem, fedpop, mixed-effects, pfedv, fedv, pfedvmp,",

@@ -147,11 +147,15 @@ def test_a_value_is_bounded_relative_to_the_broadcast_one(case: tuple) -> None:
             assert server.receive(message, clients[:1]).tolist() == [used], (group, key, share)
 
 
+#: gradients and curvatures in the population of heads
+HEADS = {"HeadPopulation", "HeadNodes"}
+
+
 def test_only_gradients_and_counts_have_no_scale() -> None:
     servers = [honest(case)[0] for case in SENDING]
     bounded = {type(server.rules[group]).__name__ for server in servers for group, _ in scaled(server)}
     rules = {type(rule).__name__ for server in servers for rule in server.rules.values()}
-    assert rules - bounded == {"Gradient", "PopulationSearch", "CountSum", "RunningMean"}
+    assert rules - bounded == {"Gradient", "PopulationSearch", "CountSum", "RunningMean", *HEADS}
 
 
 @pytest.mark.parametrize("size", [1e30, 1e9])

@@ -1,0 +1,51 @@
+"""The same step at several populations side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ...clients.chunk import ClientChunk
+from .step import GaussianHead
+
+
+@dataclass(frozen=True)
+class AtNodes:
+    """A step on heads' posteriors at each of K nodes: populations that the server keeps beside the likeliest one.
+
+    The shared values NODES (K, d), NODES.covariance (K, packed) and NODES.log_rho (K, B) take the places of NAME and
+    those called after it; each has means MEAN_NODES (K, d) and draws LATENT_draws_NODES (K, 1, draws, d) of its own,
+    personal values. What a head says of each of its populations is left as rows NODES/KEY, (S, 1, K, ...).
+
+    Args:
+        step: with terms.
+        population: NAME.
+        nodes: NODES.
+    """
+
+    step: GaussianHead
+    population: str
+    nodes: str
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """Means and draws."""
+        return tuple(f"{name}_{self.nodes}" for name in (self.step.mean, self.step.drawn))
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """Moves all rows' posteriors under each of the populations."""
+        shared, step, found = chunk.shared, self.step, []
+        keys = {k: k.removeprefix(self.nodes) for k in shared if k == self.nodes or k.startswith(f"{self.nodes}.")}
+        hidden = {k: v for k, v in shared.items() if k not in keys}
+        for number in range(len(shared[self.nodes])):
+            there = {f"{self.population}{end}": shared[k][number] for k, end in keys.items()}
+            own = {name: chunk.values[f"{name}_{self.nodes}"][:, :, number] for name in (step.mean, step.drawn)}
+            here = replace(chunk, shared={**hidden, **there}, values={**chunk.values, **own})
+            moved = step.run(here, (phase, number)).values
+            left = {
+                f"{self.nodes}/{k.split('/', 1)[1]}": v for k, v in moved.items() if k.startswith(f"{step.latent}/")
+            }
+            found.append({**{f"{name}_{self.nodes}": moved[name] for name in own}, **left})
+        return chunk.put({name: torch.stack([each[name] for each in found], 2) for name in found[0]})

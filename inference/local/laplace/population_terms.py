@@ -1,0 +1,195 @@
+"""What a client's likelihood, its head integrated out, says of the population that the head comes from.
+
+With w_j | w ~ N(w, D), D = diag(r)^2, and the client's likelihood of w_j as its expansion has it (g, H at mu_j), its
+likelihood of w is Gaussian with the natural parameters
+
+    A_j = H (I + D H)^-1 = D^-1 - D^-1 P^-1 D^-1,       b_j = (I + H D)^-1 (H mu_j + g),
+
+exact where the likelihood is Gaussian. Sent is u_j = b_j - A_j m = D^-1 (E[w_j | m] - m), the gradient at the broadcast
+m: it is exact at the mode whatever A_j leaves out, and so is the point at which all u_j and the prior's gradient add up
+to zero. In the spreads, one for each block of numbers, its log marginal likelihood has the gradient
+
+    d l_j / d log rho_b = |E[w_j | m] - m|_b^2 / rho_b^2  -  gamma_jb  +  rho_b^2 tr_b(A_j S A_j)
+
+with gamma_jb = tr_b(H P^-1), the effective number of parameters, and S the posterior covariance of w; the expected
+information is 2 tr_bb'((rho^2 A_j)^2), w's own share left out. Where g and H are averages over q(w_j) this gradient is
+exactly that of the evidence lower bound, whose share of a client is
+
+    E_q log p(D_j | w_j) - E_q(w) KL(q(w_j | w) || p(w_j | w))
+        = E_q log p(D_j | w_j) + (gamma_j - log |B| - |E[w_j | m] - m|^2 / rho^2 - rho^2 tr(A_j S A_j)) / 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.ppl.gaussian_factors import Gaussian
+
+from ...state import State
+from .forms import Curvature, Scaled
+from .target import Expansion
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Which of a head's numbers a precision connects: groups of equal size, in the order of the weight matrix.
+
+    Groups of one number are a diagonal, a single one is a full matrix, and between them are the rows of the weight
+    matrix, one for each output.
+
+    Attributes:
+        number, size: G groups of p numbers.
+    """
+
+    number: int
+    size: int
+
+    @property
+    def packed_size(self) -> int:
+        """How many numbers a precision has."""
+        return self.number * self.size * (self.size + 1) // 2
+
+    def split(self, vector: Tensor) -> Tensor:
+        """(..., d) to (..., G, p)."""
+        return vector.unflatten(-1, (self.number, self.size))
+
+    def blocks(self, matrix: Tensor) -> Tensor:
+        """A matrix's blocks: (S, d, d) to (S, G, p, p)."""
+        shape = (self.number, self.size)
+        return matrix.unflatten(-1, shape).unflatten(-3, shape).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+
+    def packed(self, precision: Tensor) -> Tensor:
+        """(..., G, p, p) to (..., packed_size)."""
+        return Gaussian(precision[..., 0], precision, "full").packed().flatten(-2)
+
+    def positive(self, packed: Tensor) -> Tensor:
+        """Whether variances are none below zero, (..., G, p) booleans, of what :meth:`packed` gave."""
+        return self.unpacked(packed).diagonal(dim1=-2, dim2=-1) >= 0
+
+    def unpacked(self, packed: Tensor) -> Tensor:
+        """The inverse of :meth:`packed`."""
+        each = packed.unflatten(-1, (self.number, -1))
+        return Gaussian.unpacked(each.new_empty((*each.shape[:-1], self.size)), each, "full").precision
+
+
+@dataclass(frozen=True)
+class PopulationTerms:
+    """The sums that a population needs of its clients.
+
+    Args:
+        blocks: to which block of spreads each of the head's numbers belongs, (d,), in the order of the weight matrix.
+        groups: what of A_j is sent.
+        covariance: the shared value that has S, packed as A_j is.
+        summary: the personal value for gamma_jb and, after them, tr(S A_j) / d, the client's weight in w: (B + 1,).
+        own: the personal value of a client's own log rho_j, (B,), and NAME_sd, its posterior standard deviation; ""
+            where one is shared.
+        centre, varies: shared values, log rho and log s of the prior log rho_j ~ N(log rho, s^2) of one's own.
+    """
+
+    blocks: Tensor
+    groups: Groups
+    covariance: str
+    summary: str
+    own: str = ""
+    centre: str = ""
+    varies: str = ""
+
+    @property
+    def stretched(self) -> bool:
+        """Whether the groups leave out some of A_j."""
+        return self.groups.number > 1
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """The summary, and a client's own spreads."""
+        return (self.summary, *((self.own, f"{self.own}_sd") if self.own else ()))
+
+    def of(self, values: State, at: Expansion, h: Curvature, scaled: Scaled, drawn: Expansion) -> State:
+        """What each row says, {key: (S, ...)}; vectors and matrices of the head are in the order of its weight matrix.
+
+        Args:
+            values: what the rows see.
+            at, h, scaled: the expansion, and its curvature.
+            drawn: the expansion at the same mean, averaged over draws of the posterior that these give.
+        """
+        groups, offset = self.groups, at.offset(h, scaled)
+        # (a mean that Newton's steps have not brought near its end is what it is, not what a further step promises)
+        promised = ((at.m + offset - at.mu) * at.slope).sum(-1, keepdim=True)
+        offset = torch.where(promised < NEAR, offset, at.mu - at.m)
+        member = torch.nn.functional.one_hot(self.blocks.to(at.r.device)).to(at.r)  # (d, B)
+        whole = scaled.seen()
+        seen = groups.blocks(whole)
+        seen.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # (rounding errors)
+        gamma = seen.diagonal(dim1=-2, dim2=-1).flatten(-2)
+        r = groups.split(at.r)
+        a = seen / (r[..., :, None] * r[..., None, :])
+        s = groups.unpacked(values[self.covariance])
+        inner = (a @ s @ a).diagonal(dim1=-2, dim2=-1).flatten(-2) * at.r.square()
+        inside = groups.split(member.mT).movedim(0, -1)  # (G, p, B)
+        information = 2 * torch.einsum("gpb,sgpq,gqc->sbc", inside, seen.square(), inside)
+        score = ((offset / at.r).square() - gamma + inner) @ member
+        away = (offset / at.r).square()
+        # (E_q log p(D_j | w_j) is its average over the draws, their second moment replaced by the exact one; then the
+        # bound's terms in gamma_j and rho^2 tr(A_j S A_j) cancel)
+        likelihood = drawn.log_likelihood + 0.5 * drawn.drawn_curvature(h)
+        evidence = likelihood - 0.5 * (away.sum(-1) + (a * s).sum((-3, -2, -1)) + scaled.log_det)
+        found = {
+            "gradient": offset / at.r.square(),
+            "precision": groups.packed(a),
+            self.summary: torch.cat([gamma @ member, (a * s).sum((-3, -2, -1))[:, None] / gamma.shape[-1]], -1),
+            "log_evidence": evidence[:, None],
+        }
+        if self.stretched:
+            size = gamma.sum(-1)
+            found["stretch"] = torch.stack([size * stretch(whole, seen, groups), size], -1)
+        if not self.own:
+            return {**found, "score": score, "information": information}
+        return {**found, **self._own(values, score, information.diagonal(dim1=-2, dim2=-1))}
+
+    def _own(self, values: State, score: Tensor, information: Tensor) -> State:
+        """A step of one's own log rho_j, and what its estimate, with variance 1 / information, says of its prior."""
+        own = values[self.own].squeeze(1)
+        away, s2 = own - values[self.centre], (2 * values[self.varies]).exp()
+        precision = information / (1 + s2 * information)  # of the estimate around log rho
+        pull = (information * away + score) / (1 + s2 * information)
+        step = (score - away / s2) / (information + 1 / s2)
+        return {
+            self.own: own + step.clamp(-1, 1),
+            f"{self.own}_sd": (information + 1 / s2).rsqrt(),
+            "score": pull,
+            "information": torch.diag_embed(precision),
+            "varies_score": s2 * (pull.square() - precision),
+            "varies_information": 2 * (s2 * precision).square(),
+        }
+
+
+#: what a further step promises, in nats, where it is as good as taken
+NEAR = 0.01
+#: turns of the power iteration, and what is added to its result, which comes from below
+POWER_TURNS, MARGIN = 12, 1.1
+
+
+def stretch(whole: Tensor, blocks: Tensor, groups: Groups) -> Tensor:
+    """The least c with whole <= c blocks, about: (S,). Newton's step with the blocks alone is too long by it at most.
+
+    Args:
+        whole: (S, d, d).
+        blocks: its blocks, (S, G, p, p).
+        groups: of the blocks.
+    """
+    little = 1e-3 * whole.diagonal(dim1=-2, dim2=-1).amax(-1)
+    one = torch.eye(groups.size, dtype=blocks.dtype, device=blocks.device)
+    factor, _ = torch.linalg.cholesky_ex(blocks + (little + torch.finfo(blocks.dtype).tiny)[:, None, None, None] * one)
+    # (no eigenvector of a structured matrix is orthogonal to irregular numbers)
+    v = torch.sin(torch.arange(1, whole.shape[-1] + 1, dtype=whole.dtype, device=whole.device).square())
+    v, found = v.expand(whole.shape[:-1]), torch.ones_like(little)
+    for _ in range(POWER_TURNS):
+        v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+        image = (whole @ v[..., None]).squeeze(-1)
+        v = torch.cholesky_solve(groups.split(image)[..., None], factor).squeeze(-1).flatten(-2)
+        found = v.norm(dim=-1)
+    return (MARGIN * found).clamp(1.0, groups.number)

@@ -1,0 +1,274 @@
+"""Gaussian posteriors of clients' heads with correlations, by natural-gradient steps.
+
+For a head w_j with prior N(m, D), D = diag(r)^2, and a likelihood that sees it through a linear predictor, with g and H
+the gradient and curvature of the log likelihood, averaged over q(w_j) (variational; Opper and Archambeau, Neural
+Computation 2009) or at its mean mu_j alone (Laplace),
+
+    q(w_j | m) = N(m + P^-1 (H (mu_j - m) + g), P^-1),    P = H + D^-1
+
+whose mean is mu_j itself once Newton's steps have converged. These are natural-gradient steps of mean and precision of
+length one (Khan and Rue, JMLR 2023), and one of them is exact where the likelihood is Gaussian. At another w the same
+expansion has the mean P^-1 (H mu_j + g + D^-1 w). Where w is known as N(m, S) the average is over the marginal of w_j,
+with covariance P^-1 + G S G^T, G = P^-1 D^-1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyro
+import torch
+from torch import Tensor
+
+from hierfl.data.padding import buckets
+from hierfl.errors import UserError
+from hierfl.ppl.lattice import standard_points
+from hierfl.rng import ClientNoise
+
+from ...clients.chunk import ClientChunk
+from ...state import State
+from .curvature import Covariance, curvature, product_with
+from .forms import Curvature, Scaled
+from .population_terms import PopulationTerms
+from .target import Expansion, Target
+
+#: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
+HELD = 2_000_000
+#: halvings of a step that does not raise the log joint density
+HALVINGS = 8
+#: conjugate-gradient steps of a Newton direction, where the curvature's form is not exact
+CG_STEPS = 30
+#: Newton's steps end where what one of them promises is less: 1e-3 posterior standard deviations, or 1e-8
+ARRIVED = {torch.float32: 1e-6, torch.float64: 1e-16}
+
+
+@dataclass(frozen=True)
+class GaussianHead:
+    """Steps on a head's Gaussian posterior, and draws of it.
+
+    The draws are the personal value ``LATENT_draws``, (1, K, d): ``personal()`` declares it, all of them mu_j, and the
+    guide says ``sample(LATENT, EmpiricalDraws(param("LATENT_draws"), 1))``. They come in pairs mu + e, mu - e, whose
+    mean is the posterior's. A round's expectations are averages over those of the last one, made with the same noise in
+    every round, so that there is a point at which nothing moves; one draw is the mean, and the posterior Laplace's.
+
+    Args:
+        latent: the head's site in the model, whose prior is Normal.
+        mean: the personal value mu_j, (d,).
+        covariance: the form of the curvature; the mean is that with the exact one whatever the form.
+        newton: steps on the mean at most, while the deviations of the draws are held.
+        turns: how often the precision follows.
+        rank: of ``covariance="low_rank"``.
+        terms: what the head says of its population, left as rows ``LATENT/KEY`` for an aggregation rule.
+        population: the shared value w that is the prior's mean, where it is known by
+            :meth:`~hierfl.inference.method.base.Method.shared_draws`; "" where it is a point.
+        final: so many draws in the end, each at its own draw of all shared values; 0 for K.
+        refit: whether the likelihood is expanded anew where those differ in more than w.
+        own: the personal value of a client's own log rho_j, drawn from N(., NAME_sd^2) with those; "" for none.
+    """
+
+    latent: str
+    mean: str
+    covariance: Covariance = "full"
+    newton: int = 20
+    turns: int = 1
+    rank: int = 50
+    terms: PopulationTerms | None = None
+    population: str = ""
+    final: int = 0
+    own: str = ""
+    refit: bool = False
+
+    @property
+    def drawn(self) -> str:
+        """The personal value that holds the draws."""
+        return f"{self.latent}_draws"
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """Mean and draws."""
+        return (self.mean, self.drawn, *(self.terms.trains if self.terms else []))
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """Moves the posteriors of all rows."""
+        for name in self.trains:
+            if name not in chunk.values:
+                raise UserError(f"GaussianHead moves {name!r}, which personal() does not declare")
+        kept = chunk.values[self.drawn].shape[3]
+        around = self._shared_draws(chunk, kept).get(self.population) if kept > 1 else None
+        with pyro.validation_enabled(False), torch.no_grad():
+            found = [self._rows(chunk.part(*rows), around) for rows in self._parts(chunk)]
+        return chunk.put({name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+    def _shared_draws(self, chunk: ClientChunk, number: int) -> State:
+        """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
+        found = chunk.method.shared_draws(chunk.shared, number) if self.population else {}  # type: ignore[attr-defined]
+        order = chunk.method.network.head.matrix_order.to(chunk.n.device)
+        return {k: v[:, 0, :, order] if k == self.population else v[:, 0, 0] for k, v in found.items()}
+
+    def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
+        head, kept = chunk.method.network.head, chunk.values[self.drawn].shape[3]
+        dense = self.covariance == "full" or self.terms is not None
+        each = head.d * max(head.d if dense else self.rank * (self.covariance == "low_rank"), kept, self.final)
+        most = max(1, HELD // each)
+        for first, last in buckets(chunk.sizes, HELD // (kept * head.outputs**2 + head.features)):
+            yield from ((k, min(k + most, last)) for k in range(first, last, most))
+
+    def _rows(self, chunk: ClientChunk, around: Tensor | None) -> State:
+        target = Target(chunk, self.latent)
+        mu, draws = chunk.values[self.mean].squeeze(1), chunk.values[self.drawn][:, 0, 0].transpose(0, 1)
+        posterior = Posterior(mu[:, target.order], (draws - draws.mean(0))[..., target.order])
+        noise = self._noise(chunk, len(draws))
+        posterior = self._turned(target, posterior, noise, around, self.turns)
+        found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
+        at, h, scaled = posterior.expansion
+        if self.terms is not None:
+            said = self.terms.of(
+                chunk.view, at, h, scaled, target.at(at.mu, posterior.away if len(draws) > 1 else None)
+            )
+            found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
+            found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
+        heads = posterior.mu + posterior.away
+        if self.final:
+            heads = self._final(chunk, target, posterior, noise, around)
+        found[self.drawn] = heads[..., target.back].transpose(0, 1)[:, None, None]
+        return found
+
+    def _noise(self, chunk: ClientChunk, number: int) -> Tensor:
+        """Standard normals (K, S, d), the same for a client in all rounds."""
+        keys = chunk.keys.to(chunk.n.device)
+        dtype = chunk.n.dtype
+        noise = ClientNoise(keys, (chunk.seed, "head"), max(1, number // 2), dtype=dtype)
+        return _pairs(noise, self.latent, chunk.values[self.mean].shape[-1], number)
+
+    def _turned(
+        self, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None, turns: int
+    ) -> Posterior:
+        """Mean and precision, in turns."""
+        for _ in range(turns):
+            at, h, scaled = self._moved(target, posterior)
+            spread = 0.0 if around is None else scaled.solve((around - around.mean(0)) / at.r)
+            away = at.r * (scaled.root(noise) + spread)
+            if len(away) > 1 and bool((posterior.away != 0).any()):
+                # (all the way, precisions would overshoot: where draws are wide, curvatures are small, and the reverse)
+                away = 0.5 * (away + posterior.away)
+            posterior = Posterior(at.mu, away, (at, h, scaled))
+        return posterior
+
+    def _moved(self, target: Target, posterior: Posterior) -> tuple[Expansion, Curvature, Scaled]:
+        """The expansion where the mean stands after Newton's steps, and the curvature there."""
+        away = posterior.away if len(posterior.away) > 1 else None
+        at = target.at(posterior.mu, away)
+        h, scaled = self._curvature(at)
+        for _ in range(self.newton):
+            slope = at.slope
+            step = at.r * self._solved(at, scaled, at.r * slope)
+            promised = (slope * step).sum(-1)
+            if bool((promised < ARRIVED[step.dtype]).all()):
+                break
+            at = _line_search(target, at, step, promised, away)
+            h, scaled = self._curvature(at)
+        return at, h, scaled
+
+    def _curvature(self, at: Expansion) -> tuple[Curvature, Scaled]:
+        h = curvature(self.covariance, at.z, at.weights, self.rank)
+        return h, h.scaled(at.r)
+
+    def _solved(self, at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
+        """B^-1 right, B exact."""
+        return scaled.solve(right) if self.covariance == "full" else _conjugate_gradients(at, scaled, right)
+
+    def _final(
+        self, chunk: ClientChunk, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None
+    ) -> Tensor:
+        """Draws (K, S, d) at draws of the shared values."""
+        fresh = self._noise(chunk, self.final)
+        shared = self._shared_draws(chunk, self.final)
+        if not shared:
+            at, h, scaled = posterior.expansion
+            return at.m + at.offset(h, scaled) + at.r * scaled.root(fresh)
+        found, w = torch.empty_like(fresh), shared.pop(self.population)
+        for there, others, own in self._alike(shared, chunk):
+            middle = w[there].mean(0)
+            here = target.given({self.population: middle[0, target.back], **others}, own)
+            if self.refit:
+                at, h, scaled = self._turned(here, posterior, noise, around, 1).expansion
+            else:
+                at, h, _ = posterior.expansion
+                at = here.under_prior(at)
+                scaled = h.scaled(at.r)
+            mean = at.m + at.offset(h, scaled) + at.r * scaled.solve((w[there] - middle) / at.r)
+            found[there] = mean + at.r * scaled.root(fresh[there])
+        return found
+
+    def _alike(self, shared: State, chunk: ClientChunk) -> Iterator[tuple[Tensor, State, State]]:
+        """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
+        device = chunk.n.device
+        if self.own:
+            own, sd = chunk.values[self.own], chunk.values[f"{self.own}_sd"]
+            points, pair = standard_points(own.shape[-1]).to(own), torch.arange(self.final, device=device)
+            pair = pair % (self.final - self.final // 2)
+            for number, z in enumerate(points):
+                there = (pair % len(points) == number).nonzero().flatten()
+                if len(there):
+                    yield there, {}, {self.own: own + sd * z}
+            return
+        flat = torch.cat([v.flatten(1) for v in shared.values()], 1)
+        _, which = torch.unique(flat, dim=0, return_inverse=True)
+        for number in range(int(which.max()) + 1):
+            there = (which == number).nonzero().flatten()
+            yield there, {k: v[there[0]] for k, v in shared.items()}, {}
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """q(w_j) of some rows: mean (S, d), deviations of draws (K, S, d), and where its precision comes from."""
+
+    mu: Tensor
+    away: Tensor
+    known: tuple[Expansion, Curvature, Scaled] | None = None
+
+    @property
+    def expansion(self) -> tuple[Expansion, Curvature, Scaled]:
+        """Expansion and curvature of the last turn."""
+        assert self.known is not None
+        return self.known
+
+
+def _line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, away: Tensor | None) -> Expansion:
+    """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
+    length = torch.ones_like(promised)
+    # (rounding errors of the height: near the mode it cannot rise by what a step promises)
+    little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)
+    for _ in range(HALVINGS):
+        there = target.at(at.mu + length[:, None] * step, away)
+        enough = there.height >= at.height + 1e-4 * length * promised - little
+        if bool(enough.all()):
+            return there
+        length = torch.where(enough, length, length / 2)
+    return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, away)
+
+
+def _conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
+    """B^-1 right with the exact B = I + r H r, preconditioned by an approximate one."""
+    x, residual = torch.zeros_like(right), right
+    z = scaled.solve(residual)
+    p, inner = z, (residual * z).sum(-1, keepdim=True)
+    for _ in range(CG_STEPS):
+        image = p + at.r * product_with(at.z, at.weights, at.r * p)
+        # (a row that has arrived has nothing left to divide)
+        length = inner / (p * image).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+        x, residual = x + length * p, residual - length * image
+        z = scaled.solve(residual)
+        new = (residual * z).sum(-1, keepdim=True)
+        p, inner = z + new / inner.clamp_min(torch.finfo(x.dtype).tiny) * p, new
+    return x
+
+
+def _pairs(noise: ClientNoise, site: str, d: int, number: int) -> Tensor:
+    """Standard normals (K, S, d) in pairs e, -e: first all of the first, then of the second; an odd one is zero."""
+    odd = noise.keys.new_zeros((number % 2, len(noise.keys), d), dtype=noise.dtype)
+    if number == 1:
+        return odd
+    e = noise.normal(f"{site}/laplace", None, torch.Size((d,))).squeeze(2)
+    return torch.cat([e, odd, -e])

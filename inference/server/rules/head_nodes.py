@@ -1,0 +1,111 @@
+"""Quadrature over the spreads of a population of heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...clients.chunk import ClientChunk
+from ...local.laplace.population_terms import Groups
+from ...messages.form import Field, Form
+from ...state import State
+from .base import AggregationContext
+from .heads import SAID, STRETCH, bounded, definite, posterior_mean, scored, settled, sums_of
+
+
+def design(blocks: int) -> tuple[Tensor, Tensor]:
+    """Standardised nodes (K, B) and the logarithms of their weights under N(0, I), (K,).
+
+    One block has nine nodes evenly apart, further to the left, where the posterior of log rho has its longer tail; two
+    have three of Gauss and Hermite's each, and so on.
+    """
+    if blocks == 1:
+        z = torch.arange(9, dtype=torch.float64)[:, None] * 0.8 - 3.6
+        return z, -0.5 * z.square().sum(-1)
+    one = [(-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6)]
+    points = list(product(one, repeat=blocks))
+    z = torch.tensor([[z for z, _ in point] for point in points], dtype=torch.float64)
+    return z, torch.tensor([[w for _, w in point] for point in points], dtype=torch.float64).log().sum(-1)
+
+
+@dataclass(frozen=True)
+class HeadNodes:
+    """q(w) at nodes of log rho, and what all data say of each: the posterior of log rho, to integrate over.
+
+    rho has the half-normal prior of :class:`~hierfl.inference.server.rules.heads.HeadPopulation`, so that log rho has
+    the density rho exp(-rho^2 / (2 scale^2)) times the marginal likelihood, which has a mode also where that of rho
+    alone is at zero. Node 0 seeks this mode; the others lie around it. The shared values are NODES (K, d),
+    NODES.covariance (K, packed), NODES.log_rho (K, B), NODES.log_weight (K,).
+
+    Args:
+        name: NODES.
+        population: NAME of the :class:`~hierfl.inference.server.rules.heads.HeadPopulation` beside it.
+        order, blocks, groups, rho_scale, server_lr: as there.
+    """
+
+    name: str
+    population: str
+    order: Tensor
+    blocks: Tensor
+    groups: Groups
+    rho_scale: float
+    server_lr: float = 1.0
+    sends_gradients: ClassVar[bool] = False
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The means."""
+        return (self.name,)
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The terms, of all nodes."""
+        (k, d), b, dtype = old[self.name].shape, old[f"{self.name}.log_rho"].shape[-1], old[self.name].dtype
+        shapes = ((d,), (self.groups.packed_size,), (b,), (b, b), (1,))
+        found = {key: Field((k, *shape), dtype) for key, shape in zip(SAID, shapes, strict=True)}
+        found["precision"] = Field((k, self.groups.packed_size), dtype, self.groups.positive)
+        return found | ({STRETCH: Field((k, 2), dtype)} if self.groups.number > 1 else {})
+
+    def message(self, names: object, chunk: ClientChunk) -> State:
+        """What the local step has left."""
+        return {
+            key: chunk.values[f"{self.name}/{key}"].squeeze(1)
+            for key in (*SAID, *([STRETCH] if self.groups.number > 1 else []))
+        }
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Newton's step on w at each node; scoring on node 0; the others around it."""
+        name, order = self.name, self.order.to(old[self.name].device)
+        blocks = self.blocks.to(order.device)
+        said = sums_of(total, context)
+        known = {k: old[f"{name}.{k}"].double() for k in ("covariance", "log_rho")}
+        log_scale = context.shared[f"{self.population}.log_scale"].double()
+        known |= {"m": old[name].double()[:, order], "log_scale": log_scale.expand(len(known["log_rho"]), -1)}
+        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
+        log_rho, length = known["log_rho"], self.server_lr * length
+        prior = (-2 * known["log_scale"]).exp()[:, blocks]
+        mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
+        penalty = (2 * log_rho).exp() / self.rho_scale**2
+        height = evidence.squeeze(-1) + (old[f"{name}.log_rho"].double() - penalty / 2).sum(-1)
+        z, base = (v.to(order.device) for v in design(log_rho.shape[-1]))
+        weight = (height[1:] + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
+        # near zero, where the likelihood says no more than that rho is small, the density falls as that of rho does
+        information = said["information"][0] + torch.diag(1 + 2 * penalty[0])
+        centre = scored(log_rho[0], said["score"][0] + 1 - penalty[0], information, length[0])
+        root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
+        found = {
+            name: mean.m[:, order.argsort()],
+            f"{name}.covariance": self.groups.packed(mean.covariance),
+            f"{name}.log_rho": torch.cat([centre[None], centre + z @ root.mT]),
+            f"{name}.log_weight": torch.cat([weight.new_full((1,), LEAST), weight]),
+        }
+        return {k: bounded(found[k]).to(v) for k, v in old.items()}
+
+
+#: log weight of a node that does not count
+LEAST = -100.0

@@ -1,0 +1,253 @@
+"""The population of heads that are integrated out: its mean's posterior, and the spreads' marginal likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...clients.chunk import ClientChunk
+from ...local.laplace.population_terms import Groups
+from ...messages.form import Field, Form, not_negative
+from ...state import State
+from .base import AggregationContext
+
+#: a logarithm of a spread moves by no more in a round, and is kept above: what lies there is no spread at all
+LONGEST_STEP, LEAST_LOG = 1.0, -7.0
+#: what each client says, see :mod:`hierfl.inference.local.laplace.population_terms`
+SAID = ("gradient", "precision", "score", "information", "log_evidence")
+#: some of them where A_j is not sent as a whole, and where clients have spreads of their own
+STRETCH, VARIES = "stretch", ("varies_score", "varies_information")
+
+
+@dataclass(frozen=True)
+class HeadPopulation:
+    """q(w) = N(m, S) and a spread rho_b for each block, from the clients' likelihoods of w with w_j integrated out.
+
+        S = (sum_j A_j + A_0)^-1,    m <- m + S (sum_j u_j - A_0 m),    A_0 = diag(s_w)^-2
+
+    which is S (sum b_j) in natural parameters; then damped scoring steps on log rho, and on log s_w by w's own marginal
+    likelihood, d l / d log s_w = (|m|^2 + tr S) / s_w^2 - d in each block. Where few clients report their sums are
+    scaled by J / |A|. The shared values are NAME (m), NAME.covariance (S, packed), NAME.log_scale (log s_w, (B,)),
+    NAME.log_rho (B,), NAME.information (B, B), of log rho and without w's share, NAME.log_evidence (1,), the log
+    marginal likelihood of all data at what was broadcast, and where clients have spreads of their own NAME.log_varies
+    (B,), log s of log rho_j ~ N(log rho, s^2).
+
+    Args:
+        name: NAME.
+        latent: the heads' site, whose :class:`~hierfl.inference.local.laplace.step.Laplace` leaves the terms.
+        order: of the weight matrix, in which the terms are, (d,).
+        blocks: of the head's numbers in that order, (d,).
+        groups: of A_j, and of S.
+        rho_scale: of a half-normal prior of each rho, which holds it where no data speak.
+        learn_scale: whether s_w is learned.
+        server_lr: how far the server goes: share of the newest sums in running ones of A_j and b_j, length of the steps
+            on logarithms.
+    """
+
+    name: str
+    latent: str
+    order: Tensor
+    blocks: Tensor
+    groups: Groups
+    rho_scale: float
+    learn_scale: bool = True
+    server_lr: float = 1.0
+    sends_gradients: ClassVar[bool] = False
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """The mean, by which it is measured how far a round has moved."""
+        return (self.name,)
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The terms."""
+        w, blocks = old[self.name], old[f"{self.name}.log_rho"].shape
+        found = {
+            "gradient": Field(tuple(w.shape), w.dtype),
+            "precision": Field((self.groups.packed_size,), w.dtype, self.groups.positive),
+            "score": Field(blocks, w.dtype),
+            "information": Field((*blocks, *blocks), w.dtype, not_negative),
+            "log_evidence": Field((1,), w.dtype),
+        }
+        if self.groups.number > 1:
+            found[STRETCH] = Field((2,), w.dtype, not_negative)
+        if f"{self.name}.log_varies" in old:
+            found |= {VARIES[0]: Field(blocks, w.dtype), VARIES[1]: Field(blocks, w.dtype, not_negative)}
+        return found
+
+    def message(self, names: object, chunk: ClientChunk) -> State:
+        """What the local step has left."""
+        said = {f"{self.latent}/{key}": key for key in (*SAID, STRETCH, *VARIES)}
+        return {key: chunk.values[name].squeeze(1) for name, key in said.items() if name in chunk.values}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Natural-gradient step on q(w), scoring on the logarithms of spreads."""
+        name, order = self.name, self.order.to(old[self.name].device)
+        blocks = self.blocks.to(order.device)
+        known = {k.removeprefix(f"{name}."): v.double() for k, v in old.items()}
+        known["m"] = known.pop(name)[order]
+        said = sums_of(total, context)
+        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
+        length = self.server_lr * length
+        prior = (-2 * known["log_scale"]).exp()[blocks]
+        mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
+        found = {
+            "covariance": self.groups.packed(mean.covariance),
+            "log_evidence": evidence,
+            name: mean.m[order.argsort()],
+        }
+        penalty = (2 * known["log_rho"]).exp() / self.rho_scale**2
+        information = said["information"] + torch.diag(2 * penalty)
+        found["log_rho"] = scored(known["log_rho"], said["score"] - penalty, information, length)
+        found["information"] = information
+        if "log_varies" in known:
+            penalty = (2 * known["log_varies"]).exp()  # (a half-normal prior of s, too: of scale 1, in log rho)
+            information = torch.diag(said["varies_information"] + 2 * penalty)
+            found["log_varies"] = scored(known["log_varies"], said["varies_score"] - penalty, information, length)
+        found["log_scale"] = known["log_scale"]
+        if self.learn_scale:
+            member = torch.nn.functional.one_hot(blocks).to(prior)
+            left = 1 - prior * mean.covariance.diagonal(dim1=-2, dim2=-1).flatten()
+            score = (prior * mean.m.square() - left) @ member
+            information = torch.diag(2 * left.square() @ member)
+            found["log_scale"] = scored(known["log_scale"], score, information, length)
+        return {k: bounded(found[k.removeprefix(f"{name}.")]).to(v) for k, v in old.items()}
+
+
+#: no sum is larger than this, whatever was sent: squares of it are numbers, and it is one in single precision
+LARGEST = 1e30
+
+
+def bounded(value: Tensor) -> Tensor:
+    """A value that is a number in single precision, too."""
+    return value.clamp(-LARGEST, LARGEST)
+
+
+def sums_of(total: State, context: AggregationContext) -> State:
+    """Sums over all clients from those of the clients that have reported, in double precision."""
+    return {k: bounded(v.double() * (context.num_clients / context.reported)) for k, v in total.items()}
+
+
+#: rounds that begin again, one after the other, where a step has gone too far; then it is taken as it is
+RETRIES = 4
+#: what the evidence changes by while clients' posteriors follow, relative to its size
+EVEN = 1e-3
+
+
+def settled(
+    known: State, said: State, groups: Groups, blocks: Tensor, context: AggregationContext
+) -> tuple[State, State, Tensor, Tensor]:
+    """From where the next step is taken, and how far it goes: a line search over rounds.
+
+    Where all clients have reported and the evidence has fallen, the step before was too long: it is taken again from
+    where it was, with what was said there, a quarter as long. Of several populations (...) each by itself.
+
+    Args:
+        known: as it was broadcast: m (..., d), covariance, log_scale and what else belongs to it.
+        said: sums of the terms.
+        groups, blocks: of the head's numbers.
+        context: of the round.
+
+    Returns:
+        Known and said, length (..., 1) and the evidence of what was broadcast, (..., 1).
+    """
+    kept = context.rule_state
+    prior = (-2 * known["log_scale"]).exp()[..., blocks]
+    evidence = said["log_evidence"] - _divergence(known["m"], groups.unpacked(known["covariance"]), prior, groups)
+    joined = _joined(groups)
+    # (before anything is said q(w) is the population that was broadcast, known as well as the first sums say)
+    begun = {"linear": joined(groups.unpacked(said["precision"]), known["m"]), "precision": said["precision"]}
+    here = {f"known/{k}": v for k, v in known.items()} | {f"said/{k}": v for k, v in said.items()}
+    nothing = torch.zeros_like(evidence)
+    damping, tries, old = (kept.get(k, nothing) for k in ("damping", "tries", "begun"))
+    here |= {f"running/{k}": _chosen(old > 0, kept.get(k, v), v) for k, v in begun.items()} | {"evidence": evidence}
+    reference = kept.get("last/evidence", evidence)
+    fallen = (old > 0) & (evidence < reference - EVEN * evidence.abs()) & (tries < RETRIES)
+    fallen = fallen & (context.reported == context.num_clients).to(evidence.device)
+    here = {k: _chosen(fallen, kept.get(f"last/{k}", v), v) for k, v in here.items()}
+    damping = torch.where(fallen, 4 * damping + 3, 0.5 * damping).clamp_max(15.0)
+    tries = torch.where(fallen, tries + 1, nothing)
+    kept.update({f"last/{k}": v.clone() for k, v in here.items()}, damping=damping, tries=tries, begun=nothing + 1)
+    kept.update({k: here[f"running/{k}"] for k in begun})
+    return _under("known/", here), _under("said/", here), 1 / (1 + damping), evidence
+
+
+def _under(prefix: str, values: State) -> State:
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _chosen(which: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Of values (..., *shape) one or the other for each population, (..., 1)."""
+    which = which.reshape(*which.shape[:-1], *[1] * (one.dim() - which.dim() + 1))
+    return torch.where(which, one, other)
+
+
+@dataclass(frozen=True)
+class PopulationMean:
+    """q(w), in the order of the weight matrix: m (..., d) and S (..., G, p, p)."""
+
+    m: Tensor
+    covariance: Tensor
+
+
+def posterior_mean(
+    m: Tensor, prior: Tensor, said: State, groups: Groups, kept: State, length: Tensor
+) -> PopulationMean:
+    """A natural-gradient step on q(w); of several populations (...) side by side.
+
+    Args:
+        m: where the sums were made, (..., d).
+        prior: A_0, a diagonal (..., d).
+        said: gradient (..., d), precision (..., packed) and, where the groups leave out some of the precision, stretch
+            (..., 2), a weighted sum and its weights.
+        groups: of the precision.
+        kept: natural parameters "linear" and "precision", which go part of the way to the newest.
+        length: the part, (..., 1).
+    """
+    joined = _joined(groups)
+    newest = {
+        "linear": said["gradient"] + joined(groups.unpacked(said["precision"]), m),
+        "precision": said["precision"],
+    }
+    for key, value in newest.items():
+        kept[key] = kept[key] + length * (value - kept[key])
+    # (rounding errors of the clients' may take it below the prior's)
+    scale = groups.split(prior).rsqrt()
+    precision = groups.unpacked(kept["precision"]) + torch.diag_embed(groups.split(prior))
+    values, vectors = torch.linalg.eigh(precision * scale[..., :, None] * scale[..., None, :])
+    root = scale[..., :, None] * vectors * values.clamp_min(1).rsqrt()[..., None, :]
+    covariance = root @ root.mT
+    move = joined(covariance, kept["linear"] - joined(precision, m))
+    if STRETCH in said:
+        move = move * said[STRETCH][..., 1:] / said[STRETCH][..., :1]
+    return PopulationMean(m + move, covariance)
+
+
+def _divergence(m: Tensor, covariance: Tensor, prior: Tensor, groups: Groups) -> Tensor:
+    """KL(q(w) || p(w)), (..., 1); none where nothing is known of w yet."""
+    scaled = groups.split(prior)[..., None] * covariance
+    known = (covariance != 0).flatten(-3).any(-1)
+    one = torch.eye(scaled.shape[-1], dtype=m.dtype, device=m.device)
+    log_det = torch.linalg.slogdet(torch.where(known[..., None, None, None], scaled, one)).logabsdet.sum(-1)
+    trace = scaled.diagonal(dim1=-2, dim2=-1).sum((-2, -1))
+    spread = torch.where(known, trace - m.shape[-1] - log_det, 0.0)
+    return 0.5 * ((prior * m.square()).sum(-1) + spread)[..., None]
+
+
+def _joined(groups: Groups) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda blocks, v: (blocks @ groups.split(v)[..., None]).squeeze(-1).flatten(-2)
+
+
+def scored(log: Tensor, score: Tensor, information: Tensor, length: Tensor) -> Tensor:
+    """Part of a scoring step on logarithms of spreads (B,)."""
+    step = torch.linalg.solve(definite(information), score)
+    return (log + length * step.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
+
+
+def definite(information: Tensor) -> Tensor:
+    """An information (B, B) that has an inverse, whatever was sent."""
+    return information + torch.diag(1e-9 * information.diagonal().clamp_min(torch.finfo(information.dtype).tiny))
