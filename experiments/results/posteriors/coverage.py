@@ -35,7 +35,10 @@ def row(n: int, correlation: float, method: str, number: int, rounds: int) -> di
         rho = run.shared["w.log_rho"].exp()
         shares = covered(truth, run)
         found = {"w_j": shares["w_j"], "w": shares["w"], "rho": float(rho[0]), "rho_bias": float(rho[1])}
-    return {**dict(zip(KEYS, (n, correlation, method, number), strict=True)), **{k: round(v, 5) for k, v in found.items()}}
+    return {
+        **dict(zip(KEYS, (n, correlation, method, number), strict=True)),
+        **{k: round(v, 5) for k, v in found.items()},
+    }
 
 
 def main() -> None:
