@@ -103,7 +103,7 @@ class PFedEB(Method):
             0.3, "initial rho of every block", above=0, unless=FLAT, scale_of=("hierarchical", "fixed")
         )
         w_scale: float = setting(
-            0.0, "s_w, prior standard deviation of w's numbers; 0: learned, from 1", at_least=0, unless=HELD
+            0.0, "s_w, prior standard deviation of w's numbers; 0: learned, log s_w ~ N(0, 1)", at_least=0, unless=HELD
         )
         rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=HELD)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)

@@ -30,11 +30,11 @@ class HeadPopulation:
         S = (sum_j A_j + A_0)^-1,    m <- m + S (sum_j u_j - A_0 m),    A_0 = diag(s_w)^-2
 
     which is S (sum b_j) in natural parameters; then damped scoring steps on log rho, and on log s_w by w's own marginal
-    likelihood, d l / d log s_w = (|m|^2 + tr S) / s_w^2 - d in each block. Where few clients report their sums are
-    scaled by J / |A|. The shared values are NAME (m), NAME.covariance (S, packed), NAME.log_scale (log s_w, (B,)),
-    NAME.log_rho (B,), NAME.information (B, B), of log rho and without w's share, NAME.log_evidence (1,), the log
-    marginal likelihood of all data at what was broadcast, and where clients have spreads of their own NAME.log_varies
-    (B,), log s of log rho_j ~ N(log rho, s^2).
+    likelihood, d l / d log s_w = (|m|^2 + tr S) / s_w^2 - d in each block, and its prior N(0, 1). Where few clients
+    report their sums are scaled by J / |A|. The shared values are NAME (m), NAME.covariance (S, packed),
+    NAME.log_scale (log s_w, (B,)), NAME.log_rho (B,), NAME.information (B, B), of log rho and without w's share,
+    NAME.log_evidence (1,), the log marginal likelihood of all data at what was broadcast, and where clients have
+    spreads of their own NAME.log_varies (B,), log s of log rho_j ~ N(log rho, s^2).
 
     Args:
         name: NAME.
@@ -112,8 +112,9 @@ class HeadPopulation:
         if self.learn_scale:
             member = torch.nn.functional.one_hot(blocks).to(prior)
             left = 1 - prior * mean.covariance.diagonal(dim1=-2, dim2=-1).flatten()
-            score = (prior * mean.m.square() - left) @ member
-            information = torch.diag(2 * left.square() @ member)
+            # (log s_w ~ N(0, 1): a block of few numbers, a single bias, says little of it: its maximum is often zero)
+            score = (prior * mean.m.square() - left) @ member - known["log_scale"]
+            information = torch.diag(2 * left.square() @ member + 1)
             found["log_scale"] = scored(known["log_scale"], score, information, length)
         return {k: bounded(found[k.removeprefix(f"{name}.")]).to(v) for k, v in old.items()}
 
