@@ -6,6 +6,7 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import pyro
 import torch
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch import Tensor
 from hierfl.inference import fit
 from hierfl.models import PFedEB
 
-from .head_evidence import Padded, derivatives, log_likelihood, padded
+from .head_evidence import Padded, derivatives, padded
 from .simulated_heads import CLASSES, Truth, contrasts
 
 #: smallest eigenvalue of rho^2 H at the mode of a direction of which the data say something
@@ -40,7 +41,6 @@ class Agreement:
 
 def chains(data: Padded, rho: float, start: Tensor, draws: int, seed: int) -> Tensor:
     """Draws (K, J, d) of all w_j given w = 0, in the order of the weight matrix, by NUTS."""
-    import pyro
 
     def potential(at: dict[str, Tensor]) -> Tensor:
         w_j = at["w_j"]
@@ -91,8 +91,3 @@ def beside_nuts(truth: Truth, draws: int, seed: int, **variants: dict[str, objec
     start = next(iter(ours.values())).mean(0)
     referee = chains(data, truth.rho, start, draws, seed)
     return {name: agreement(truth, heads, referee, data, truth.rho) for name, heads in ours.items()}
-
-
-def check(data: Padded, heads: Tensor) -> Tensor:
-    """Log likelihoods of all clients, (J,); for tests of the potential."""
-    return torch.stack([log_likelihood(data, j, heads[j]) for j in range(len(heads))])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.stats import chi2
 from torch import Tensor
-from torch.distributions import StudentT
 
 from .simulated_heads import CLASSES, NOISE, S_W, Truth, contrasts
 
@@ -75,7 +75,7 @@ def derivatives(data: Padded, heads: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def joint_mode(data: Padded, rho: float, turns: int = 30) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Laplace's: m (d,) and S^-1 (d, d) of w, and mu_j (J, d) and P_j (J, d, d) of w_j at w = m, heads integrated out."""
+    """Laplace's m (d,) and S^-1 (d, d) of w, heads integrated out, and mu_j (J, d) and P_j (J, d, d) at w = m."""
     clients, d = len(data.y), data.rows * data.z.shape[-1]
     one = torch.eye(d, dtype=torch.float64)
     m, mu = torch.zeros(d).double(), torch.zeros(clients, d).double()
@@ -118,10 +118,8 @@ def _integrated(
     d = len(m)
     factor = torch.linalg.cholesky(p)
     normal = torch.randn(INNER // 2, d, generator=rng, dtype=torch.float64)
-    wide = torch.distributions.Chi2(torch.tensor(FREEDOM, dtype=torch.float64))
     uniform = torch.rand(INNER // 2, generator=rng, dtype=torch.float64)
-    chi = torch.tensor(_chi2_quantile(uniform.numpy(), float(wide.df)))
-    t = normal * (FREEDOM / chi).sqrt()[:, None]
+    t = normal * (FREEDOM / torch.tensor(chi2.ppf(uniform.numpy(), FREEDOM))).sqrt()[:, None]
     t = torch.cat([t, -t])
     centre = mu + torch.linalg.solve(p, (w - m).mT / rho**2).mT  # (K, d)
     heads = centre[:, None] + torch.linalg.solve_triangular(factor.mT, t.mT, upper=True).mT
@@ -129,12 +127,6 @@ def _integrated(
     away = (heads - w[:, None]) / rho
     log_prior = -0.5 * away.square().sum(-1) - d * (np.log(rho) + 0.5 * np.log(2 * np.pi))
     return (log_likelihood(data, j, heads) + log_prior - log_q).logsumexp(-1) - np.log(INNER)
-
-
-def _chi2_quantile(u: np.ndarray, freedom: float) -> np.ndarray:
-    from scipy.stats import chi2
-
-    return chi2.ppf(u, freedom)
 
 
 def _log_t(t: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
     w ~ N(0, S_W^2 I),    w_j | w ~ N(w, rho^2 I),    y_ij ~ p(y | w_j (x_ij, 1))
 
-Inputs are standard normal; the head's numbers are those of :class:`~hierfl.nn.head.LinearHead`, in contrasts where there
-are classes.
+Inputs are standard normal; the head's numbers are those of :class:`~hierfl.nn.head.LinearHead`, in contrasts where
+there are classes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hierfl.inference import fit
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedEB
 from hierfl.nn.architecture import Architecture
+from hierfl.nn.head import orthonormal_contrasts
 from hierfl.nn.networks.build import architecture
 
 #: standard deviations of w's numbers, and of a Gaussian response
@@ -98,8 +99,6 @@ def simulated(
 
 def contrasts(classes: int) -> np.ndarray:
     """(classes - 1, classes)."""
-    from hierfl.nn.head import orthonormal_contrasts
-
     return orthonormal_contrasts(classes).numpy()
 
 

@@ -2,8 +2,9 @@
 
     python experiments/results/posteriors/confidence.py OUT.csv OUT.png
 
-60 clients of 5 to 500 examples of three classes, w ~ N(0, 4), rho 0.5; the labels of one with 52 examples are in any order. One rho
-shared (spreads=blocks), and one of each client's own (spreads=clients).
+60 clients of 5 to 500 examples of three classes, w ~ N(0, 4), rho 0.5; the labels of one with 52 examples are in any
+order. One rho shared (spreads=blocks), and one of each client's own (spreads=clients). The table is read where it is
+there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-import hierfl  # (before the tests' folder, where there is a folder "hierfl", too)
+import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.simulated_heads import fitted, simulated

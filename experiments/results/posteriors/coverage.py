@@ -3,8 +3,8 @@
     python experiments/results/posteriors/coverage.py OUT.csv [--data-sets 200] [--rounds 12]
 
 20 clients, d = 4, rho 0.5, 5 to 50 examples at every client, inputs independent or with correlations of 0.8; beside
-PFedEB, settings as they come, pFedVEM at its fixed point. A row is written as its fit ends; rows that are in OUT.csv are not computed
-again.
+PFedEB, settings as they come, pFedVEM at its fixed point. A row is written as its fit ends; rows that are in OUT.csv
+are not computed again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-import hierfl  # (before the tests' folder, where there is a folder "hierfl", too)
+import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.simulated_heads import covered, fitted, mean_field, simulated

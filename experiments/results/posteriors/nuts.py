@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-import hierfl  # (before the tests' folder, where there is a folder "hierfl", too)
+import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.head_chains import Agreement, beside_nuts
