@@ -71,8 +71,9 @@ def population_draws(shared: State, groups: Groups, order: Tensor, kept: int, nu
 
 
 def _root(covariance: Tensor) -> Tensor:
+    """The symmetric root: of matrices that differ little it differs little, whatever their eigenvectors do."""
     values, vectors = torch.linalg.eigh(covariance)
-    return vectors * values.clamp_min(0).sqrt()[..., None, :]
+    return (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT
 
 
 def rho_points(log_rho: Tensor, information: Tensor) -> Tensor:

@@ -39,8 +39,8 @@ HELD = 2_000_000
 HALVINGS = 8
 #: conjugate-gradient steps of a Newton direction, where the curvature's form is not exact
 CG_STEPS = 30
-#: Newton's steps end where what one of them promises is less: 1e-3 posterior standard deviations, or 1e-8
-ARRIVED = {torch.float32: 1e-6, torch.float64: 1e-16}
+#: Newton's steps end where what one of them promises is less: 1e-8 posterior standard deviations
+ARRIVED = 1e-16
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class GaussianHead:
         """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
         found = chunk.method.shared_draws(chunk.shared, number) if self.population else {}  # type: ignore[attr-defined]
         order = chunk.method.network.head.matrix_order.to(chunk.n.device)
-        return {k: v[:, 0, :, order] if k == self.population else v[:, 0, 0] for k, v in found.items()}
+        return {k: (v[:, 0, :, order] if k == self.population else v[:, 0, 0]).double() for k, v in found.items()}
 
     def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
         head, kept = chunk.method.network.head, chunk.values[self.drawn].shape[3]
@@ -116,7 +116,10 @@ class GaussianHead:
 
     def _rows(self, chunk: ClientChunk, around: Tensor | None) -> State:
         target = Target(chunk, self.latent)
-        mu, draws = chunk.values[self.mean].squeeze(1), chunk.values[self.drawn][:, 0, 0].transpose(0, 1)
+        mu, draws = (
+            chunk.values[self.mean].squeeze(1).double(),
+            chunk.values[self.drawn][:, 0, 0].double().transpose(0, 1),
+        )
         posterior = Posterior(mu[:, target.order], (draws - draws.mean(0))[..., target.order])
         noise = self._noise(chunk, len(draws))
         posterior = self._turned(target, posterior, noise, around, self.turns)
@@ -124,7 +127,7 @@ class GaussianHead:
         at, h, scaled = posterior.expansion
         if self.terms is not None:
             said = self.terms.of(
-                chunk.view, at, h, scaled, target.at(at.mu, posterior.away if len(draws) > 1 else None)
+                target.values, at, h, scaled, target.at(at.mu, posterior.away if len(draws) > 1 else None)
             )
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
@@ -132,13 +135,12 @@ class GaussianHead:
         if self.final:
             heads = self._final(chunk, target, posterior, noise, around)
         found[self.drawn] = heads[..., target.back].transpose(0, 1)[:, None, None]
-        return found
+        return {k: v.to(chunk.n.dtype) for k, v in found.items()}
 
     def _noise(self, chunk: ClientChunk, number: int) -> Tensor:
         """Standard normals (K, S, d), the same for a client in all rounds."""
         keys = chunk.keys.to(chunk.n.device)
-        dtype = chunk.n.dtype
-        noise = ClientNoise(keys, (chunk.seed, "head"), max(1, number // 2), dtype=dtype)
+        noise = ClientNoise(keys, (chunk.seed, "head"), max(1, number // 2), dtype=torch.float64)
         return _pairs(noise, self.latent, chunk.values[self.mean].shape[-1], number)
 
     def _turned(
@@ -164,7 +166,7 @@ class GaussianHead:
             slope = at.slope
             step = at.r * self._solved(at, scaled, at.r * slope)
             promised = (slope * step).sum(-1)
-            if bool((promised < ARRIVED[step.dtype]).all()):
+            if bool((promised < ARRIVED).all()):
                 break
             at = _line_search(target, at, step, promised, away)
             h, scaled = self._curvature(at)
@@ -205,7 +207,7 @@ class GaussianHead:
         """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
         device = chunk.n.device
         if self.own:
-            own, sd = chunk.values[self.own], chunk.values[f"{self.own}_sd"]
+            own, sd = (chunk.values[name].double() for name in (self.own, f"{self.own}_sd"))
             points, pair = standard_points(own.shape[-1]).to(own), torch.arange(self.final, device=device)
             pair = pair % (self.final - self.final // 2)
             for number, z in enumerate(points):

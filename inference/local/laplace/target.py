@@ -67,7 +67,10 @@ class Expansion:
 
 
 class Target:
-    """The restricted model of some rows as a function of their heads.
+    """The restricted model of some rows as a function of their heads, in double precision.
+
+    Differences between a likelihood with the head integrated out and without are small numbers beside both, and
+    posteriors of well-separated classes have precisions of many sizes. Features are computed as the run's are.
 
     Args:
         chunk: the rows.
@@ -76,14 +79,24 @@ class Target:
 
     def __init__(self, chunk: ClientChunk, latent: str) -> None:
         self.chunk, self.latent = chunk, latent
-        self.batch = chunk.batch()
+        batch = chunk.batch()
+        self.batch = replace(batch, y=_double(batch.y))
         self.head = chunk.method.network.head
         self.order = self.head.matrix_order.to(chunk.n.device)
         self.back = self.order.argsort()
-        self.frozen = FrozenFeatures.of(self.batch.x, frozenset(), chunk.view)
-        with Restrict(chunk.view, frozen=self.frozen):
-            features = chunk.method.network.base(self.batch.x)
+        base, x, values = chunk.method.network.base, batch.x, chunk.view
+        with Restrict(values):
+            features = base(x).double()
+        self.frozen = FrozenFeatures(frozenset(), lambda network: features)
+        self.frozen.show(x)
+        if not self.frozen.serves(base, x):
+            raise UserError("a head's Gaussian posterior needs a base whose features do not depend on the batch")
         self.z = self._there(self.head.design(features))
+
+    @property
+    def values(self) -> State:
+        """What the rows see."""
+        return {k: _double(v) for k, v in self.chunk.view.items()}
 
     def given(self, shared: State, own: State) -> Target:
         """The same rows where some shared values and some of their own are others, of which no feature depends."""
@@ -121,7 +134,7 @@ class Target:
 
     def _sites(self, heads: Tensor) -> tuple[Site, Site]:
         latents = {self.latent: heads[..., None, self.back]}
-        with Restrict(self.chunk.view, latents=latents, frozen=self.frozen) as seen:
+        with Restrict(self.values, latents=latents, frozen=self.frozen) as seen:
             self.chunk.method.model(self.batch)
         prior = seen.sites.get(self.latent)
         responses = [s for s in seen.sites.values() if s.kind == "observed" and s.per_example]
@@ -135,3 +148,7 @@ class Target:
         if not isinstance(base, Normal):
             raise UserError(f"Laplace needs a Normal prior of {self.latent!r}, not {type(base).__name__}")
         return tuple(v.reshape(-1, v.shape[-1])[:, self.order] for v in (base.loc, base.scale))  # type: ignore[return-value]
+
+
+def _double(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value

@@ -91,13 +91,12 @@ class HeadPopulation:
         known = {k.removeprefix(f"{name}."): v.double() for k, v in old.items()}
         known["m"] = known.pop(name)[order]
         said = sums_of(total, context)
-        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
-        length = self.server_lr * length
+        length = self.server_lr
         prior = (-2 * known["log_scale"]).exp()[blocks]
         mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
         found = {
             "covariance": self.groups.packed(mean.covariance),
-            "log_evidence": evidence,
+            "log_evidence": evidence_of(known, said, self.groups, prior),
             name: mean.m[order.argsort()],
         }
         penalty = (2 * known["log_rho"]).exp() / self.rho_scale**2
@@ -111,10 +110,14 @@ class HeadPopulation:
         found["log_scale"] = known["log_scale"]
         if self.learn_scale:
             member = torch.nn.functional.one_hot(blocks).to(prior)
-            left = 1 - prior * mean.covariance.diagonal(dim1=-2, dim2=-1).flatten()
             # (log s_w ~ N(0, 1): a block of few numbers, a single bias, says little of it: its maximum is often zero)
-            score = (prior * mean.m.square() - left) @ member - known["log_scale"]
-            information = torch.diag(2 * left.square() @ member + 1)
+            scale, within = self.groups.split(prior.sqrt()), self.groups.split(member.mT).movedim(0, -1)
+            left = torch.eye(self.groups.size).to(prior) - scale[..., :, None] * mean.covariance * scale[..., None, :]
+            gamma = left.diagonal(dim1=-2, dim2=-1).flatten() @ member
+            score = (prior * mean.m.square()) @ member - gamma - known["log_scale"]
+            information = 2 * torch.einsum("gpb,gpq,gqc->bc", within, left.square(), within) + torch.eye(len(score)).to(
+                prior
+            )
             found["log_scale"] = scored(known["log_scale"], score, information, length)
         return {k: bounded(found[k.removeprefix(f"{name}.")]).to(v) for k, v in old.items()}
 
@@ -133,58 +136,16 @@ def sums_of(total: State, context: AggregationContext) -> State:
     return {k: bounded(v.double() * (context.num_clients / context.reported)) for k, v in total.items()}
 
 
-#: rounds that begin again, one after the other, where a step has gone too far; then it is taken as it is
-RETRIES = 4
-#: what the evidence changes by while clients' posteriors follow, relative to its size
-EVEN = 1e-3
-
-
-def settled(
-    known: State, said: State, groups: Groups, blocks: Tensor, context: AggregationContext
-) -> tuple[State, State, Tensor, Tensor]:
-    """From where the next step is taken, and how far it goes: a line search over rounds.
-
-    Where all clients have reported and the evidence has fallen, the step before was too long: it is taken again from
-    where it was, with what was said there, a quarter as long. Of several populations (...) each by itself.
+def evidence_of(known: State, said: State, groups: Groups, prior: Tensor) -> Tensor:
+    """The log marginal likelihood of all data, or its lower bound, at what was broadcast: (..., 1).
 
     Args:
-        known: as it was broadcast: m (..., d), covariance, log_scale and what else belongs to it.
+        known: as it was broadcast, m (..., d) and covariance (..., packed).
         said: sums of the terms.
-        groups, blocks: of the head's numbers.
-        context: of the round.
-
-    Returns:
-        Known and said, length (..., 1) and the evidence of what was broadcast, (..., 1).
+        groups: of the head's numbers.
+        prior: A_0, a diagonal (..., d).
     """
-    kept = context.rule_state
-    prior = (-2 * known["log_scale"]).exp()[..., blocks]
-    evidence = said["log_evidence"] - _divergence(known["m"], groups.unpacked(known["covariance"]), prior, groups)
-    joined = _joined(groups)
-    # (before anything is said q(w) is the population that was broadcast, known as well as the first sums say)
-    begun = {"linear": joined(groups.unpacked(said["precision"]), known["m"]), "precision": said["precision"]}
-    here = {f"known/{k}": v for k, v in known.items()} | {f"said/{k}": v for k, v in said.items()}
-    nothing = torch.zeros_like(evidence)
-    damping, tries, old = (kept.get(k, nothing) for k in ("damping", "tries", "begun"))
-    here |= {f"running/{k}": _chosen(old > 0, kept.get(k, v), v) for k, v in begun.items()} | {"evidence": evidence}
-    reference = kept.get("last/evidence", evidence)
-    fallen = (old > 0) & (evidence < reference - EVEN * evidence.abs()) & (tries < RETRIES)
-    fallen = fallen & (context.reported == context.num_clients).to(evidence.device)
-    here = {k: _chosen(fallen, kept.get(f"last/{k}", v), v) for k, v in here.items()}
-    damping = torch.where(fallen, 4 * damping + 3, 0.5 * damping).clamp_max(15.0)
-    tries = torch.where(fallen, tries + 1, nothing)
-    kept.update({f"last/{k}": v.clone() for k, v in here.items()}, damping=damping, tries=tries, begun=nothing + 1)
-    kept.update({k: here[f"running/{k}"] for k in begun})
-    return _under("known/", here), _under("said/", here), 1 / (1 + damping), evidence
-
-
-def _under(prefix: str, values: State) -> State:
-    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-
-
-def _chosen(which: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Of values (..., *shape) one or the other for each population, (..., 1)."""
-    which = which.reshape(*which.shape[:-1], *[1] * (one.dim() - which.dim() + 1))
-    return torch.where(which, one, other)
+    return said["log_evidence"] - _divergence(known["m"], groups.unpacked(known["covariance"]), prior, groups)
 
 
 @dataclass(frozen=True)
@@ -195,9 +156,7 @@ class PopulationMean:
     covariance: Tensor
 
 
-def posterior_mean(
-    m: Tensor, prior: Tensor, said: State, groups: Groups, kept: State, length: Tensor
-) -> PopulationMean:
+def posterior_mean(m: Tensor, prior: Tensor, said: State, groups: Groups, kept: State, length: float) -> PopulationMean:
     """A natural-gradient step on q(w); of several populations (...) side by side.
 
     Args:
@@ -206,16 +165,19 @@ def posterior_mean(
         said: gradient (..., d), precision (..., packed) and, where the groups leave out some of the precision, stretch
             (..., 2), a weighted sum and its weights.
         groups: of the precision.
-        kept: natural parameters "linear" and "precision", which go part of the way to the newest.
-        length: the part, (..., 1).
+        kept: natural parameters "linear" and "precision", which go part of the way to the newest; from the population
+            that was broadcast, known as well as the first sums say.
+        length: the part.
     """
     joined = _joined(groups)
     newest = {
         "linear": said["gradient"] + joined(groups.unpacked(said["precision"]), m),
         "precision": said["precision"],
     }
+    begun = {"linear": joined(groups.unpacked(said["precision"]), m), "precision": said["precision"]}
     for key, value in newest.items():
-        kept[key] = kept[key] + length * (value - kept[key])
+        old = kept.get(key, begun[key])
+        kept[key] = old + length * (value - old)
     # (rounding errors of the clients' may take it below the prior's)
     scale = groups.split(prior).rsqrt()
     precision = groups.unpacked(kept["precision"]) + torch.diag_embed(groups.split(prior))
@@ -243,7 +205,7 @@ def _joined(groups: Groups) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda blocks, v: (blocks @ groups.split(v)[..., None]).squeeze(-1).flatten(-2)
 
 
-def scored(log: Tensor, score: Tensor, information: Tensor, length: Tensor) -> Tensor:
+def scored(log: Tensor, score: Tensor, information: Tensor, length: float) -> Tensor:
     """Part of a scoring step on logarithms of spreads (B,)."""
     step = torch.linalg.solve(definite(information), score)
     return (log + length * step.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)

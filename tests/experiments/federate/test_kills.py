@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from support.studies import FileStudy, formula_study, patients, write_tables
 
-from hierfl.experiments.federate.contributions import read_status
+from hierfl.experiments.federate.contributions import STATUS, read_status
 from hierfl.inference.run.checkpoint import load
 
 #: seconds that a study may take
@@ -72,27 +72,47 @@ def processes(study: Path, files: dict[str, Path], folder: Path) -> Iterator[Pro
         found.end()
 
 
+def wait_for_round(place: Processes, end: float) -> None:
+    """Waits until the study is a round further: whoever was killed is back then, however fast the machine is."""
+    before = round_of(place)
+    while round_of(place) <= before:
+        assert time.monotonic() < end, f"round {before} has not ended"
+        time.sleep(0.02)
+
+
+def round_of(place: Processes) -> int:
+    """Where the study is; -1 before its first question."""
+    folder = place.folder / "server"
+    if not (folder / STATUS).is_file():
+        return -1
+    status = read_status(folder)
+    assert status["ended"] is None, "the study has ended before all kills"
+    return int(status["round"])
+
+
 @pytest.mark.slow
 def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     """``kill -9`` of the server and of sites at random moments; whoever was killed is begun again, and awaited."""
     own = write_tables(patients(3), tmp_path / "data")
     # (so near to a maximum that no step is ever short enough: all rounds are run)
     settings = {"draws": 0, "tol": 1e-300}
-    study = formula_study(tmp_path, own, rounds=60, evaluate_every=20, settings=settings)
+    study = formula_study(tmp_path, own, rounds=120, evaluate_every=40, settings=settings)
     plain = FileStudy(study, own, tmp_path / "plain")
     plain.serve()
-    rng, kills, end = random.Random(0), 0, time.monotonic() + PATIENCE
+    rng, end = random.Random(0), time.monotonic() + PATIENCE
     with processes(study, own, tmp_path / "killed") as place:
-        while kills < 20 and time.monotonic() < end:
-            time.sleep(rng.uniform(0.2, 4.0))
-            name = rng.choice(list(place.running))
-            if (status := place.running[name].poll()) is not None:
-                assert status == 0, (tmp_path / "killed" / f"{name}.log").read_text()
-                break  # (the study has ended)
+        name = "server"
+        for _ in range(20):
+            if rng.random() < 0.7:
+                wait_for_round(place, end)
+                time.sleep(rng.uniform(0.0, 0.1))
+                name = rng.choice(list(place.running))
+            else:  # (once more, while it starts)
+                time.sleep(rng.uniform(0.1, 0.8))
+            status = place.running[name].poll()
+            assert status is None, (status, (tmp_path / "killed" / f"{name}.log").read_text())
             place.kill(name)
             place.begin(name)
-            kills += 1
-        assert kills == 20
         for name, process in place.running.items():
             assert process.wait(max(1.0, end - time.monotonic())) == 0, (
                 tmp_path / "killed" / f"{name}.log"
