@@ -109,10 +109,10 @@ class Options:
     @property
     def identity(self) -> dict[str, object]:
         """What must be the same for a resumed fit to be the one that was begun."""
-        return {name: getattr(self, name) for name in IDENTITY}
+        return {name: getattr(self, name) for name in (*IDENTITY, *NEWER)}
 
 
-#: what fits did before these could be said
-NEWER: dict[str, object] = {"calibrate": "none", "conformal": 0.0}
 #: options that a resumed fit must keep
-IDENTITY = ("seed", "participation", "quorum", "evaluate_every", "absent_clients", "draws", "max_message_ratio", *NEWER)
+IDENTITY = ("seed", "participation", "quorum", "evaluate_every", "absent_clients", "draws", "max_message_ratio")
+#: likewise, and what fits did before these could be said
+NEWER: dict[str, object] = {"calibrate": "none", "conformal": 0.0}

@@ -24,7 +24,6 @@ from hierfl.inference import Run, fit
 from hierfl.inference.calibration.calibrate import calibration_of_client
 from hierfl.inference.calibration.search import PRIOR
 from hierfl.inference.engines.remote.wire import decode, encode
-from hierfl.inference.options import IDENTITY, NEWER
 from hierfl.metrics.calibration import conformal_rank, label_scores
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.nn.networks.build import architecture
@@ -238,7 +237,7 @@ def test_a_checkpoint_from_before_there_were_such_options_goes_on(
 ) -> None:
     plain = {**HOW, "calibrate": "none", "conformal": 0.0}
     with monkeypatch.context() as before:
-        before.setattr("hierfl.inference.options.IDENTITY", tuple(name for name in IDENTITY if name not in NEWER))
+        before.setattr("hierfl.inference.options.NEWER", {})
         fit(*made(), folder=tmp_path, progress=False, **plain)
     fit(*made(), folder=tmp_path, resume=True, progress=False, **plain)
     with pytest.raises(UserError, match="different conformal"):
