@@ -12,7 +12,7 @@ from hierfl.inference.calibration.calibrate import calibration_of_client
 from hierfl.inference.evaluation.personal import evaluate_personal
 from hierfl.inference.run.result import Run
 from hierfl.metrics.pooling import over_clients
-from hierfl.metrics.registry import names_of
+from hierfl.metrics.registry import global_metrics, names_of
 
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results
@@ -43,6 +43,7 @@ def site_run(member: Membership) -> Run:
     for kind, own in zip(("pm", "pm_draws"), found, strict=False):
         mine = over_clients(own, fitted.federation.task)
         row |= {f"{kind}_{name}": mine.get(name) for name in names_of(fitted.federation.task)}
+    row |= dict.fromkeys(f"gm_{name}" for name in global_metrics(fitted.federation.task))
     row |= {"rejected": None, "skipped": None, "bytes": None, "diverged": None, "seconds": None}
     tested = found if split == "test" else None
     calibration = calibration_of_client(fitted, options, site.calibrated, random=random)
