@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize_scalar
+from support.accelerator import DEVICE, simulated
 from support.calibrated import HOW, made, numbers
 from support.federations import blobs, slopes
 from support.paths import ROOT
@@ -134,6 +135,17 @@ def close(one: Mapping[str, Any], other: Mapping[str, Any], but: str = "") -> No
 
 def test_one_plate_for_all_gives_the_same(run: Run) -> None:
     close(numbers(fit(*made(), progress=False, **{**HOW, "chunk": 5})), numbers(run))
+
+
+def test_another_device_gives_the_same(run: Run) -> None:
+    federation = run.fitted.federation
+    x = federation.x[federation.test[0]].numpy()
+    with simulated():
+        there = fit(*made(), device=DEVICE, progress=False, **HOW)
+        close(numbers(there), numbers(run))
+        assert there.prediction_sets(x, there.ids[0]).cpu().tolist() == run.prediction_sets(x, run.ids[0]).tolist()
+        p = there.predict(x, there.ids[0], 5, tempered=True).cpu().numpy()
+    np.testing.assert_allclose(p, run.predict(x, run.ids[0], 5, tempered=True), rtol=1e-8)
 
 
 def test_ranks_give_the_same(run: Run, tmp_path: Path) -> None:
