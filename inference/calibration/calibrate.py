@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError
-from hierfl.metrics.calibration import conformal_rank, from_set_sums, label_scores, tempered
+from hierfl.metrics.calibration import from_set_sums, label_scores, tempered
 from hierfl.metrics.pooling import MetricSums, from_client_sums
 
 from ..engines.base import Broadcast, Engine
@@ -186,8 +186,3 @@ def _metrics(sums: Mapping[str, MetricSums], with_temperature: bool) -> dict[str
             own = from_client_sums(sums[str(kind)], "classification")
             found |= {f"{name}_tempered_{metric}": own[metric] for metric in TEMPERED if metric in own}
     return {**found, **(from_set_sums(sums["sets"]) if "sets" in sums else {})}
-
-
-def is_trivial(alpha: float, examples: int) -> bool:
-    """Whether so few validation examples say nothing of sets that miss so rarely: they hold every label."""
-    return conformal_rank(examples, alpha) > examples
