@@ -15,9 +15,10 @@ from .question import Question
 
 #: asks all clients, and adds up
 AskSums = Callable[[Question], Mapping[str, MetricSums]]
-#: examples' worth of a prior on 1 / T: -log p = a (1/T - 1 - log 1/T), whose least is at T = 1. It keeps T finite and
-#: positive where all validation labels are the likeliest, and is convex as the likelihood is
-PRIOR = 1.0
+#: weight a of a prior on 1 / T: -log p = a (1/T - 1 - log 1/T), whose least is at T = 1. Near it log T has the standard
+#: deviation 1 / sqrt(a), one half. It keeps T finite and positive where all validation labels are the likeliest, and
+#: from going far with a hundred of them; and it is convex as the likelihood is
+PRIOR = 4.0
 #: log T is found where the next step is below the first; at most so many rounds of sums, no step above the last
 CLOSE, MOST_ROUNDS, LONGEST_STEP = 1e-6, 60, 2.0
 #: how often a cell of scores is divided: to a millionth
