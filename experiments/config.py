@@ -133,6 +133,16 @@ class RunConfig:
         "Number of posterior draws that predictions are averaged over. [default: 20]", 20,
         commands=("run", "ablate"), fit=True,
     )  # fmt: skip
+    calibrate: str = option(
+        "After the last round: temperature finds one that all clients share, by their validation data, and says what "
+        "it does on test data. [default: none]", "none",
+        choices=("none", "temperature"), metavar="none|temperature", data="arrays", fit=True, newer=True,
+    )  # fmt: skip
+    conformal: float = option(
+        "After the last round: sets of labels that miss the true one with at most this probability, by validation "
+        "data; their coverage on test data is reported. 0 for none. [default: 0]", 0.0,
+        metavar="ALPHA", data="arrays", fit=True, newer=True,
+    )  # fmt: skip
     observed_data: bool = option(
         "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep them]",
         True,

@@ -14,6 +14,8 @@ from .checks import check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
 
+#: what predictions are calibrated by, after the last round
+Calibrate = Literal["none", "temperature"]
 #: where clients' own values lie between rounds
 Home = Literal["device", "host"]
 
@@ -44,6 +46,9 @@ class Options:
             value, or of 1 where that is less; 0 for no such bound. It holds for messages that are averaged, divided by
             the weight inside (compressed ones as they are decoded). It stops what is grossly wrong, as a value that
             has overflowed; not a lie of a plausible size. Gradients have no such scale, and are kept from overflowing.
+        calibrate: "temperature" finds one that all clients share, by their validation data, after the last round.
+        conformal: how often a set of labels may miss the true one, in (0, 1); 0 for no sets. Their threshold is by
+            validation data, too. See :mod:`hierfl.inference.calibration`.
         splits: on what it is evaluated; whoever chooses settings leaves "test" out.
     """
 
@@ -61,6 +66,8 @@ class Options:
     dtype: torch.dtype = torch.float32
     precision: Precision = "full"
     max_message_ratio: float = MAX_MESSAGE_RATIO
+    calibrate: Calibrate = "none"
+    conformal: float = 0.0
     splits: tuple[str, ...] = ("validation", "test")
 
     def __post_init__(self) -> None:
@@ -84,6 +91,11 @@ class Options:
             raise unknown("value of absent_clients", self.absent_clients, ABSENT)
         if self.client_state not in get_args(Home):
             raise unknown("place for client_state", self.client_state, get_args(Home))
+        if self.calibrate not in get_args(Calibrate):
+            raise unknown("value of calibrate", self.calibrate, get_args(Calibrate))
+        check_number("conformal", self.conformal)
+        if not 0 <= self.conformal < 1:
+            raise UserError(f"conformal must be 0 (no sets) or lie in (0, 1), not {self.conformal}")
         check_device(self.device)
         if self.cuda_graphs and torch.device(self.device).type == "cpu":
             raise UserError("CUDA graphs need a CUDA device (device='cuda'), not 'cpu'")
@@ -97,8 +109,10 @@ class Options:
     @property
     def identity(self) -> dict[str, object]:
         """What must be the same for a resumed fit to be the one that was begun."""
-        return {name: getattr(self, name) for name in IDENTITY}
+        return {name: getattr(self, name) for name in (*IDENTITY, *NEWER)}
 
 
 #: options that a resumed fit must keep
 IDENTITY = ("seed", "participation", "quorum", "evaluate_every", "absent_clients", "draws", "max_message_ratio")
+#: likewise, and what fits did before these could be said
+NEWER: dict[str, object] = {"calibrate": "none", "conformal": 0.0}

@@ -58,6 +58,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Prints what a run has found."""
     from hierfl.metrics.registry import client_metrics
 
+    from ..run_folder.summary import calibration_lines
+
     screen = console()
     rounds = f"{summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
     screen.print(f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {rounds}")
@@ -75,6 +77,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
     if table.row_count:
         screen.print(table)
+    for line in calibration_lines(summary):
+        screen.print(line, soft_wrap=True)
     if summary["diverged_local_steps"]:
         screen.print(f"{summary['diverged_local_steps']} local steps diverged; those clients kept their previous state")
     screen.print(f"everything is in {folder}", soft_wrap=True)

@@ -12,9 +12,11 @@ import torch
 
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
+from hierfl.inference.calibration.answer import no_answer
+from hierfl.inference.calibration.question import questions_of
 from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.engines.remote.expected import Expected
-from hierfl.inference.engines.remote.wire import flat_scores, flattened
+from hierfl.inference.engines.remote.wire import flat_answer, flat_scores, flattened
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.state import StateForm, form_of_state
@@ -96,6 +98,14 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
             "global": "sums over its test examples, of the global model",
         }
         found += _listed("scores", scores, words)
+        words = {
+            "0": "its own, of its own model: of a temperature on validation data; then on test data, as scores",
+            "1": "the same of predictions averaged over draws",
+            "scores": "its validation examples, counted by the probability of all labels likelier than the true one",
+            "sets": "how its sets of labels do on its test data, and whether it has validation data",
+        }
+        for question in questions_of(options, random=expected.fitted(broadcast).trace.random):
+            found += _listed("calibration", form_of_state(flat_answer(no_answer(question))), words)
         sums = expected.no_sums(broadcast, summary=True, new=new_clients)
     words = {
         "new": "its own values, its part of the mean that a new client begins with",

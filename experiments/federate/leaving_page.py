@@ -32,7 +32,8 @@ Every site also sends its name and which of train, validation and test it has (`
 where columns or images are standardised (`prepare`, [more](sites.md#before-the-first-round)), and with every
 answer the number of the round and whether its computation has failed. Metrics (`scores`) are sums over its own test
 examples. Data, personal values and draws are in none of it: tests walk every byte that a site sends. Under `sums`,
-`new` is sent only where the study agrees (`new_clients`).
+`new` is sent only where the study agrees (`new_clients`). A study that is [calibrated](calibration.md) ends with sums
+on validation data (`calibration`): of likelihoods at a temperature, and of scores counted in cells.
 
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
 """

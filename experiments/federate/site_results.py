@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.errors import UserError
+from hierfl.inference.calibration.calibrate import calibration_of_client
 from hierfl.inference.evaluation.personal import evaluate_personal
 from hierfl.inference.run.result import Run
 from hierfl.metrics.pooling import over_clients
-from hierfl.metrics.registry import names_of
+from hierfl.metrics.registry import global_metrics, names_of
 
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results
@@ -42,9 +43,11 @@ def site_run(member: Membership) -> Run:
     for kind, own in zip(("pm", "pm_draws"), found, strict=False):
         mine = over_clients(own, fitted.federation.task)
         row |= {f"{kind}_{name}": mine.get(name) for name in names_of(fitted.federation.task)}
+    row |= dict.fromkeys(f"gm_{name}" for name in global_metrics(fitted.federation.task))
     row |= {"rejected": None, "skipped": None, "bytes": None, "diverged": None, "seconds": None}
     tested = found if split == "test" else None
-    return Run(fitted, [member.client], options, [row], 0.0, random, tested)
+    calibration = calibration_of_client(fitted, options, site.calibrated, random=random)
+    return Run(fitted, [member.client], options, [row], 0.0, random, tested, calibration=calibration)
 
 
 def write_site_results(member: Membership, run: Run) -> Path:
@@ -66,16 +69,24 @@ def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.Data
         draws: that predictions are averaged over; 0 for the posterior mean.
 
     Returns:
-        A row for each example: a probability for each class, or mean and standard deviation.
+        A row for each example: a probability for each class, at the study's temperature where it has found one, and
+        where it has sets the labels that are in them; or mean and standard deviation.
     """
     import pandas as pd
 
     if draws and not run.random:
         raise UserError(f"{member.study.loaded.name} has no draws to average over: --draws 0")
     federation = run.fitted.federation
-    found = run.predict(member.study.data.inputs(path, federation), member.client, draws=draws).cpu().numpy()
+    inputs, calibration = member.study.data.inputs(path, federation), run.calibration
+    tempered = calibration is not None and calibration.powers is not None
+    found = run.predict(inputs, member.client, draws=draws, tempered=tempered).cpu().numpy()
     if federation.task == "regression":
         return pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
     labels = federation.about.get("labels") or range(federation.classes)
     table = pd.DataFrame({f"p_{label}": column for label, column in zip(labels, found.T, strict=True)})
-    return table.assign(label=np.array([str(label) for label in labels])[found.argmax(1)])
+    names = np.array([str(label) for label in labels])
+    table = table.assign(label=names[found.argmax(1)])
+    if calibration is None or calibration.threshold is None:
+        return table
+    sets = run.prediction_sets(inputs, member.client).cpu().numpy()
+    return table.assign(set=[" ".join(names[inside]) for inside in sets])

@@ -108,8 +108,11 @@ class Study:
         _refuse_strange(table, STUDY, path)
         _refuse_strange(table["privacy"], STUDY["privacy"], path)
         run = {
-            name: Number(kinds()[name]) if kinds()[name] in (int, float) else kinds()[name] for name in fit_options()
-        }
+            f"{name}?" if options()[name].newer else name: Number(kinds()[name])
+            if kinds()[name] in (int, float)
+            else kinds()[name]
+            for name in fit_options()
+        }  # (what is newer than a study was not agreed on in it)
         check(table["run"], run, path, "run")
         _refuse_strange(table["run"], run, path)
         kind = table["data"].get("kind")

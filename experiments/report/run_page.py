@@ -15,7 +15,7 @@ from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from ..run_folder.files import EFFECT_COLUMNS, read_effects, write_text
-from ..run_folder.summary import fit_warnings, read_summary
+from ..run_folder.summary import calibration_lines, fit_warnings, read_summary
 from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
 
@@ -41,6 +41,8 @@ def write_run_page(folder: Path) -> Path:
         sections.append(Section("Of the fit", beware))
     if rows:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
+    if found := [f"{line[0].upper()}{line[1:]}." for line in calibration_lines(summary)]:
+        sections.append(Section("Temperature and sets", found))
     if (folder / "effects.csv").is_file():
         sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
     for heading in registry.sections("run"):

@@ -38,7 +38,12 @@ def summary_metrics(row: dict[str, Any]) -> dict[str, Any]:
         row.get("pm_worst10_accuracy"),
         row.get("pm_accuracy_cv"),
     )
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in chosen.items()}
+    return {k: finite(v) for k, v in chosen.items()}
+
+
+def finite(value: Any) -> Any:
+    """A value as json has it: null for a number that is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,8 +67,9 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         "seed": options.seed,
         **summary_metrics(last),
         "best": {"round": best["round"], **summary_metrics(best)} if best else None,
-        **{k: v if math.isfinite(v) else None for k, v in report.items()},
+        **{k: finite(v) for k, v in report.items()},
         **chains,
+        **({} if run.calibration is None else {k: finite(v) for k, v in run.calibration.numbers.items()}),
         "rejected_messages": last.get("rejected"),
         "skipped_rounds": last.get("skipped"),
         "diverged_local_steps": last.get("diverged"),
@@ -83,6 +89,35 @@ def read_summary(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} has not finished: it has no summary.json; go on with: hierfl run --resume {folder}")
     return read_json(path, SUMMARY_SCHEMA)
+
+
+def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What a calibration has found, in words; none where none was asked for."""
+    lines = []
+    for kind, what in (("pm", "at the posterior mean"), ("pm_draws", "averaged draws")):
+        if summary.get(f"{kind}_temperature") is None:
+            continue
+        parts = [
+            f"{label} {before:.3f}, now {after:.3f}"
+            for name, label in (("nll", "NLL"), ("ece", "ECE"))
+            if (before := summary.get(f"{kind}_{name}")) is not None
+            and (after := summary.get(f"{kind}_tempered_{name}")) is not None
+        ]
+        lines.append(
+            ": ".join([f"temperature {summary[f'{kind}_temperature']:.3f} {what}", *[", ".join(parts)] * bool(parts)])
+        )
+    if summary.get("set_alpha") is not None:
+        wanted = f"sets that should hold the label in {1 - summary['set_alpha']:.1%}"
+        if summary["set_threshold"] >= 1:
+            lines.append(
+                f"{wanted}: {summary['calibration_examples']} validation examples are too few, every label stays"
+            )
+        elif summary.get("set_coverage") is not None:
+            worst, unheard = summary["set_coverage_worst10"], summary.get("set_coverage_unheard")
+            held = f"hold it in {summary['set_coverage']:.1%} (worst tenth of the clients {worst:.1%}"
+            held += ")" if unheard is None else f", those without validation data {unheard:.1%})"
+            lines.append(f"{wanted} {held}, {summary['set_size']:.2f} labels each")
+    return lines
 
 
 #: standard errors that a fit may be from its maximum, and beyond which there is none near

@@ -132,12 +132,13 @@ class _Pooled:
     value: Callable[[np.ndarray, float, float], float]
 
 
-def _histogram(values: np.ndarray, n: np.ndarray) -> np.ndarray:
+def histogram(values: np.ndarray) -> np.ndarray:
+    """How many of some numbers from 0 to 1 are in each of :data:`HISTOGRAM` bins."""
     return np.histogram(values, HISTOGRAM, (0.0, 1.0))[0].astype(float)
 
 
-def _worst_tenth(counts: np.ndarray, clients: float, examples: float) -> float:
-    """The mean of the least tenth, each value at the middle of its bin."""
+def worst_tenth(counts: np.ndarray, clients: float) -> float:
+    """The mean of the least tenth of the numbers in a histogram, each at the middle of its bin."""
     left = np.clip(max(1, math.ceil(0.1 * clients)) - (np.cumsum(counts) - counts), 0, counts)
     return float(left @ (np.arange(HISTOGRAM) + 0.5) / HISTOGRAM / left.sum()) if left.sum() else math.nan
 
@@ -154,7 +155,9 @@ def _variation(moments: np.ndarray, clients: float, examples: float) -> float:
 
 _POOLED: dict[Pooling, _Pooled] = {
     "mean": _Pooled(lambda values, n: values.sum(), lambda total, clients, examples: float(total) / clients),
-    "worst tenth": _Pooled(_histogram, _worst_tenth),
+    "worst tenth": _Pooled(
+        lambda values, n: histogram(values), lambda counts, clients, examples: worst_tenth(counts, clients)
+    ),
     "variation": _Pooled(_moments, _variation),
     "by size": _Pooled(lambda values, n: n @ values, lambda total, clients, examples: float(total) / examples),
     "root mean square by size": _Pooled(

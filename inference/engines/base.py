@@ -18,6 +18,8 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.metrics.pooling import MetricSums
 
+from ..calibration.answer import Answer
+from ..calibration.question import Question
 from ..evaluation.fitted import Fitted
 from ..messages.sums import Sums
 from ..method.schedule import Plan
@@ -157,6 +159,10 @@ class Engine(Protocol):
         """How the clients' models predict, for each number of draws (0: at the posterior mean), and the global one."""
         ...
 
+    def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
+        """What a fit is calibrated with, after its last round: sums over all clients."""
+        ...
+
     def client_summary(self, broadcast: Broadcast) -> State:
         """What the method has of each client, (J,) each; empty where that stays there."""
         ...
@@ -165,8 +171,13 @@ class Engine(Protocol):
         """What the clients that are here predict with."""
         ...
 
-    def result(self, broadcast: Broadcast) -> Fitted:
-        """What is kept of the fit after the last round: of all clients, where their values may be brought together."""
+    def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
+        """What is kept of the fit after the last round: of all clients, where their values may be brought together.
+
+        Args:
+            broadcast: after the last round.
+            calibrated: what a calibration has found, for clients that predict on their own.
+        """
         ...
 
     def state(self, broadcast: Broadcast) -> State:

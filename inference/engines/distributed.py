@@ -20,6 +20,8 @@ from hierfl.metrics.classification import BINS
 from hierfl.metrics.pooling import MetricSums, client_sums
 from hierfl.metrics.registry import client_metrics
 
+from ..calibration.answer import Answer
+from ..calibration.question import Question
 from ..evaluation.fitted import Fitted, Population
 from ..evaluation.global_model import evaluate_global
 from ..evaluation.personal import evaluate_personal
@@ -147,6 +149,17 @@ class DistributedEngine:
             everyone = {k: v.cpu().numpy() for k, v in self.ranks.sum(sums).items()}
         return Scores([client_sums(rows, self.task) for rows in clients], everyone, clients)
 
+    def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        here = self.plate.calibration(self._here(broadcast), question)
+        flat = {f"{group}|{k}": torch.as_tensor(v) for group, sums in here.sums.items() for k, v in sums.items()}
+        added: dict[str, MetricSums] = {}
+        for name, value in self.ranks.sum(flat).items():
+            group, _, key = name.partition("|")
+            added.setdefault(group, {})[key] = value.cpu().numpy()
+        own = {k: self.ranks.scatter(torch.as_tensor(v), self.index, len(self.ids)) for k, v in here.clients.items()}
+        return Answer(added, {k: v.cpu().numpy() for k, v in self.ranks.sum(own).items()})
+
     def _of_all(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All clients' metrics of this rank's."""
         names = ["n", *client_metrics(self.task)]
@@ -173,7 +186,7 @@ class DistributedEngine:
         """What this rank's clients predict with."""
         return self.plate.fitted(self._here(broadcast))
 
-    def result(self, broadcast: Broadcast) -> Fitted:
+    def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
         """Of all clients on the first rank; of its own on another."""
         here = self.fitted(broadcast)
         personal, copies = (self.ranks.collect(rows, self.shards) for rows in (here.personal, here.copies))

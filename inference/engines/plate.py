@@ -17,6 +17,8 @@ from hierfl.metrics.pooling import MetricSums, client_sums
 from hierfl.nn.precision import precision
 from hierfl.recorder import recorder
 
+from ..calibration.answer import Answer, answer
+from ..calibration.question import Question
 from ..clients.checks import check_rows, check_shapes
 from ..clients.chunk import ClientChunk
 from ..clients.store import ClientStore
@@ -32,33 +34,9 @@ from ..server.exchange import Exchange
 from ..server.receiver import Receiver
 from ..state import State, StateForm, form_of_state
 from .base import Broadcast, ClientStatus, Reports, Scores
+from .chunk_size import suitable_chunk
 
 log = logging.getLogger("hierfl")
-
-
-#: numbers that a plate on a CPU holds: values, and the inputs of a minibatch of fifty
-PLATE_NUMBERS = 10_000_000
-#: rows of a plate on a CPU times examples of the largest client: their minibatches are planned together
-PLATE_EXAMPLES = 5_000_000
-
-
-def suitable_chunk(federation: Federation, numbers: int) -> int:
-    """Rows in one plate where nothing is said.
-
-    On a CPU a plate's memory is bounded, and its steps should be few. Measured for 100 clients of Fashion-MNIST:
-    pFedVEM takes half as long with 10 rows as with one, and as long with 50 or 100; FedRep, with more and smaller
-    steps, is a fifth faster with 50 than with 10, and no slower with 100. Of 10,000 clients of a network of 78
-    numbers (``hierfl bench many``) plates of 500, 1,000, 5,000 and all of them take 0.79, 0.60, 0.41 and 0.38 s.
-    Elsewhere all that there are.
-
-    Args:
-        federation: whose clients.
-        numbers: of one client's values.
-    """
-    if federation.device.type != "cpu":
-        return federation.clients
-    most = PLATE_NUMBERS // (numbers + 50 * federation.event_shape.numel())
-    return min(federation.clients, max(100, min(most, PLATE_EXAMPLES // max(federation.sizes()))))
 
 
 class PlateEngine:
@@ -209,7 +187,7 @@ class PlateEngine:
             self.initial, self.options.seed,
         )  # fmt: skip
 
-    def result(self, broadcast: Broadcast) -> Fitted:
+    def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         return self.fitted(broadcast)
 
@@ -254,6 +232,10 @@ class PlateEngine:
         if self.method.has_global_model:
             everyone = evaluate_global(fitted, self._pooled(split))
         return Scores([client_sums(rows, self.task) for rows in clients], everyone, clients)
+
+    def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
+        """See :class:`~hierfl.inference.engines.base.Engine`."""
+        return answer(self.fitted(broadcast), question, self.chunk)
 
     def _pooled(self, split: str) -> Tensor:
         """The examples on which the global model is evaluated here."""

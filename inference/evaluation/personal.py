@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.data.batch import Batch
 from hierfl.ppl.frozen_features import FrozenFeatures
 
 from .fitted import Fitted
@@ -17,6 +19,8 @@ from .response import predictive_terms, response, site_rows
 BUDGET = 20_000_000
 #: how many numbers one in double precision stands for
 DOUBLE = 4
+#: from what was said of the pieces of a batch (:func:`.response.predictive_terms`) to each row's numbers, n among them
+Measure = Callable[[Sequence[Sequence[Tensor]], Batch], dict[str, Tensor]]
 
 
 def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
@@ -32,7 +36,7 @@ def pieces(sizes: Sequence[int], chunk: int, cost: int) -> list[list[int]]:
 
 
 def evaluate_personal(
-    fitted: Fitted, split: str, chunk: int, draws: Sequence[int] = (0,)
+    fitted: Fitted, split: str, chunk: int, draws: Sequence[int] = (0,), measures: Sequence[Measure] | None = None
 ) -> list[dict[str, np.ndarray]]:
     """Every client's metrics on its own data of ``split``, {metric: (J, ...)}, NaN where it has none.
 
@@ -43,8 +47,10 @@ def evaluate_personal(
         split: "train", "validation" or "test".
         chunk: clients at a time.
         draws: for each of the results wanted: 0 predicts at the posterior mean, else averaged over so many draws.
+        measures: of each of the results; None for the metrics of the task.
     """
     federation = fitted.federation
+    measures = measures or [partial(site_rows, task=federation.task)] * len(draws)
     cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
     # (numbers of tables are twice as wide, and scores of draws hold each several times)
     cost *= DOUBLE if federation.dtype == torch.float64 else 1
@@ -60,8 +66,8 @@ def evaluate_personal(
             for k, noise, found in zip(draws, noises, parts, strict=True):
                 _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
                 found.append(predictive_terms(response(sites), piece.y, federation.task))
-        for result, found in zip(results, parts, strict=True):
-            for name, value in site_rows(found, batch, federation.task).items():
+        for result, found, measure in zip(results, parts, measures, strict=True):
+            for name, value in measure(found, batch).items():
                 if name not in result:
                     empty = 0.0 if name == "bins" else float("nan")
                     result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
-from hierfl.metrics.pooling import from_client_sums, from_example_sums, over_clients
-from hierfl.metrics.registry import global_metrics, names_of
 from hierfl.nn.precision import precision
 from hierfl.rng import client_keys
 
-from ..engines.base import Broadcast, ClientStatus, Engine, Scores
+from ..calibration.calibrate import calibrate, check_calibration
+from ..engines.base import Broadcast, ClientStatus, Engine
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
@@ -30,6 +29,7 @@ from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
 from ..state import State, form_of_state
+from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .progress import Bar
@@ -110,6 +110,7 @@ class Fit:
         self.state = self.server.begin(shared)
         self.schedule = method.schedule().at_least(options.absent_clients)
         self.engine.begin(shared, self.initial, exchange)
+        check_calibration(self.engine, options)
         self.journal = Journal()
         #: whose messages of the last round were used, (J,); None before the first
         self.used: Tensor | None = None
@@ -184,10 +185,11 @@ class Fit:
                 if self.engine.agree(self.folder is not None and due):
                     self._keep(keeper)
                 bar.advance(journal.last("test") if evaluated else None)
-        fitted = self.engine.result(self._broadcast())
+        calibration = calibrate(self.engine, self._broadcast(), options, random=self.random)
+        fitted = self.engine.result(self._broadcast(), calibration.tensors if calibration else None)
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
         status = torch.stack(journal.status).cpu().numpy() if journal.status else None
-        about = journal.evaluations, journal.seconds, self.random, tested, journal.summaries, status
+        about = journal.evaluations, journal.seconds, self.random, tested, journal.summaries, status, calibration
         return Run(fitted, self.engine.ids, options, *about)
 
     @torch.no_grad()
@@ -235,12 +237,7 @@ class Fit:
         scores = self.engine.scores(self._broadcast(), split, (0, self.options.draws) if self.random else (0,))
         if split == "test" and scores.clients is not None:
             self._tested = self.journal.round, scores.clients
-        names = names_of(self.engine.task)
-        for k, kind in enumerate(("pm", "pm_draws")):
-            found = self._personal(scores, k) if k < len(scores.personal) else {}
-            row |= {f"{kind}_{name}": found.get(name) for name in names}
-        everyone = {} if scores.global_model is None else from_example_sums(scores.global_model, self.engine.task)
-        row |= {f"gm_{name}": everyone.get(name) for name in global_metrics(self.engine.task)}
+        row |= metrics_row(scores, self.engine.task)
         row |= {
             "rejected": self.journal.rejected,
             "skipped": int(self.state.skipped),
@@ -249,12 +246,6 @@ class Fit:
             **{f"update_norm_{group}": float(value) for group, value in self.state.update_norm.items()},
         }
         return {**row, "seconds": round(self.journal.seconds, 3)}
-
-    def _personal(self, scores: Scores, kind: int) -> dict[str, float]:
-        """One number per metric: exact where every client's are here."""
-        if scores.clients is not None:
-            return over_clients(scores.clients[kind], self.engine.task)
-        return from_client_sums(scores.personal[kind], self.engine.task)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

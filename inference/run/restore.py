@@ -8,6 +8,7 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.schema import check
 
+from ..options import NEWER
 from ..state import State, StateForm, form_of_state
 from .checkpoint import load
 from .journal import RECORD
@@ -41,7 +42,7 @@ def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: i
         raise UserError(f"the checkpoint in {folder} belongs to another method, network or federation")
     if record["federation"] != fresh["federation"]:
         raise UserError(f"the checkpoint in {folder} was made on other data or another split")
-    other = [k for k, v in fresh["fit"].items() if record["fit"].get(k) != v]
+    other = [k for k, v in fresh["fit"].items() if record["fit"].get(k, NEWER.get(k)) != v]
     if other:
         raise UserError(f"the checkpoint in {folder} was begun with a different {', '.join(other)}")
     if record["round"] > rounds:

@@ -8,24 +8,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.metrics.registry import main_metric
 
+from ..calibration.calibrate import Calibration, calibrated
 from ..checks import check_whole
-from ..engines.plate import suitable_chunk
+from ..engines.chunk_size import suitable_chunk
 from ..evaluation.entropy import entropies
 from ..evaluation.fitted import Fitted
-from ..evaluation.inputs import Inputs, client_row, new_examples, raw_inputs, unlabelled
-from ..evaluation.new_client import fit_new_client
+from ..evaluation.inputs import Inputs, client_row, raw_inputs
 from ..evaluation.personal import evaluate_personal
-from ..evaluation.response import predictions, response
 from ..options import Options
 from ..state import State
 from .inference_data import inference_data
 from .journal import Row
+from .predictions import Examples, predicted, predicted_log_probs, predicted_new_client
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +44,7 @@ class Run:
         tested: clients' metrics on test data after the last round, where it was evaluated: see :attr:`client_metrics`.
         summaries: what the method has of each client, by evaluated round; see :attr:`history`.
         status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`; see :attr:`participation`.
+        calibration: a temperature and a threshold, where they were asked for.
     """
 
     fitted: Fitted
@@ -56,6 +56,7 @@ class Run:
     tested: list[dict[str, np.ndarray]] | None = None
     summaries: Sequence[tuple[int, State]] = ()
     status: np.ndarray | None = None
+    calibration: Calibration | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -97,6 +98,8 @@ class Run:
         columns: dict[str, Any] = {"client": list(federation.ids), **sizes}
         for before, found in zip(("", "draws_"), self.client_metrics, strict=False):
             columns |= {f"{before}{name}": value for name, value in found.items() if name not in ("n", "bins")}
+        if self.calibration is not None:
+            columns |= self.calibration.clients
         own = self.fitted.method.client_summary(self.fitted.values(range(federation.clients)))
         columns |= {k: v.cpu().numpy() for k, v in own.items()}
         if (lost := federation.about.get("left_out")) is not None:  # (of tables: rows that lacked a value)
@@ -189,31 +192,35 @@ class Run:
 
     # -- predictions ------------------------------------------------------------------------------------------------
 
-    def predict(self, x: Inputs, client: int | str, draws: int | None = None) -> Tensor:
+    def predict(self, x: Inputs, client: int | str, draws: int | None = None, *, tempered: bool = False) -> Tensor:
         """What a client's own model says of new inputs.
 
         Args:
             x: raw inputs, (n, *event), as in the pool; for a federation from a table also a table.
             client: its name; its place will do where no name is a number.
             draws: 0 predicts at the posterior mean; None at the mean, but over all draws of a mixed-effects model.
+            tempered: at the temperature that a fit with ``calibrate="temperature"`` has found for this kind.
 
         Returns:
             Class probabilities (n, C), in the order of the labels (``federation.about["labels"]`` for a table), or for
             regression mean and standard deviation (n, 2).
 
         Raises:
-            UserError: for a client that does not exist or inputs of another shape.
+            UserError: for a client that does not exist or inputs of another shape; where there is no temperature.
         """
         row = client_row(self.fitted.federation, client)
         draws = self.fitted.method.prediction_draws if draws is None else draws
         check_whole("draws", draws, 0)
-        return self._predicted(self.fitted, row, x, draws)
+        if tempered:
+            found = calibrated(self.calibration)
+            return found.tempered(predicted_log_probs(self.fitted, row, x, draws), draws).exp()
+        return predicted(self.fitted, row, x, draws)
 
     def predict_new_client(
         self,
         x: Inputs,
         draws: int = 100,
-        given: tuple[Tensor | np.ndarray | pd.DataFrame, Tensor | np.ndarray | Sequence[float]] | None = None,
+        given: Examples | None = None,
         rounds: int = 1,
     ) -> Tensor:
         """What the federation says to a client that was never seen.
@@ -234,31 +241,23 @@ class Run:
         Raises:
             UserError: for examples that do not fit, or a method in which a client learns nothing of its own.
         """
-        check_whole("draws", draws, 0)
-        if not isinstance(rounds, int) or rounds < 0:
-            raise UserError(f"rounds must be a whole number of at least 0, not {rounds!r}")
-        if given is not None:
-            if not isinstance(given, tuple) or len(given) != 2:
-                raise UserError("given is a pair of a new client's examples: (inputs, targets)")
-            return self._predicted(
-                fit_new_client(self.fitted, *new_examples(self.fitted.federation, *given), rounds), 0, x, draws
-            )
-        fitted, noise = self.fitted, self.fitted.population_noise(1, draws)
-        pieces = fitted.pieces(unlabelled(self.fitted.federation, x), draws)
-        return torch.cat(
-            [
-                predictions(response(fitted.global_sites(piece, draws, noise)).fn, fitted.federation.task)
-                for piece in pieces
-            ]
-        )
+        return predicted_new_client(self.fitted, x, draws, given, rounds)
 
-    def _predicted(self, fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
-        """What the model of a client says of inputs, piece by piece."""
-        noise, parts = fitted.noise([row], draws, "predict") if draws else None, []
-        for piece in fitted.pieces(unlabelled(self.fitted.federation, x), draws):
-            _, sites = fitted.personal_sites([row], piece, draws, noise=noise)
-            parts.append(predictions(response(sites).fn, fitted.federation.task))
-        return torch.cat(parts)
+    def prediction_sets(self, x: Inputs, client: int | str) -> Tensor:
+        """Labels that a client's own model does not rule out: of a fit with ``conformal=ALPHA``.
+
+        Args:
+            x, client: as for :meth:`predict`.
+
+        Returns:
+            Whether each label is in the set, (n, C): which misses the true one with probability ALPHA at most, over
+            clients and examples such as those of the validation data (docs: calibration).
+
+        Raises:
+            UserError: as :meth:`predict`; where the fit has no sets.
+        """
+        found, row = calibrated(self.calibration), client_row(self.fitted.federation, client)
+        return found.sets(predicted_log_probs(self.fitted, row, x, found.draws))
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 

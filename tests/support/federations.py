@@ -9,7 +9,9 @@ from hierfl import Federation
 from hierfl.data.arrays import make_pool
 
 
-def blobs(sizes: list[int], classes: int = 3, features: int = 4, seed: int = 0, test: int = 12) -> Federation:
+def blobs(
+    sizes: list[int], classes: int = 3, features: int = 4, seed: int = 0, test: int = 12, validation: float = 0.0
+) -> Federation:
     """Clients of given sizes with Gaussian classes whose centres differ a little between clients; float64."""
     rng = np.random.default_rng(seed)
     centres = 2 * rng.normal(size=(classes, features))
@@ -24,7 +26,7 @@ def blobs(sizes: list[int], classes: int = 3, features: int = 4, seed: int = 0, 
     x_test, y_test, who_test = draw([test] * len(sizes))
     names = np.array([f"place-{j:02d}" for j in range(len(sizes))])
     return Federation.from_arrays(
-        x, y, names[who], x_test=x_test, y_test=y_test, client_test=names[who_test], validation=0.0
+        x, y, names[who], x_test=x_test, y_test=y_test, client_test=names[who_test], validation=validation
     ).to(dtype=torch.float64)
 
 

@@ -109,7 +109,7 @@ class ArrayData:
 
     def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""
-        return self.model([site.sums([])] * self.steps, False)
+        return self.model([site.sums([]) for _ in range(self.steps)], False)
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:
         """The same as all sites'."""

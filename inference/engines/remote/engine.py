@@ -19,6 +19,8 @@ from hierfl.data.batch import Batch
 from hierfl.data.federation import SPLITS, Federation
 from hierfl.errors import UserError
 
+from ...calibration.answer import Answer, no_answer
+from ...calibration.question import Question
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
 from ...method.schedule import Plan
@@ -32,11 +34,14 @@ from .questions import Ask, Questions
 from .wire import (
     Handshake,
     Unreadable,
+    check_calibration,
     check_form,
     check_scores,
     check_size,
+    flat_answer,
     flat_scores,
     flattened,
+    nbytes,
     nested,
     put_under,
 )
@@ -188,7 +193,7 @@ class RemoteEngine:
         }  # fmt: skip
         tensors = {**put_under("shared", broadcast.shared), **put_under("new", new)}
         found = [nobody]
-        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
+        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), nbytes(form)).items():
             try:
                 check_form(held, form, finite=False)
                 check_scores(held)
@@ -213,16 +218,28 @@ class RemoteEngine:
         total = {k: v.to(self.device) for k, v in flattened(nothing).items()}
         if not total:
             return Population({}, {})
+        sums = nested(self._summed("sums", broadcast, {"summary": summary, "new": "new" in nothing}, total))
+        means = {k: v / len(self.ids) for k, v in sums.get("new", {}).items()}
+        return Population(means, sums.get("summary", {}))
+
+    def _summed(self, kind: str, broadcast: Broadcast, more: Mapping[str, Any], total: State) -> State:
+        """What all sites answer, added to what none does.
+
+        Raises:
+            UserError: where one is missing.
+        """
         form, answered = form_of_state(total), 0
-        about = {"kind": "sums", "round": broadcast.round, "final": broadcast.final}
-        about |= {"summary": summary, "new": "new" in nothing}
+        about = {"kind": kind, "round": broadcast.round, "final": broadcast.final, **more}
         tensors = put_under("shared", broadcast.shared)
-        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), _nbytes(form)).items():
+        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), nbytes(form)).items():
             try:
-                check_form(held, form)
-                check_size(held, len(self.ids))
+                check_form(held, form, finite=kind == "sums")
+                if kind == "sums":
+                    check_size(held, len(self.ids))
+                else:
+                    check_calibration(held)
             except Unreadable as error:
-                self.questions.refuse(j, "sums", error)
+                self.questions.refuse(j, kind, error)
                 continue
             total, answered = {k: v + held[k] for k, v in total.items()}, answered + 1
         if answered < len(self.ids):
@@ -230,9 +247,18 @@ class RemoteEngine:
                 f"{answered} of {len(self.ids)} sites have answered after round {broadcast.round}: go on when all are "
                 "there (--resume)"
             )
-        sums = nested(total)
-        means = {k: v / answered for k, v in sums.get("new", {}).items()}
-        return Population(means, sums.get("summary", {}))
+        return total
+
+    def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
+        """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there.
+
+        Raises:
+            UserError: where a site is missing: the rounds of sums must be of the same sites.
+        """
+        self._settle(broadcast, broadcast.round)
+        nothing = {k: v.to(self.device) for k, v in flat_answer(no_answer(question)).items()}
+        total = self._summed("calibration", broadcast, {"question": question.table()}, nothing)
+        return Answer({group: {k: v.cpu().numpy() for k, v in sums.items()} for group, sums in nested(total).items()})
 
     def client_summary(self, broadcast: Broadcast) -> State:
         """That stays at the sites."""
@@ -242,13 +268,13 @@ class RemoteEngine:
         """No client is here."""
         return self.expected.fitted(broadcast)
 
-    def result(self, broadcast: Broadcast) -> Fitted:
+    def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
         """What all clients have in common; the sites keep what they need to predict."""
         self._settle(broadcast, broadcast.round)
         population = self._population(broadcast, summary=True)
         tensors = {
             **put_under("shared", broadcast.shared), **put_under("new", population.new_client_means),
-            **put_under("summary", population.summary_sums),
+            **put_under("summary", population.summary_sums), **put_under("calibration", calibrated or {}),
         }  # fmt: skip
         about = {"kind": "finish", "round": broadcast.round, "final": broadcast.final}
         self._asked(about, tensors, range(len(self.ids)), 0)
@@ -271,7 +297,3 @@ class RemoteEngine:
 def _listed(splits: object) -> set[str]:
     """Those of the splits that a site says it has."""
     return {split for split in SPLITS if split in splits} if isinstance(splits, list) else set()
-
-
-def _nbytes(form: StateForm) -> int:
-    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())

@@ -28,6 +28,7 @@ from .wire import (
     encode,
     flattened,
     header,
+    nbytes,
     nested,
 )
 
@@ -86,10 +87,9 @@ def prepare(questions: Questions, data: Summing, folder: Path) -> list[State]:
     totals = []
     for step in range(data.steps):
         form, everyone = data.form(totals), range(len(questions.ids))
-        size = sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())
         total = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in form.items()}
         about, answered = {"kind": "prepare", "round": 0, "step": step}, 0
-        for j, (_, held) in questions.asked(about, numbered(totals), everyone, size).items():
+        for j, (_, held) in questions.asked(about, numbered(totals), everyone, nbytes(form)).items():
             try:
                 check_form(held, form)
                 check_size(held, len(questions.ids))
@@ -150,7 +150,7 @@ class PreparedSite:
             kind = None
         if self.site is not None and kind not in ("hello", "prepare"):
             return self.site.answer(request)
-        late = dict.fromkeys(("round", "scores", "sums", "finish"), self._late)
+        late = dict.fromkeys(("round", "scores", "sums", "calibration", "finish"), self._late)
         return self.desk.answer(request, {**late, "prepare": self._prepare, "hello": partial(self._hello, request)})
 
     def _late(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:

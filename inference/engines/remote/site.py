@@ -20,6 +20,8 @@ import torch
 from hierfl.data.federation import SPLITS, Federation
 from hierfl.errors import UserError
 
+from ...calibration.answer import answer
+from ...calibration.question import Question, calibrated_form
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
 from ...method.initial import InitialWeights
@@ -30,7 +32,7 @@ from ..base import Broadcast
 from ..plate import PlateEngine
 from .answering import Desk, Handler
 from .site_state import SiteState
-from .wire import LARGEST_HEADER, Handshake, Unreadable, check_form, flat_scores, flattened, under
+from .wire import LARGEST_HEADER, Handshake, Unreadable, check_form, flat_answer, flat_scores, flattened, under
 
 log = logging.getLogger("hierfl")
 #: bytes of what a method's report needs of all clients
@@ -84,7 +86,7 @@ class Site:
         """What it answers: always something, if only that it cannot; see :class:`.answering.Desk`."""
         kinds = {
             "hello": self._hello, "round": self._round, "scores": self._scores, "sums": self._sums,
-            "finish": self._finish,
+            "calibration": self._calibration, "finish": self._finish,
         }  # fmt: skip
         return self.desk.answer(request, {name: partial(self._checked, handler) for name, handler in kinds.items()})
 
@@ -150,9 +152,19 @@ class Site:
             found["summary"] = self.method.summary_terms(fitted)
         return self.desk.says({"round": head["round"]}, flattened(found))
 
+    def _calibration(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
+        fitted = self._fitted(head, tensors)
+        try:
+            question = Question.of(head.get("question"), self.options)
+        except UserError as error:
+            raise Unreadable("it asks for what this study's calibration does not need") from error
+        return self.desk.says({"round": head["round"]}, flat_answer(answer(fitted, question, 1).sums))
+
     def _finish(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         """Keeps what is needed to predict here, without any server."""
-        self._fitted(head, tensors, finite=True)
+        kept = {k: v for k, v in tensors.items() if not k.startswith("calibration/")}
+        random = self._fitted(head, kept, finite=True).trace.random
+        check_form(under("calibration", tensors), calibrated_form(self.options, random=random))
         self._keep(replace(self.state, after=self._settled(head), final=tensors, ended=True))
         return self.desk.says({"round": head["round"]})
 
@@ -193,7 +205,12 @@ class Site:
         last = self.state.round if done else self.options.rounds
         head = {"round": last, "counted": self.state.round, "final": self._final_steps}
         with torch.no_grad(), pyro.get_param_store().scope():
-            return self._fitted(head, self.state.final)
+            return self._fitted(head, {k: v for k, v in self.state.final.items() if not k.startswith("calibration/")})
+
+    @property
+    def calibrated(self) -> State:
+        """What a calibration of all clients has found; empty for none."""
+        return under("calibration", self.state.final)
 
     @property
     def _final_steps(self) -> bool:

@@ -150,10 +150,16 @@ def check_form(tensors: Mapping[str, Tensor], form: StateForm, *, finite: bool =
     return {name: tensors[name] for name in form}
 
 
+def nbytes(form: StateForm) -> int:
+    """Of tensors of a form."""
+    return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())
+
+
 #: metrics of which nobody has more than this
 BOUNDED = {"accuracy": 1.0, "accuracy_pooled": 1.0, "ece": 1.0, "brier": 2.0, "coverage90": 1.0}
+BOUNDED |= {"set_coverage": 1.0, "set_coverage_pooled": 1.0, "unheard": 1.0, "unheard_coverage": 1.0}
 #: sums that are counts, or bins and histograms of them
-COUNTS = ("clients", "examples", "bins", "worst10_accuracy", "ece_pooled")
+COUNTS = ("clients", "examples", "bins", "worst10_accuracy", "ece_pooled", "worst", "unheard")
 
 
 def check_scores(tensors: Mapping[str, Tensor]) -> None:
@@ -181,6 +187,25 @@ def check_scores(tensors: Mapping[str, Tensor]) -> None:
                 raise Unreadable(f"its {name!r} is out of range")
 
 
+def check_calibration(tensors: Mapping[str, Tensor]) -> None:
+    """Refuses one client's answer to a :class:`~hierfl.inference.calibration.question.Question` that cannot be one's.
+
+    Args:
+        tensors: {"group|key": ...}.
+
+    Raises:
+        Unreadable: for counts that are none, likelihoods that do not bend as they must, and metrics out of range.
+    """
+    for name, value in tensors.items():
+        if not name.endswith(("|terms", "|counts")):
+            check_scores(tensors)
+            return
+        counts = value[:1] if name.endswith("|terms") else value
+        signed = value[[0, 1, 3]] if name.endswith("|terms") else value  # (a slope has either sign)
+        if not bool(value.isfinite().all()) or bool((signed < 0).any()) or not bool((counts == counts.round()).all()):
+            raise Unreadable("its sums cannot be one client's")
+
+
 def check_size(tensors: Mapping[str, Tensor], clients: int) -> None:
     """Refuses numbers whose sum over so many clients, or its square, could overflow.
 
@@ -202,6 +227,11 @@ def flat_scores(scores: Scores) -> State:
     parts: dict[str, MetricSums] = {str(kind): part for kind, part in enumerate(scores.personal)}
     parts |= {} if scores.global_model is None else {"global": scores.global_model}
     return flattened({part: {k: torch.as_tensor(v) for k, v in sums.items()} for part, sums in parts.items()})
+
+
+def flat_answer(sums: Mapping[str, MetricSums]) -> State:
+    """The sums of an answer to a calibration's question, as a site sends them."""
+    return flattened({group: {k: torch.as_tensor(v) for k, v in own.items()} for group, own in sums.items()})
 
 
 def nested(flat: Mapping[str, Tensor]) -> dict[str, State]:

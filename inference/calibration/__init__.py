@@ -1,0 +1,1 @@
+"""Calibration after the last round: a temperature and a conformal threshold for all clients, by sums over them."""

@@ -1,0 +1,60 @@
+"""What a fitted method says of new inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from hierfl.errors import UserError
+
+from ..checks import check_whole
+from ..evaluation.fitted import Fitted
+from ..evaluation.inputs import Inputs, new_examples, unlabelled
+from ..evaluation.new_client import fit_new_client
+from ..evaluation.response import log_probs, predictions, response
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: examples of a client that was never seen: inputs and targets
+Examples = tuple["Tensor | np.ndarray | pd.DataFrame", "Tensor | np.ndarray | Sequence[float]"]
+
+
+def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int) -> list[Distribution]:
+    """The response of a client's own model, piece by piece."""
+    noise, parts = fitted.noise([row], draws, "predict") if draws else None, []
+    for piece in fitted.pieces(unlabelled(fitted.federation, x), draws):
+        _, sites = fitted.personal_sites([row], piece, draws, noise=noise)
+        parts.append(response(sites).fn)
+    return parts
+
+
+def predicted(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
+    """See :meth:`~hierfl.inference.run.result.Run.predict`."""
+    return torch.cat([predictions(fn, fitted.federation.task) for fn in personal_responses(fitted, row, x, draws)])
+
+
+def predicted_log_probs(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
+    """Log probabilities of the classes, (n, C)."""
+    return torch.cat([log_probs(fn)[0] for fn in personal_responses(fitted, row, x, draws)])
+
+
+def predicted_new_client(fitted: Fitted, x: Inputs, draws: int, given: Examples | None, rounds: int) -> Tensor:
+    """See :meth:`~hierfl.inference.run.result.Run.predict_new_client`."""
+    check_whole("draws", draws, 0)
+    if not isinstance(rounds, int) or rounds < 0:
+        raise UserError(f"rounds must be a whole number of at least 0, not {rounds!r}")
+    if given is not None:
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise UserError("given is a pair of a new client's examples: (inputs, targets)")
+        return predicted(fit_new_client(fitted, *new_examples(fitted.federation, *given), rounds), 0, x, draws)
+    noise = fitted.population_noise(1, draws)
+    pieces = fitted.pieces(unlabelled(fitted.federation, x), draws)
+    return torch.cat(
+        [predictions(response(fitted.global_sites(piece, draws, noise)).fn, fitted.federation.task) for piece in pieces]
+    )
