@@ -133,6 +133,11 @@ class RunConfig:
         "Number of posterior draws that predictions are averaged over. [default: 20]", 20,
         commands=("run", "ablate"), fit=True,
     )  # fmt: skip
+    final: str = option(
+        "What clients do after the last round: the method's own final steps, or Metropolis-adjusted chains on their "
+        "heads, the shared values held, from which all draws then come. [default: method]", "method",
+        choices=("method", "chains"), metavar="method|chains", fit=True, newer=True,
+    )  # fmt: skip
     observed_data: bool = option(
         "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep them]",
         True,

@@ -16,6 +16,8 @@ from .method.schedule import ABSENT, Absent
 
 #: where clients' own values lie between rounds
 Home = Literal["device", "host"]
+#: what clients do after the last round
+Final = Literal["method", "chains"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Options:
         client_state: where clients' own values lie between rounds: on the "device", or in memory of the "host", from
             which a plate's rows are streamed where all of them do not fit.
         cuda_graphs: whether the steps on a CUDA device are recorded and issued again, which takes less of the host.
+        final: what clients do after the last round: the "method"'s own final steps, or Metropolis-adjusted "chains" on
+            their heads, see :mod:`hierfl.inference.method.final_chains`.
         max_message_ratio: a client's value counts if its largest number is at most so many times that of the broadcast
             value, or of 1 where that is less; 0 for no such bound. It holds for messages that are averaged, divided by
             the weight inside (compressed ones as they are decoded). It stops what is grossly wrong, as a value that
@@ -60,6 +64,7 @@ class Options:
     cuda_graphs: bool = False
     dtype: torch.dtype = torch.float32
     precision: Precision = "full"
+    final: Final = "method"
     max_message_ratio: float = MAX_MESSAGE_RATIO
     splits: tuple[str, ...] = ("validation", "test")
 
@@ -84,6 +89,8 @@ class Options:
             raise unknown("value of absent_clients", self.absent_clients, ABSENT)
         if self.client_state not in get_args(Home):
             raise unknown("place for client_state", self.client_state, get_args(Home))
+        if self.final not in get_args(Final):
+            raise unknown("value of final", self.final, get_args(Final))
         check_device(self.device)
         if self.cuda_graphs and torch.device(self.device).type == "cpu":
             raise UserError("CUDA graphs need a CUDA device (device='cuda'), not 'cpu'")
@@ -97,7 +104,9 @@ class Options:
     @property
     def identity(self) -> dict[str, object]:
         """What must be the same for a resumed fit to be the one that was begun."""
-        return {name: getattr(self, name) for name in IDENTITY}
+        found = {name: getattr(self, name) for name in IDENTITY}
+        # (checkpoints from before there was this option are the method's own)
+        return found if self.final == "method" else {**found, "final": self.final}
 
 
 #: options that a resumed fit must keep

@@ -102,7 +102,7 @@ class FedPop(Method):
         steps: int = setting(10, "M, Langevin steps of a chain in a round", at_least=1)
         burn: int = setting(5, "how many of these, the first, are not used", at_least=0)
         step_size: float = setting(1e-3, "gamma, of the Langevin steps", above=0)
-        precondition: Literal["none", "rms", "fisher", "full"] = setting(
+        precondition: Literal["none", "curvature"] = setting(
             "none",
             "metric of the Langevin steps, learned in burn-in: none | gradients' root mean squares | the Fisher "
             "information's diagonal | a full matrix, for few numbers",

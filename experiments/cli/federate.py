@@ -18,8 +18,8 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 STUDY_OPTIONS = (
-    "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "seed",
-    "precision", "network", "response_sd", "formula", "group", "family", "known_se", "event", "weights", "na",
+    "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
+    "seed", "precision", "network", "response_sd", "formula", "group", "family", "known_se", "event", "weights", "na",
     "test_fraction", "validation_fraction",
 )  # fmt: skip
 

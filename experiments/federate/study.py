@@ -108,7 +108,10 @@ class Study:
         _refuse_strange(table, STUDY, path)
         _refuse_strange(table["privacy"], STUDY["privacy"], path)
         run = {
-            name: Number(kinds()[name]) if kinds()[name] in (int, float) else kinds()[name] for name in fit_options()
+            name + "?" * options()[name].newer: Number(kinds()[name])
+            if kinds()[name] in (int, float)
+            else kinds()[name]
+            for name in fit_options()
         }
         check(table["run"], run, path, "run")
         _refuse_strange(table["run"], run, path)

@@ -128,18 +128,20 @@ class GaussianHead:
             )
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
-        heads = posterior.mu + posterior.away
         if self.final:
-            heads = self._final(chunk, target, posterior, noise, around)
-        found[self.drawn] = heads[..., target.back].transpose(0, 1)[:, None, None]
-        return found
+            return found | self._final(chunk, target, self._places(chunk, target, posterior, noise, around))
+        return found | self._kept(target, posterior.mu + posterior.away)
 
-    def _noise(self, chunk: ClientChunk, number: int) -> Tensor:
+    def _kept(self, target: Target, heads: Tensor) -> State:
+        """Draws (K, S, d) as they are kept."""
+        return {self.drawn: heads[..., target.back].transpose(0, 1)[:, None, None]}
+
+    def _noise(self, chunk: ClientChunk, number: int, d: int = 0) -> Tensor:
         """Standard normals (K, S, d), the same for a client in all rounds."""
         keys = chunk.keys.to(chunk.n.device)
         dtype = chunk.n.dtype
         noise = ClientNoise(keys, (chunk.seed, "head"), max(1, number // 2), dtype=dtype)
-        return _pairs(noise, self.latent, chunk.values[self.mean].shape[-1], number)
+        return _pairs(noise, self.latent, d or chunk.values[self.mean].shape[-1], number)
 
     def _turned(
         self, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None, turns: int
@@ -170,6 +172,17 @@ class GaussianHead:
             h, scaled = self._curvature(at)
         return at, h, scaled
 
+    def around_mode(self, target: Target, number: int) -> tuple[Expansion, Curvature, Scaled]:
+        """The posterior's expansion, begun at the prior's mean: of shared values and data alone.
+
+        Args:
+            target: the rows.
+            number: draws over which it is averaged; 1 for the mode's.
+        """
+        m, _ = target.prior()
+        begin = Posterior(m, torch.zeros_like(m).expand(number, *m.shape))
+        return self._turned(target, begin, self._noise(target.chunk, number, m.shape[-1]), None, self.turns).expansion
+
     def _curvature(self, at: Expansion) -> tuple[Curvature, Scaled]:
         h = curvature(self.covariance, at.z, at.weights, self.rank)
         return h, h.scaled(at.r)
@@ -178,16 +191,25 @@ class GaussianHead:
         """B^-1 right, B exact."""
         return scaled.solve(right) if self.covariance == "full" else _conjugate_gradients(at, scaled, right)
 
-    def _final(
-        self, chunk: ClientChunk, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None
-    ) -> Tensor:
+    def _final(self, chunk: ClientChunk, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""
         fresh = self._noise(chunk, self.final)
+        found = torch.empty_like(fresh)
+        for at in places:
+            found[at.places] = at.centre + at.r * at.scaled.root(fresh[at.places])
+        return self._kept(target, found)
+
+    def _places(
+        self, chunk: ClientChunk, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None
+    ) -> Iterator[AtDraws]:
+        """The posterior at draws of the shared values, those that share a precision at a time."""
         shared = self._shared_draws(chunk, self.final)
         if not shared:
             at, h, scaled = posterior.expansion
-            return at.m + at.offset(h, scaled) + at.r * scaled.root(fresh)
-        found, w = torch.empty_like(fresh), shared.pop(self.population)
+            everywhere = torch.arange(self.final, device=chunk.n.device)
+            yield AtDraws(everywhere, target, at.m + at.offset(h, scaled), at.r, h, scaled)
+            return
+        w = shared.pop(self.population)
         for there, others, own in self._alike(shared, chunk):
             middle = w[there].mean(0)
             here = target.given({self.population: middle[0, target.back], **others}, own)
@@ -198,8 +220,8 @@ class GaussianHead:
                 at = here.under_prior(at)
                 scaled = h.scaled(at.r)
             mean = at.m + at.offset(h, scaled) + at.r * scaled.solve((w[there] - middle) / at.r)
-            found[there] = mean + at.r * scaled.root(fresh[there])
-        return found
+            each = here.given({self.population: w[there][..., None, target.back]}, {})
+            yield AtDraws(there, each, mean, at.r, h, scaled)
 
     def _alike(self, shared: State, chunk: ClientChunk) -> Iterator[tuple[Tensor, State, State]]:
         """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
@@ -218,6 +240,25 @@ class GaussianHead:
         for number in range(int(which.max()) + 1):
             there = (which == number).nonzero().flatten()
             yield there, {k: v[there[0]] for k, v in shared.items()}, {}
+
+
+@dataclass(frozen=True)
+class AtDraws:
+    """A Gaussian posterior of some rows' heads at some draws of the shared values, all with one precision.
+
+    Attributes:
+        places: of these draws, (K,).
+        target: the rows at them: the population's mean is one for each, (K, 1, 1, d).
+        centre: means, (K, S, d) or (S, d).
+        r, h, scaled: standard deviations of the prior, the curvature, and B of both.
+    """
+
+    places: Tensor
+    target: Target
+    centre: Tensor
+    r: Tensor
+    h: Curvature
+    scaled: Scaled
 
 
 @dataclass(frozen=True)
