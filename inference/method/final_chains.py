@@ -37,11 +37,11 @@ from .initial import InitialWeights
 from .schedule import Schedule
 
 #: chains, steps of burn-in, kept draws of each and steps between them
-CHAINS, BURN, KEPT, THIN = 4, 150, 200, 4
+CHAINS, BURN, KEPT, THIN = 4, 50, 150, 1
 #: where each draw has a chain of its own: steps whose size is adapted, and steps after them
-ADAPTED, MOVES = 15, 15
-#: step size to begin with, and acceptance that it is adapted to
-STEP_SIZE, ACCEPTANCE = 0.5, 0.574
+ADAPTED, MOVES = 5, 3
+#: leaps of a step, their size to begin with, and the acceptance that it is adapted to
+LEAPS, STEP_SIZE, ACCEPTANCE = 5, 0.06, 0.8
 
 
 def ending_as(options: Options, method: Method, federation: Federation) -> Method:
@@ -68,7 +68,7 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
     if gaussian:
         chain = Chain(
             ADAPTED + MOVES, metropolis=True, burn=ADAPTED, thin=MOVES, target=ACCEPTANCE, near_normal=True,
-            together=True,
+            together=True, leaps=LEAPS,
         )  # fmt: skip
         moved = MovedHead(**vars(gaussian[-1]), chain=chain, step_size=STEP_SIZE)
         found.__class__ = _derived(cls, _Replaced)
@@ -81,7 +81,7 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
         raise UserError(f"{_name(method)} ends with steps of its own, which final='chains' does not replace")
     step = Langevin(
         [latent], BURN + KEPT * THIN, STEP_SIZE, metropolis=True, precondition="curvature", burn=BURN, thin=THIN,
-        target=ACCEPTANCE, start="apart", chains=CHAINS, together=True,
+        target=ACCEPTANCE, start="apart", chains=CHAINS, together=True, leaps=LEAPS,
     )  # fmt: skip
     found.__class__ = _derived(cls, _Sampled)
     drawn = kept_as(latent)

@@ -74,6 +74,7 @@ class Langevin:
         sizes: a personal value (chains,) that remembers adapted step sizes from round to round; 0 for none yet.
         chains: how many, where there are to be others than the kept draws are of; 0 for as many.
         together: whether a client's chains have one step size.
+        leaps: steps before a decision, with precondition="curvature"; see :class:`~.chain.Chain`.
 
     Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see
     :data:`~hierfl.inference.local.langevin.names.STATS`: no method declares it, and it is
@@ -93,6 +94,7 @@ class Langevin:
     sizes: str | None = None
     chains: int = 0
     together: bool = False
+    leaps: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
@@ -101,7 +103,7 @@ class Langevin:
             raise unknown("preconditioner", self.precondition, get_args(Preconditioning))
         if self.start not in get_args(Start):
             raise unknown("start of a chain", self.start, get_args(Start))
-        for name, least in (("steps", 0), ("burn", 0), ("thin", 1), ("batch", 1), ("chains", 0)):
+        for name, least in (("steps", 0), ("burn", 0), ("thin", 1), ("batch", 1), ("chains", 0), ("leaps", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"Langevin's {name} must be at least {least}, not {value}")
@@ -115,6 +117,8 @@ class Langevin:
             raise UserError("a minibatch knows no acceptance probability: metropolis needs batch=None")
         if self.precondition == "curvature" and (len(self.names) > 1 or self.step_size > 1):
             raise UserError("precondition='curvature' is for one latent, and a step_size of at most 1")
+        if self.leaps > 1 and not (self.metropolis and self.precondition == "curvature"):
+            raise UserError("several leaps before a decision need metropolis and precondition='curvature'")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
         if self.target is None and self.sizes:
@@ -211,7 +215,7 @@ class Langevin:
         gamma = self._first_sizes(chunk, noise.particles)
         how = Chain(
             self.steps, self.metropolis, self.burn, self.thin, self.target, self.precondition == "curvature",
-            self.together,
+            self.together, self.leaps,
         )  # fmt: skip
         kept, gamma, stats = how.run(begin, gamma, noise, fresh, target.constrained, self.batch is not None)
         result = {kept_as(k): draws for k, draws in kept.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyro
@@ -52,22 +53,23 @@ def test_a_gaussian_posterior_is_drawn_from_exactly_and_nothing_is_refused() -> 
     fed = slopes([40, 7, 1, 12], noise=0.5)
     run = sampled(PFedVEM(architecture("linear", fed, noise=0.5), **LEARNED), fed)
     draws, stats = run.personal["w_j_draws"], run.personal["w_j_draws/stats"]
-    assert draws.shape == (4, 4, 200, 3)
+    assert draws.shape == (4, 4, 150, 3)
     assert torch.allclose(stats[..., 0], torch.ones(()).double(), atol=1e-9)
-    assert (stats[..., 1] > 0.9).all()  # (adapted to the longest steps there are: nearly independent draws)
+    longest = 1 - math.cos(2 * math.pi / 15)
+    assert torch.allclose(stats[..., 1], torch.tensor(longest).double(), rtol=1e-3)  # (nearly independent draws)
     for j in range(4):
         mean, covariance = exact(fed, j, run.shared["w"], run.personal["rho"][j], 0.5)
         flat = draws[j].flatten(0, 1)
         sd = covariance.diagonal().sqrt()
-        assert ((flat.mean(0) - mean) / sd).abs().max() < 4 / 800**0.5
-        assert torch.allclose(flat.std(0) / sd, torch.ones(3).double(), atol=4 / 1600**0.5)
+        assert ((flat.mean(0) - mean) / sd).abs().max() < 4 / 600**0.5
+        assert torch.allclose(flat.std(0) / sd, torch.ones(3).double(), atol=4 / 1000**0.5)
         assert torch.allclose(torch.corrcoef(flat.T), covariance / torch.outer(sd, sd), atol=0.15)
 
 
 def test_draws_at_uncertain_shared_values_are_those_of_the_joint_posterior() -> None:
     """pFedEB's Gaussian draws are exact here, and a chain at each of them leaves their law as it is."""
     fed = slopes([30, 6, 12, 5], noise=0.5)
-    how = {"base_epochs": 0, "nodes": "off", "draws": 600, "w_scale": 1.0}
+    how = {"base_epochs": 0, "nodes": "off", "draws": 2400, "w_scale": 1.0}
     net = architecture("linear", fed, noise=0.5)
     plain = fit(PFedEB(net, **how), fed, rounds=40, **QUICK)
     run = sampled(PFedEB(net, **how), fed, rounds=40)
@@ -79,7 +81,7 @@ def test_draws_at_uncertain_shared_values_are_those_of_the_joint_posterior() -> 
     assert ((one.mean(1) - two.mean(1)) / sd).abs().max() < 4 / 600**0.5
     assert torch.allclose(two.std(1) / sd, torch.ones_like(sd), atol=4 / 600**0.5)
     # each at its own draw of w: they go together as the Gaussian ones do
-    w = run.fitted.method.shared_draws(run.shared, 600)["w"][:, 0, 0]
+    w = run.fitted.method.shared_draws(run.shared, 2400)["w"][:, 0, 0]
 
     def along(draws: Tensor) -> Tensor:
         return torch.stack([torch.corrcoef(torch.stack([draws[:, k], w[:, k]]))[0, 1] for k in range(3)])
@@ -174,7 +176,7 @@ def test_predictions_and_arviz_are_of_the_draws(small: Federation, net: Any) -> 
     assert torch.allclose(run.predict(x, "place-02", draws=0), want)
     data = run.posterior()
     assert data.posterior.sizes["chain"] == 4
-    assert data.posterior["w_j"].shape == (4, 200, 7, draws.shape[-1])
+    assert data.posterior["w_j"].shape == (4, 150, 7, draws.shape[-1])
     assert set(data.sample_stats.data_vars) == {"lp", "acceptance_rate", "step_size", "diverging"}
     assert data.log_likelihood.attrs["draws_of"] == "chains"
     assert run.best() == {}
@@ -226,7 +228,7 @@ def test_every_method_is_sampled_or_refused_in_one_line(small: Federation) -> No
     for name in METHODS:
         cls = known_class({"method": name})
         assert cls is not None
-        if cls.tabular:
+        if cls.tabular or name == "fedbn":  # (made for a table, or a network with batch norm)
             continue
         made = cls(architecture("mlp:5", small, latent=cls.latent))
         if name in SAMPLED:
