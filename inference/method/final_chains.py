@@ -24,10 +24,10 @@ from hierfl.ppl.plates import clients, param, sample
 
 from ..clients.chunk import ClientChunk
 from ..local.base import LocalStep
+from ..local.langevin.adjusted import ACCEPTANCE, LEAPS, STEP_SIZE, adjusted
 from ..local.langevin.chain import Chain
 from ..local.langevin.moved_head import MovedHead
 from ..local.langevin.names import kept_as
-from ..local.langevin.step import Langevin
 from ..local.laplace.step import GaussianHead
 from ..objective.sites import guide_latents, model_sites
 from ..options import Options
@@ -40,8 +40,6 @@ from .schedule import Schedule
 CHAINS, BURN, KEPT, THIN = 4, 50, 150, 1
 #: where each draw has a chain of its own: steps whose size is adapted, and steps after them
 ADAPTED, MOVES = 5, 3
-#: leaps of a step, their size to begin with, and the acceptance that it is adapted to
-LEAPS, STEP_SIZE, ACCEPTANCE = 5, 0.06, 0.8
 
 
 def ending_as(options: Options, method: Method, federation: Federation) -> Method:
@@ -79,10 +77,7 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
         return found
     if final:
         raise UserError(f"{_name(method)} ends with steps of its own, which final='chains' does not replace")
-    step = Langevin(
-        [latent], BURN + KEPT * THIN, STEP_SIZE, metropolis=True, precondition="curvature", burn=BURN, thin=THIN,
-        target=ACCEPTANCE, start="apart", chains=CHAINS, together=True, leaps=LEAPS,
-    )  # fmt: skip
+    step = adjusted([latent], BURN, KEPT, THIN, CHAINS)
     found.__class__ = _derived(cls, _Sampled)
     drawn = kept_as(latent)
     found.latent_sampled, found.drawn, found.final_steps = latent, drawn, [step]  # type: ignore[attr-defined]

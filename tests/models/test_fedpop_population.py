@@ -90,7 +90,7 @@ def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
     fed, made = synthetic(0, clients=40, k=8)
     net = architecture("projection:2", fed, made.noise)
     method = FedPop(
-        net, control_variates=True, kernel="metropolis", precondition="full", step_size=0.5, chains=8, sigma_0=1.0,
+        net, control_variates=True, kernel="metropolis", precondition="curvature", step_size=0.5, chains=8, sigma_0=1.0,
         lr=0.05, base_lr=0.03, lr_decay=0.985, beta2=0.97, final_steps=0,
     )  # fmt: skip
     run = fit(method, fed, 400, chunk=40, dtype=torch.float64, progress=False, evaluate_every=400)
@@ -160,7 +160,7 @@ def test_a_new_client_learns_from_a_few_examples() -> None:
     """After a chain on its own examples the analytic posterior at the fitted population; before it the population's."""
     fed, net = regression([15] * 30)
     method = FedPop(
-        net, kernel="metropolis", precondition="full", step_size=0.5, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
+        net, kernel="metropolis", precondition="curvature", step_size=0.5, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
         final_steps=2000, final_keep=500,
     )  # fmt: skip
     run = fit(method, fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60)

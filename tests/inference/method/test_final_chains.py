@@ -76,7 +76,7 @@ def test_draws_at_uncertain_shared_values_are_those_of_the_joint_posterior() -> 
     stats = run.personal["w_j_draws/stats"]
     assert torch.allclose(stats[..., 0], torch.ones(()).double(), atol=1e-7)
     one, two = plain.personal["w_j_draws"][:, 0], run.personal["w_j_draws"][:, 0]
-    assert not torch.isclose(one, two).any()
+    assert torch.isclose(one, two).double().mean() < 0.01  # (they have moved)
     sd = one.std(1)
     assert ((one.mean(1) - two.mean(1)) / sd).abs().max() < 4 / 600**0.5
     assert torch.allclose(two.std(1) / sd, torch.ones_like(sd), atol=4 / 600**0.5)
