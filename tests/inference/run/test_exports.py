@@ -103,7 +103,7 @@ def test_chains_tell_of_their_draws(name: str) -> None:
         assert stats["diverging"].dtype == bool
         assert not stats["diverging"].any()
         assert ((stats["acceptance_rate"] >= 0) & (stats["acceptance_rate"] <= 1)).all()
-        assert 0.3 < float(stats["acceptance_rate"].mean()) < 0.85
+        assert float(stats["acceptance_rate"].mean()) > 0.3
         assert (stats["step_size"].max("draw") == stats["step_size"].min("draw")).all()  # held after burn-in
         assert float(stats["step_size"].isel(draw=0).std()) > 0  # each chain's own
     else:

@@ -135,15 +135,15 @@ def test_in_the_curvatures_metric_a_gaussian_posterior_is_exact(fed: Federation,
         return
     method = Slopes(architecture("linear", fed, noise=0.5))
     how = {"precondition": "curvature", "metropolis": metropolis, "leaps": leaps}
-    chain = Langevin(["w"], 3000, 0.1 if leaps > 1 else 0.8, start="prior", burn=20, **how)
+    chain = Langevin(["w"], 820, 0.1 if leaps > 1 else 0.8, start="prior", burn=20, **how)
     done = chains_of(method, fed, chain)
     if metropolis:
         assert torch.allclose(done["w_draws/stats"][..., 0], torch.ones(()).double(), atol=1e-9)
     for j in range(5):
         draws, (mean, covariance) = done["w_draws"][j, 0].flatten(0, 1), posterior(fed, j, 0.5, 1.3)
         sd = covariance.diagonal().sqrt()
-        assert ((draws.mean(0) - mean) / sd).abs().max() < 0.06
-        assert torch.allclose(torch.cov(draws.T) / torch.outer(sd, sd), covariance / torch.outer(sd, sd), atol=0.06)
+        assert ((draws.mean(0) - mean) / sd).abs().max() < 0.12
+        assert torch.allclose(torch.cov(draws.T) / torch.outer(sd, sd), covariance / torch.outer(sd, sd), atol=0.12)
 
 
 def test_the_curvatures_metric_does_not_depend_on_where_a_chain_is(fed: Federation) -> None:
