@@ -143,6 +143,11 @@ class RunConfig:
         "data; their coverage on test data is reported. 0 for none. [default: 0]", 0.0,
         metavar="ALPHA", data="arrays", fit=True, newer=True,
     )  # fmt: skip
+    final: str = option(
+        "What clients do after the last round: the method's own final steps, or Metropolis-adjusted chains on their "
+        "heads, the shared values held, from which all draws then come. [default: method]", "method",
+        choices=("method", "chains"), metavar="method|chains", fit=True, newer=True,
+    )  # fmt: skip
     observed_data: bool = option(
         "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep them]",
         True,

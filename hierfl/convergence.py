@@ -18,7 +18,7 @@ def rhat_and_ess(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rank-normalised split R-hat, the larger one of bulk and tail, and bulk effective sample size.
 
     Args:
-        draws: (chains, draws, N), at least two chains of four draws.
+        draws: (chains, draws, N), at least two chains of four draws, or one of eight (whose halves are compared).
 
     Returns:
         Two arrays (N,), NaN where draws are.

@@ -18,6 +18,8 @@ from .method.schedule import ABSENT, Absent
 Calibrate = Literal["none", "temperature"]
 #: where clients' own values lie between rounds
 Home = Literal["device", "host"]
+#: what clients do after the last round
+Final = Literal["method", "chains"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Options:
         client_state: where clients' own values lie between rounds: on the "device", or in memory of the "host", from
             which a plate's rows are streamed where all of them do not fit.
         cuda_graphs: whether the steps on a CUDA device are recorded and issued again, which takes less of the host.
+        final: what clients do after the last round: the "method"'s own final steps, or Metropolis-adjusted "chains" on
+            their heads, see :mod:`hierfl.inference.method.final_chains`.
         max_message_ratio: a client's value counts if its largest number is at most so many times that of the broadcast
             value, or of 1 where that is less; 0 for no such bound. It holds for messages that are averaged, divided by
             the weight inside (compressed ones as they are decoded). It stops what is grossly wrong, as a value that
@@ -65,6 +69,7 @@ class Options:
     cuda_graphs: bool = False
     dtype: torch.dtype = torch.float32
     precision: Precision = "full"
+    final: Final = "method"
     max_message_ratio: float = MAX_MESSAGE_RATIO
     calibrate: Calibrate = "none"
     conformal: float = 0.0
@@ -96,6 +101,8 @@ class Options:
         check_number("conformal", self.conformal)
         if not 0 <= self.conformal < 1:
             raise UserError(f"conformal must be 0 (no sets) or lie in (0, 1), not {self.conformal}")
+        if self.final not in get_args(Final):
+            raise unknown("value of final", self.final, get_args(Final))
         check_device(self.device)
         if self.cuda_graphs and torch.device(self.device).type == "cpu":
             raise UserError("CUDA graphs need a CUDA device (device='cuda'), not 'cpu'")
@@ -115,4 +122,4 @@ class Options:
 #: options that a resumed fit must keep
 IDENTITY = ("seed", "participation", "quorum", "evaluate_every", "absent_clients", "draws", "max_message_ratio")
 #: likewise, and what fits did before these could be said
-NEWER: dict[str, object] = {"calibrate": "none", "conformal": 0.0}
+NEWER: dict[str, object] = {"calibrate": "none", "conformal": 0.0, "final": "method"}

@@ -14,8 +14,8 @@ network's: then a second chain draws z_new from it, since the gradient of log Z 
 
 A round, at every client (Alg. 1): M Langevin steps from where the chain last stood (stateful) or from the population
 (stateless). Those who take part send the log joint's gradients in phi, mu and log sigma averaged over the draws
-(Fisher's identity); the server ascends their sum times J / |A|. After the last round every client samples its posterior
-at length, the shared values held.
+(Fisher's identity); the server ascends their sum times J / |A|. After the last round every client samples its
+posterior, the shared values held; by default with chains that accept or reject (the paper's steps are always kept).
 """
 
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from torch.optim.lr_scheduler import ExponentialLR
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.langevin.adjusted import adjusted
 from hierfl.inference.local.langevin.step import Langevin
 from hierfl.inference.local.optimizers import adam, sgd
 from hierfl.inference.local.svi import SVI
@@ -102,10 +103,10 @@ class FedPop(Method):
         steps: int = setting(10, "M, Langevin steps of a chain in a round", at_least=1)
         burn: int = setting(5, "how many of these, the first, are not used", at_least=0)
         step_size: float = setting(1e-3, "gamma, of the Langevin steps", above=0)
-        precondition: Literal["none", "rms", "fisher", "full"] = setting(
+        precondition: Literal["none", "curvature"] = setting(
             "none",
-            "metric of the Langevin steps, learned in burn-in: none | gradients' root mean squares | the Fisher "
-            "information's diagonal | a full matrix, for few numbers",
+            "metric of a round's Langevin steps: none | the curvature of the posterior, found anew from the population "
+            "and the data, with step_size at most 1",
         )
         step_batch: int = setting(0, "examples in a Langevin step (SGLD); 0 for all", at_least=0)
         chains: int = setting(1, "chains of each client", at_least=1)
@@ -132,22 +133,30 @@ class FedPop(Method):
         compress: str = setting(
             "none", "how messages of the base are compressed: none | quantise:LEVELS | sparsify:SHARE"
         )
-        final_steps: int = setting(
-            1000, "Langevin steps of each chain after the last round, for clients' posteriors; 0 for none", at_least=0
+        final_kernel: Literal["metropolis", "unadjusted"] = setting(
+            "metropolis",
+            "chains after the last round, for clients' posteriors: accepted or rejected, sizes adapted | as in the "
+            "rounds, always kept",
+            unless=FLAT,
         )
-        final_keep: int = setting(50, "draws of each chain to keep of the later half of those", at_least=1)
+        final_chains: int = setting(4, "chains of each client after the last round", at_least=1, unless=FLAT)
+        final_steps: int = setting(
+            200, "steps of each of those chains, a quarter burn-in (unadjusted: half); 0 for none", at_least=0
+        )
+        final_keep: int = setting(150, "draws of each chain to keep of the others", at_least=1)
 
         def __post_init__(self) -> None:
             if self.steps <= self.burn:
                 raise UserError(f"steps={self.steps} must be above burn={self.burn}, or no draw is left")
             if self.kernel == "metropolis" and self.step_batch:
                 raise UserError("kernel=metropolis needs all examples in a step: step_batch=0")
-            if self.final_steps and self.final_steps // 2 < self.final_keep:
-                raise UserError(f"final_steps={self.final_steps} must be at least twice final_keep={self.final_keep}")
+            if 0 < self.final_steps < self.final_keep + self.final_burn:
+                left = self.final_steps - self.final_burn
+                raise UserError(f"final_steps={self.final_steps} leaves {left} draws to keep, not {self.final_keep}")
             if self.base_decay and self.inner_phi_steps:
                 raise UserError("base_decay is a prior that gradients know, and inner_phi_steps sends none of the base")
-            if self.precondition != "none" and not self.burn:
-                raise UserError(f"a preconditioner is learned in burn-in: precondition={self.precondition} needs burn")
+            if self.precondition == "curvature" and (self.population == "energy" or self.step_size > 1):
+                raise UserError("precondition=curvature needs a Gaussian population, and a step_size of at most 1")
             if self.control_variates and (self.prior == "flat" or self.inner_phi_steps):
                 raise UserError("control_variates need a chain's draws and messages that are gradients")
             if self.population == "energy" and (self.prior != "hierarchical" or self.control_variates):
@@ -155,6 +164,11 @@ class FedPop(Method):
             if self.lr_decay > 1:
                 raise UserError(f"lr_decay must be at most 1, not {self.lr_decay}")
             parse_compressor(self.compress)
+
+        @property
+        def final_burn(self) -> int:
+            """Steps of each chain after the last round that are not kept."""
+            return self.final_steps // (4 if self.final_kernel == "metropolis" else 2)
 
     settings: Settings
 
@@ -255,15 +269,17 @@ class FedPop(Method):
         return {"base": [Codec(compressor)]} if compressor else {}
 
     def schedule(self) -> Schedule:
-        s, half = self.settings, self.settings.final_steps // 2
-        if not (self.sampled and half):
+        s, burn, kept = self.settings, self.settings.final_burn, self.settings.final_keep
+        if not (self.sampled and s.final_steps):
             return Schedule()
-        thin = half // s.final_keep
-        chain = Langevin(
-            self.moved(), half + thin * s.final_keep, s.step_size, metropolis=s.kernel == "metropolis",
-            precondition=s.precondition, batch=s.step_batch or None, burn=half, thin=thin,
-            target=0.574 if s.kernel == "metropolis" else None,
-        )  # fmt: skip
+        thin = (s.final_steps - burn) // kept
+        if s.final_kernel == "unadjusted":
+            chain = Langevin(
+                self.moved(), burn + thin * kept, s.step_size, precondition=s.precondition, batch=s.step_batch or None,
+                burn=burn, thin=thin, chains=s.final_chains, start="last" if s.final_chains == s.chains else "apart",
+            )  # fmt: skip
+        else:
+            chain = adjusted(self.moved(), burn, kept, thin, s.final_chains, s.step_size * self.second_chain)
         return Schedule(final_steps=[chain])
 
     def client_summary(self, v: State) -> State:

@@ -24,6 +24,7 @@ from hierfl.schema import read_toml
 
 from ..run_folder.config_file import write_config
 from ..run_folder.csv_files import write_frame
+from ..run_folder.diagnostics import NO_CHAINS
 from ..run_folder.files import write_metrics, write_text
 from ..run_folder.summary import make_summary
 from .contributions import Recorded
@@ -127,7 +128,7 @@ def _write_results(study: Study, folder: Path, run: Run) -> dict[str, Any]:
     effects, numbers = run.fitted.method.population_summary(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
-    nothing = {"rhat": None, "ess_bulk": None, "ood": None, "ood_auroc": None, "ood_draws_auroc": None}
+    nothing = {**NO_CHAINS, "ood": None, "ood_auroc": None, "ood_draws_auroc": None}
     summary = make_summary(run, study.loaded.name, numbers, nothing)
     write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary

@@ -45,6 +45,8 @@ LANGEVIN = {
     "lr": 0.03,
     "lr_decay": 0.99,
     "beta2": 0.97,
+    "final_kernel": "unadjusted",
+    "final_chains": 1,
     "final_steps": 1000,
     "final_keep": 100,
 }
@@ -116,8 +118,8 @@ def exact(seed: int, reading: Any, rounds: int = 600) -> dict[str, Any]:
     federation, made = truth.synthetic(seed, reading=reading)
     method = FedPop(
         architecture("projection:2", federation, made.noise), control_variates=True, kernel="metropolis",
-        precondition="full", step_size=0.5, chains=10, sigma_0=1.0, lr=0.05, base_lr=0.03, lr_decay=0.99, beta2=0.97,
-        final_steps=0,
+        precondition="curvature", step_size=0.5, chains=10, sigma_0=1.0, lr=0.05, base_lr=0.03, lr_decay=0.99,
+        beta2=0.97, final_steps=0,
     )  # fmt: skip
     run = fit(
         method, federation, rounds, seed=seed, chunk=100, dtype=torch.float64, progress=False, evaluate_every=rounds

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from hierfl.arviz_io import of_clients
 from hierfl.metrics.ood import ood_auroc
 
 if TYPE_CHECKING:
     from hierfl.inference import Run
 
 
-#: of more draws than these it is not computed how well their chains mixed: that would take longer than some seconds
+#: draws of a chain, or of two, of which something can be said
+LEAST_DRAWS = 8
+#: of so many draws it takes some seconds to say how well their chains mixed; where there are more, every so many of
+#: each client's numbers are looked at
 MOST_MIXING_DRAWS = 10_000_000
+#: nothing to say of chains
+NO_CHAINS: dict[str, float | None] = {"rhat": None, "ess_bulk": None, "ess_bulk_median": None}
 
 
-def chain_mixing(data: Any, clients: pd.DataFrame) -> dict[str, float | None]:
-    """The worst R-hat and bulk ESS of all personal numbers; each client's become columns of ``clients``.
+def chain_mixing(run: Run, clients: pd.DataFrame) -> dict[str, float | None]:
+    """The worst R-hat and bulk ESS of all personal numbers, and the median ESS; each client's worst become columns.
 
-    Nothing where there is one chain only, or draws are independent (a guide's, and those of a joint posterior), or
-    draws without end.
+    All draws that chains have kept count, posterior.nc may hold fewer. Of a single chain the halves are compared.
+    Nothing where draws are independent (a guide's, and those of a joint posterior), or hardly any.
     """
     from hierfl.convergence import rhat_and_ess
 
-    nothing: dict[str, float | None] = {"rhat": None, "ess_bulk": None}
-    if "posterior" not in data.groups() or data.log_likelihood.attrs.get("draws_of") == "posterior":
-        return nothing
-    posterior = of_clients(data.posterior)
-    if posterior.sizes["chain"] < 2 or posterior.sizes["draw"] < 4:
-        return nothing
-    arrays = [v.transpose("chain", "draw", "client", ...).values for v in posterior.data_vars.values()]
-    if sum(array.size for array in arrays) > MOST_MIXING_DRAWS:
-        return nothing
-    found = [rhat_and_ess(array.reshape(*array.shape[:2], -1)) for array in arrays]
-    for k, column, worst in ((0, "rhat", "max"), (1, "ess_bulk", "min")):
-        each = np.concatenate(
-            [values[k].reshape(array.shape[2], -1) for values, array in zip(found, arrays, strict=True)], 1
-        )
-        clients[column] = getattr(each, worst)(1)
-    return {"rhat": float(clients["rhat"].max()), "ess_bulk": float(clients["ess_bulk"].min())}
+    if run.fitted.method.independent_draws or not run.fitted.federation.clients:
+        return NO_CHAINS
+    arrays = [v.flatten(3) if v.dim() > 3 else v[..., None] for v in run.fitted.kept_draws().values()]
+    if not arrays or min(v.shape[2] * min(2, v.shape[1]) for v in arrays) < LEAST_DRAWS:
+        return NO_CHAINS
+    every = math.ceil(sum(v.numel() for v in arrays) / MOST_MIXING_DRAWS)
+    found = []
+    for value in arrays:  # (J, chains, kept, numbers)
+        some = value[..., ::every].permute(1, 2, 0, 3)
+        both = rhat_and_ess(some.reshape(*some.shape[:2], -1).cpu().numpy())
+        found.append(np.reshape(both, (2, len(value), -1)))
+    rhat, ess = np.concatenate(found, 2)
+    clients["rhat"], clients["ess_bulk"] = rhat.max(1), ess.min(1)
+    return {"rhat": float(rhat.max()), "ess_bulk": float(ess.min()), "ess_bulk_median": float(np.median(ess))}
 
 
 def ood_detection(run: Run, strange: np.ndarray, clients: pd.DataFrame) -> tuple[dict[str, float | None], list[Any]]:

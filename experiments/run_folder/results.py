@@ -12,7 +12,7 @@ import numpy as np
 from hierfl.errors import NotFinite
 
 from .csv_files import write_frame
-from .diagnostics import chain_mixing, ood_detection
+from .diagnostics import NO_CHAINS, chain_mixing, ood_detection
 from .files import write_metrics, write_text
 from .summary import make_summary
 
@@ -47,8 +47,8 @@ def write_results(
     except NotFinite as error:
         log.warning("no posterior.nc: %s", error)
         posterior = None
-    chains: dict[str, Any] = {"rhat": None, "ess_bulk": None} if posterior is None else chain_mixing(posterior, clients)
-    chains |= {"ood": ood or None, "ood_auroc": None, "ood_draws_auroc": None}
+    chains: dict[str, Any] = NO_CHAINS if posterior is None else chain_mixing(run, clients)
+    chains = {**chains, "ood": ood or None, "ood_auroc": None, "ood_draws_auroc": None}
     pairs: list[Any] = []
     if strange is not None:
         noticed, pairs = ood_detection(run, strange, clients)

@@ -147,6 +147,8 @@ def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("rhat") is not None:
         rhat, ess = summary["rhat"], summary["ess_bulk"]
         worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"
+        if summary.get("ess_bulk_median") is not None:
+            worst += f", median {summary['ess_bulk_median']:,.0f}"
         good, bad = rhat <= GOOD_MIXING[0] and ess >= GOOD_MIXING[1], rhat >= POOR_MIXING[0] or ess < POOR_MIXING[1]
         end = "" if good else "they have not mixed; do not trust their draws" if bad else "longer ones would be safer"
         lines.append(f"{worst}: {end}" if end else worst)

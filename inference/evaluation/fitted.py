@@ -81,6 +81,15 @@ class Fitted:
         own = {k: v.unsqueeze(1).to(self.federation.device) for k, v in first.items()}
         return Trace.of(self.method, self.federation.template(), client_view(self.shared, own), self.shared)
 
+    def kept_draws(self) -> State:
+        """What chains have kept of the clients here, {latent: (J, chains, kept, *event)}; empty where none have."""
+        if not self.trace.kept:
+            return {}
+        rows = range(self.federation.clients)
+        with pyro.validation_enabled(False), torch.no_grad():
+            sites = guide_latents(self.method, self.federation.template(len(rows)), self.values(rows), None)
+        return {name: site.fn.draws[:, 0] for name, site in sites.items()}
+
     def values(self, rows: Sequence[int]) -> State:
         """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
         own = {**self.copies, **self.personal}

@@ -16,6 +16,7 @@ from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import sample_keyed
 from ..evaluation.response import over_draws, response
 from ..evaluation.trace import is_point
+from ..local.langevin.moved_head import MovedHead
 from ..local.langevin.names import STATS, stats_of
 from ..local.langevin.step import Langevin
 
@@ -95,6 +96,7 @@ def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dt
     some = EmpiricalDraws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
     stats = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     stats["diverging"] = stats["diverging"] > 0
-    if not any(isinstance(step, Langevin) and step.metropolis for step in fitted.method.schedule().final_steps):
+    steps = fitted.method.schedule().final_steps
+    if not any(isinstance(s, MovedHead) or (isinstance(s, Langevin) and s.metropolis) for s in steps):
         return {"step_size": stats["step_size"]}  # (where every step is taken)
     return stats

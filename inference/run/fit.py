@@ -23,6 +23,7 @@ from ..engines.base import Broadcast, ClientStatus, Engine
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
+from ..method.final_chains import ending_as
 from ..method.initial import InitialWeights
 from ..options import Options
 from ..server.exchange import Exchange
@@ -94,7 +95,7 @@ class Fit:
         if method.network.encoder is not None and not method.latent:
             name = method.name or type(method).__name__
             raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
-        self.options, self.method = options, method
+        self.options, self.method = options, (method := ending_as(options, method, federation))
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
         self.engine = engine(method, federation, options)
@@ -223,8 +224,7 @@ class Fit:
         for split in self.options.splits:
             if self.engine.has_data(split):
                 self.journal.evaluations.append(self._evaluated(split))
-        own = self.engine.client_summary(self._broadcast())
-        if own:
+        if own := self.engine.client_summary(self._broadcast()):
             self.journal.summaries.append((self.journal.round, {k: own[k].cpu() for k in sorted(own)}))
         self._show()
 
@@ -262,8 +262,8 @@ class Fit:
         }
 
     def _record(self) -> dict[str, Any]:
-        identity = {"fit": self._identity(), "federation": self.engine.digest(), "dtype": self._numbers()}
-        return {**self.journal.record(), **identity}
+        identity = {"fit": self._identity(), "federation": self.engine.digest()}
+        return {**self.journal.record(), **identity, "dtype": self._numbers()}
 
     def _numbers(self) -> str:
         """In what it is computed."""

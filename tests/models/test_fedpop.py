@@ -77,7 +77,7 @@ VARIANTS = [
     {"chains": 3},
     {"population": "energy"},
     {"population": "energy", "energy_hidden": 4},
-    {"precondition": "rms"},
+    {"precondition": "curvature"},
     {"beta2": 0.5},
     {"inner_phi_steps": 2, "inner_batch": 4, "inner_momentum": 0.9},
 ]
@@ -136,7 +136,7 @@ def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: 
     [
         ({"burn": 10}, "no draw is left"),
         ({"kernel": "metropolis", "step_batch": 5}, "needs all examples"),
-        ({"final_steps": 10, "final_keep": 9}, "at least twice"),
+        ({"final_steps": 10, "final_keep": 9}, "leaves 8 draws to keep, not 9"),
         ({"compress": "quantise:many"}, "compress is none"),
         ({"compress": "sparsify:0"}, "keeps a share"),
         ({"lr_decay": 1.5}, "at most 1"),
@@ -145,7 +145,8 @@ def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: 
         ({"population": "energy", "prior": "fixed"}, "population=energy is learned"),
         ({"energy_hidden": 3}, "energy_hidden=3 changes nothing with population=isotropic"),
         ({"control_variates": True, "inner_phi_steps": 1}, "messages that are gradients"),
-        ({"precondition": "full", "burn": 0}, "learned in burn-in"),
+        ({"precondition": "curvature", "population": "energy"}, "a Gaussian population"),
+        ({"precondition": "curvature", "step_size": 1.5}, "at most 1"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict, words: str, net: Architecture) -> None:

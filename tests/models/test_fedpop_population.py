@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from support.federations import slopes
 from torch import nn
 
@@ -35,9 +36,7 @@ def test_the_last_chains_draw_from_the_analytic_posterior() -> None:
     import arviz as az
 
     fed, net = regression([40, 12, 3, 25, 2, 8])
-    method = FedPop(
-        net, kernel="metropolis", step_size=0.01, chains=4, final_steps=4000, final_keep=1000, lr=0.05, sigma_0=1.0
-    )
+    method = FedPop(net, step_size=0.01, final_steps=1340, final_keep=1000, lr=0.05, sigma_0=1.0)
     run = fit(method, fed, rounds=30, dtype=torch.float64, progress=False)
     mu, sigma = run.shared["mu"], run.shared["log_sigma"].exp()
     data = run.posterior()
@@ -85,15 +84,41 @@ def test_the_population_is_the_marginal_likelihoods() -> None:
     assert torch.allclose(run.shared["log_sigma"], log_sigma.detach(), atol=0.02)
 
 
+@pytest.mark.parametrize("kernel", ["metropolis", "unadjusted"])
+def test_in_the_curvatures_metric_the_learned_spread_is_that_of_quadrature(kernel: str) -> None:
+    """A logistic model of one number: nothing that the chains have seen enters their metric, so nothing is biased."""
+    rng = np.random.default_rng(5)
+    who = np.repeat(np.arange(100), 6)
+    y = rng.random(600) < 1 / (1 + np.exp(-(0.4 + 1.2 * rng.normal(size=100))[who]))
+    fed = Federation.from_arrays(np.ones((600, 1)), y.astype(int), who, test=0.0, validation=0.0)
+    ones = np.bincount(who, y)[:, None]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+
+    def minus(at: np.ndarray) -> float:
+        logit = at[0] + 2**0.5 * np.exp(at[1]) * nodes  # (of the difference of two heads)
+        likelihood = -ones * np.logaddexp(0, -logit) - (6 - ones) * np.logaddexp(0, logit)
+        return -float(np.log(np.exp(likelihood) @ weights).sum())
+
+    exact = minimize(minus, np.zeros(2)).x
+    net = Architecture(Network(nn.Identity()), LinearHead(1, 2, bias=False))
+    method = FedPop(
+        net, kernel=kernel, precondition="curvature", step_size=0.8, chains=2, lr=0.15, lr_decay=0.93, sigma_0=0.3,
+        final_steps=0,
+    )  # fmt: skip
+    run = fit(method, fed.to(dtype=torch.float64), 60, dtype=torch.float64, progress=False, evaluate_every=60)
+    assert float(run.shared["mu"].diff()) == pytest.approx(exact[0], abs=0.04)
+    assert float(run.shared["log_sigma"].exp()) == pytest.approx(np.exp(exact[1]), rel=0.05)
+
+
 def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
     """FedPop's synthetic data: in everything that is identified below 1e-3 relative, the scores having no noise."""
     fed, made = synthetic(0, clients=40, k=8)
     net = architecture("projection:2", fed, made.noise)
     method = FedPop(
-        net, control_variates=True, kernel="metropolis", precondition="full", step_size=0.5, chains=8, sigma_0=1.0,
-        lr=0.05, base_lr=0.03, lr_decay=0.985, beta2=0.97, final_steps=0,
+        net, control_variates=True, kernel="metropolis", precondition="curvature", step_size=0.5, chains=8, sigma_0=1.0,
+        steps=6, burn=1, lr=0.05, base_lr=0.03, lr_decay=0.988, beta2=0.97, final_steps=0,
     )  # fmt: skip
-    run = fit(method, fed, 400, chunk=40, dtype=torch.float64, progress=False, evaluate_every=400)
+    run = fit(method, fed, 500, chunk=40, dtype=torch.float64, progress=False, evaluate_every=500)
     here = run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp()
     best = maximise(fed, made.phi, here[1], here[2], made.noise)
     ours, theirs = identified(*here), identified(*best)
@@ -160,8 +185,8 @@ def test_a_new_client_learns_from_a_few_examples() -> None:
     """After a chain on its own examples the analytic posterior at the fitted population; before it the population's."""
     fed, net = regression([15] * 30)
     method = FedPop(
-        net, kernel="metropolis", precondition="full", step_size=0.5, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
-        final_steps=2000, final_keep=500,
+        net, kernel="metropolis", precondition="curvature", step_size=0.5, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
+        final_steps=700, final_keep=500,
     )  # fmt: skip
     run = fit(method, fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60)
     mu, sigma = run.shared["mu"], run.shared["log_sigma"].exp()

@@ -23,11 +23,11 @@ from hierfl.models import FedPop
 from hierfl.nn.networks.build import architecture
 
 CLIENTS, ROWS, FEATURES, NOISE, SIGMA = 20, 8, 2, 0.5, 0.5
+PAPERS = {"final_kernel": "unadjusted", "final_chains": 1, "final_steps": 1000, "final_keep": 50}
 WAYS: dict[str, dict[str, Any]] = {
     "as shipped": {},
-    "step_size=0.01": {"step_size": 0.01},
-    "kernel=metropolis, chains=4": {"kernel": "metropolis", "chains": 4, "step_size": 0.01, "burn": 5},
-    "kernel=metropolis, chains=4, final_steps=4000": {"kernel": "metropolis", "chains": 4, "final_steps": 4000},
+    "the paper's steps, step_size=0.001": PAPERS,
+    "the paper's steps, step_size=0.01": {**PAPERS, "step_size": 0.01},
 }
 
 

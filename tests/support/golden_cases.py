@@ -89,7 +89,6 @@ SWITCHES = {
     "fedpop": ("kernel=metropolis", "start=stateless", "kernel=metropolis start=stateless chains=2",
                 "controls=true chains=20 steps=25 --network=mlp:1",
                "population=diagonal", "population=energy", "population=energy energy_hidden=3", "step_batch=4",
-               "precondition=rms", "precondition=fisher", "precondition=full kernel=metropolis chains=3",
                "mu_scale=0.5 base_decay=0.01 lr_decay=0.9 memory=0.9", "chains=3 burn=2 steps=6",
                "inner_phi_steps=2", "inner_phi_steps=2 inner_batch=4 inner_momentum=0.9", "compress=quantise:4",
                "compress=sparsify:0.3", "compress=quantise:4 inner_phi_steps=1", "final_steps=0",

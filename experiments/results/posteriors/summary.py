@@ -1,6 +1,6 @@
 """The tables of this folder's csv files: shares with standard errors over data sets.
 
-    python experiments/results/posteriors/summary.py > experiments/results/posteriors/summary.txt
+python experiments/results/posteriors/summary.py > experiments/results/posteriors/summary.txt
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ def others() -> None:
     refits = read("loo-refits")
     if len(refits):
         off = refits["loo"] - refits["refit"]
-        print(f"Leave-one-out beside {len(refits)} refits: the sum {refits['loo'].sum():.2f} against "
-              f"{refits['refit'].sum():.2f}, each at most {off.abs().max():.3f} off, k at most {refits['k'].max():.2f}")  # fmt: skip
+        print(
+            f"Leave-one-out beside {len(refits)} refits: the sum {refits['loo'].sum():.2f} against "
+            f"{refits['refit'].sum():.2f}, each at most {off.abs().max():.3f} off, k at most {refits['k'].max():.2f}"
+        )
 
 
 if __name__ == "__main__":

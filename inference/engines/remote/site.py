@@ -24,6 +24,7 @@ from ...calibration.answer import answer
 from ...calibration.question import Question, calibrated_form
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
+from ...method.final_chains import ending_as
 from ...method.initial import InitialWeights
 from ...options import Options
 from ...server.exchange import Exchange
@@ -61,6 +62,7 @@ class Site:
     ) -> None:  # fmt: skip
         if federation.clients != 1:
             raise UserError(f"a site is one client, not {federation.clients}")
+        method = ending_as(options, method, federation)
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
         self.plate = PlateEngine(method, federation, replace(options, chunk=1))
         self.client, self.new_clients = federation.ids[0], new_clients

@@ -5,11 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def columns_of(v: Tensor) -> Tensor:
-    """(C, S, 1, *event) -> (C, S, e, 1)."""
-    return v.flatten(2).unsqueeze(-1)
-
-
 def like_event(each: Tensor, like: Tensor) -> Tensor:
     """(C, S) beside (C, S, 1, *event)."""
     return each.view(*each.shape, *[1] * (like.dim() - 2))

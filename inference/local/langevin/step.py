@@ -4,9 +4,9 @@ The target of client j is its restricted log joint, up to a constant its log pos
 
     U_j(z) = log p(z | w) + sum_i log p(y_ij | x_ij, z, theta),
 
-and a step of size gamma with preconditioner P (1 without) is
+and a step of size gamma is
 
-    z' = z + gamma P grad U_j(z) + sqrt(2 gamma P) xi,    xi ~ N(0, I).
+    z' = z + gamma grad U_j(z) + sqrt(2 gamma) xi,    xi ~ N(0, I).
 
 Unadjusted, its stationary law is off by O(gamma): for a Gaussian of variance s^2 it has variance s^2 / (1 - gamma /
 (2 s^2)). With minibatches the likelihood is weighted by n_j / b_j, which keeps the gradient unbiased (Welling and Teh,
@@ -14,12 +14,14 @@ ICML 2011). Metropolis-adjusted (MALA; Roberts and Tweedie, Bernoulli 1996), z' 
 min(1, p(z') q(z | z') / (p(z) q(z' | z))), and the stationary law is the posterior.
 
 All rows of the plate and all chains move at once, each with its own step size and its own decision. Latents with
-constraints move on the real line, with the Jacobian of the map.
+constraints move on the real line, with the Jacobian of the map. A linear head with a Normal prior can move in
+coordinates in which its posterior is near to a standard normal (:mod:`.reference`), by steps made for that
+(:mod:`.chain`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
@@ -37,13 +39,13 @@ from ...clients.chunk import ClientChunk
 from ...clients.minibatches import Minibatches, MinibatchPlaces, constant_features, plan, regrouped
 from ...state import State
 from ..replay import Replayed
-from .layout import like_event, sum_over_event
-from .names import STATS, kept_as, stats_of
-from .preconditioner import Preconditioner, Preconditioning
+from .chain import Chain
+from .names import kept_as, stats_of
+from .reference import parts
 from .target import Density, Target
 
-#: a proposal that is so much less likely than where the chain is, in nats: the step is far too long
-DIVERGENT_NATS = 1000.0
+Preconditioning = Literal["none", "curvature"]
+Start = Literal["last", "prior", "apart"]
 #: chains x examples of a pass, whose derivatives hold some twenty numbers for each
 HELD = 1_000_000
 
@@ -61,18 +63,21 @@ class Langevin:
         step_size: gamma, where it is not adapted, and where adaptation begins.
         metropolis: accept or reject.
         batch: examples per step; None for all of them.
-        precondition: "none"; "rms", 1 / sqrt(E g^2) with a running mean (Li et al., AAAI 2016; without its curvature
-            term); "fisher", 1 / E g^2 (the diagonal of Titsias, NeurIPS 2023); "full", his (E g g^T)^-1, one matrix per
-            latent, for few numbers that depend on each other. They are learned during burn-in from the gradients g of
-            all of a row's chains, then held.
+        precondition: "none"; "curvature": the steps are taken in coordinates in which the posterior of a linear head is
+            near to a standard normal, a function of shared values and data alone; then gamma is at most 1.
         burn: steps at the beginning that are not kept.
         thin: every so many of the others are.
         target: acceptance to adapt each step size to during burn-in (0.574 is best for MALA in high dimension;
             Roberts and Rosenthal, JRSS B 1998); None to leave it.
-        start: "last" goes on from the last kept draw (stateful), "prior" draws again (stateless).
+        start: "last" goes on from the last kept draw (stateful), "prior" draws again (stateless), "apart" begins
+            further apart than the posterior's draws are (with precondition="none" at draws along the last chains).
         sizes: a personal value (chains,) that remembers adapted step sizes from round to round; 0 for none yet.
+        chains: how many, where there are to be others than the kept draws are of; 0 for as many.
+        together: whether a client's chains have one step size.
+        leaps: steps before a decision, with precondition="curvature"; see :class:`~.chain.Chain`.
 
-    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see :data:`STATS`: no method declares it, and it is
+    Beside the draws rows get ``z_draws/stats``, (chains, kept, 3), see
+    :data:`~hierfl.inference.local.langevin.names.STATS`: no method declares it, and it is
     gone when the round ends; after the method's posterior steps it becomes the sample_stats of ``run.posterior()``.
     """
 
@@ -85,17 +90,20 @@ class Langevin:
     burn: int = 0
     thin: int = 1
     target: float | None = None
-    start: Literal["last", "prior"] = "last"
+    start: Start = "last"
     sizes: str | None = None
+    chains: int = 0
+    together: bool = False
+    leaps: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.names, str):
             raise UserError(f"Langevin moves a list of latents: Langevin([{self.names!r}], ...)")
         if self.precondition not in get_args(Preconditioning):
             raise unknown("preconditioner", self.precondition, get_args(Preconditioning))
-        if self.start not in ("last", "prior"):
-            raise unknown("start of a chain", self.start, ["last", "prior"])
-        for name, least in (("steps", 0), ("burn", 0), ("thin", 1), ("batch", 1)):
+        if self.start not in get_args(Start):
+            raise unknown("start of a chain", self.start, get_args(Start))
+        for name, least in (("steps", 0), ("burn", 0), ("thin", 1), ("batch", 1), ("chains", 0), ("leaps", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"Langevin's {name} must be at least {least}, not {value}")
@@ -107,8 +115,10 @@ class Langevin:
             )
         if self.batch is not None and self.metropolis:
             raise UserError("a minibatch knows no acceptance probability: metropolis needs batch=None")
-        if self.precondition != "none" and not self.burn:
-            raise UserError(f"the preconditioner {self.precondition!r} is learned during burn-in: burn must be above 0")
+        if self.precondition == "curvature" and (len(self.names) > 1 or self.step_size > 1):
+            raise UserError("precondition='curvature' is for one latent, and a step_size of at most 1")
+        if self.leaps > 1 and not (self.metropolis and self.precondition == "curvature"):
+            raise UserError("several leaps before a decision need metropolis and precondition='curvature'")
         if self.target is not None and not (self.metropolis and 0 < self.target < 1):
             raise UserError("a target acceptance lies between 0 and 1, and needs metropolis")
         if self.target is None and self.sizes:
@@ -133,18 +143,22 @@ class Langevin:
             return chunk
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is not None:
-                found = [self._minibatches(chunk, phase)]
+                found = [self._minibatches(chunk.part(*rows), phase) for rows in self._cut(chunk, 0, len(chunk.sizes))]
             else:
                 cut = buckets(chunk.sizes, HELD // self._chains(chunk))
-                found = [self._whole(chunk.part(*rows), phase) for rows in cut]
+                found = [self._whole(chunk.part(*rows), phase) for ends in cut for rows in self._cut(chunk, *ends)]
         return chunk.put({name: torch.cat([rows[name] for rows in found]) for name in found[0]})
+
+    def _cut(self, chunk: ClientChunk, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """As many rows at a time as have room for their matrices."""
+        yield from parts(chunk, first, last) if self.precondition == "curvature" else [(first, last)]
 
     # -- one set of rows ------------------------------------------------------------------------------------------
 
     def _whole(self, chunk: ClientChunk, phase: object) -> State:
         batch = chunk.batch()
         frozen = FrozenFeatures.of(batch.x, frozenset(self.names), chunk.view)
-        noise, target = self._noise(chunk, phase), Target(chunk)
+        noise, target = self._noise(chunk, phase), Target(chunk, self.precondition == "curvature")
         density = self._recorded(chunk, noise, lambda places: target.density(batch, frozen))
         return self._chain(chunk, target, noise, lambda: density([]))
 
@@ -154,7 +168,7 @@ class Langevin:
     def _minibatches(self, chunk: ClientChunk, phase: object) -> State:
         size = min(self.batch or 1, max(chunk.sizes))
         frozen = FrozenFeatures(frozenset(self.names), partial(constant_features, chunk))
-        noise, target = self._noise(chunk, phase), Target(chunk)
+        noise, target = self._noise(chunk, phase), Target(chunk, self.precondition == "curvature")
         batches = Minibatches(chunk, plan(chunk, phase, size, 0, self.steps), frozen)
         density = self._recorded(chunk, noise, lambda places: target.density(batches.batch(*places), frozen))
         steps = iter(range(self.steps))
@@ -185,8 +199,8 @@ class Langevin:
         return given
 
     def _chains(self, chunk: ClientChunk) -> int:
-        """C, from the shape of what is kept: (S, 1, C, kept, *event)."""
-        return chunk.values[kept_as(self.names[0])].shape[2]
+        """C, as said or from the shape of what is kept: (S, 1, C, kept, *event)."""
+        return self.chains or chunk.values[kept_as(self.names[0])].shape[2]
 
     def _chain(self, chunk: ClientChunk, target: Target, noise: ClientNoise, fresh: Callable[[], Density]) -> State:
         """Runs the chains.
@@ -197,66 +211,16 @@ class Langevin:
             noise: of the rows.
             fresh: the density for the next step.
         """
-        z = target.begin(self.names, self.start, noise.reading(1))
-        density = fresh()
-        chains, rows = noise.particles, len(chunk.clients)
-        z = {k: v.contiguous() for k, v in z.items()}
-        gamma = self._first_sizes(chunk, chains)
-        scale = Preconditioner(self.precondition)
-        height, slope = density(z)
-        chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)  # since the last kept draw
-        recent, count = gamma.log(), 0
-        kept = {k: v.new_empty((rows, 1, chains, self.kept, *v.shape[3:])) for k, v in target.constrained(z).items()}
-        stats = gamma.new_empty((rows, 1, chains, self.kept, len(STATS)))
-        for step in range(self.steps):
-            noise.at(step)
-            burning = step < self.burn
-            if burning:
-                scale.learn(slope)
-            xi = {k: noise.normal(k, None, v.shape[3:]).contiguous() for k, v in z.items()}
-            proposal, drift = {}, {}
-            for k in z:
-                g = like_event(gamma, z[k])
-                drift[k] = z[k] + g * scale.apply(k, slope[k])
-                proposal[k] = drift[k] + (2 * g).sqrt() * scale.root(k, xi[k])
-            if not self.metropolis:
-                z = proposal
-                if step + 1 < self.steps:
-                    if self.batch is not None:
-                        density = fresh()
-                    height, slope = density(z)
-            else:
-                there, slope_there = density(proposal)
-                log_ratio = there - height
-                for k in z:
-                    back = z[k] - proposal[k] - like_event(gamma, z[k]) * scale.apply(k, slope_there[k])
-                    log_ratio = log_ratio + sum_over_event(0.5 * xi[k].square()) - scale.square(k, back) / (4 * gamma)
-                coin = torch.special.ndtr(noise.normal("/accept", None, torch.Size()).squeeze(-1)).log()
-                taken = coin < log_ratio  # (not where the ratio is not a number)
-                z = {k: torch.where(like_event(taken, v), proposal[k], v) for k, v in z.items()}
-                slope = {k: torch.where(like_event(taken, v), slope_there[k], v) for k, v in slope.items()}
-                height = torch.where(taken, there, height)
-                chance = log_ratio.exp().clamp(max=1).nan_to_num(0.0)
-                if burning and self.target is not None:
-                    rate = (step + 1) ** -0.6
-                    gamma = (gamma.log() + rate * 4 * (chance - self.target)).exp()
-                    # what is held afterwards is an average over the later half, which is steadier than the last one
-                    past = max(1, step + 1 - self.burn // 2)
-                    recent = recent + (gamma.log() - recent) / past
-                    if step + 1 == self.burn:
-                        gamma = recent.exp()
-                elif not burning:
-                    chances, wild = chances + chance, wild + ~(log_ratio > -DIVERGENT_NATS)
-            if not burning and (step + 1 - self.burn) % self.thin == 0:
-                for k, v in target.constrained(z).items():
-                    kept[k][:, 0, :, count] = v.detach()[:, :, 0].transpose(0, 1)
-                numbers = torch.stack([chances / self.thin, gamma, (wild > 0).to(gamma)], -1)
-                stats[:, 0, :, count] = numbers.transpose(0, 1)
-                count += 1
-                chances, wild = torch.zeros_like(gamma), torch.zeros_like(gamma)
+        begin = target.begin(self.names, self.start, noise.reading(1))
+        gamma = self._first_sizes(chunk, noise.particles)
+        how = Chain(
+            self.steps, self.metropolis, self.burn, self.thin, self.target, self.precondition == "curvature",
+            self.together, self.leaps,
+        )  # fmt: skip
+        kept, gamma, stats = how.run(begin, gamma, noise, fresh, target.constrained, self.batch is not None)
         result = {kept_as(k): draws for k, draws in kept.items()}
         if self.sizes:
-            result[self.sizes] = gamma.mT.reshape(rows, 1, chains)
+            result[self.sizes] = gamma.mT.reshape(len(chunk.clients), 1, noise.particles)
         result[stats_of(self.names[0])] = stats
         return result
 

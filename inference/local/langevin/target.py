@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.distributions import biject_to
-from torch.distributions.transforms import Transform
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
+from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.ppl.guide_draws import draw_with
 from hierfl.ppl.restrict import Restrict
@@ -21,9 +22,30 @@ from ...objective.log_joint import log_joint
 from ...state import State
 from .layout import sum_over_event
 from .names import kept_as
+from .reference import Coordinates
 
 #: log U(z) and its gradient at z, by name: (C, S) and (C, S, 1, *event)
 Density = Callable[[State], tuple[Tensor, State]]
+
+
+#: chains that are to find the same posterior begin further apart than its draws are, by this factor
+DISPERSION = 1.5
+
+
+class Map(Protocol):
+    """From real numbers to where a latent lives, as a torch transform has it."""
+
+    def __call__(self, u: Tensor) -> Tensor:
+        """There."""
+        ...
+
+    def inv(self, z: Tensor) -> Tensor:
+        """And back."""
+        ...
+
+    def log_abs_det_jacobian(self, u: Tensor, z: Tensor) -> Tensor:
+        """Of the map."""
+        ...
 
 
 class Target:
@@ -31,17 +53,19 @@ class Target:
 
     Args:
         chunk: the rows.
+        curvature: whether these are coordinates of the one latent in which its posterior is near to a standard normal.
     """
 
-    def __init__(self, chunk: ClientChunk) -> None:
-        self.chunk, self.values = chunk, chunk.view
-        self._maps: dict[str, Transform] = {}
+    def __init__(self, chunk: ClientChunk, curvature: bool = False) -> None:
+        self.chunk, self.values, self.curvature = chunk, chunk.view, curvature
+        #: of each latent, from :meth:`begin` on
+        self.maps: dict[str, Map] = {}
 
     def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
         """Where the chains begin: (C, S, 1, *event)."""
         last: State = {}
-        if start == "last":
-            last = {k: self.chunk.values[kept_as(k)][:, :, :, -1].movedim(2, 0) for k in names}
+        if start == "last" or (start == "apart" and not self.curvature):
+            last = {k: self._last(kept_as(k), start, noise.particles) for k in names}
         drawn: State = {}
 
         def from_prior(name: str, fn: object, in_data: bool) -> Tensor:
@@ -55,25 +79,35 @@ class Target:
             site = seen.sites.get(name)
             if site is None or site.kind != "latent" or not site.per_client or site.per_example:
                 raise UserError(f"Langevin moves latents of the client plate, and {name!r} is none")
-            self._maps[name] = biject_to(site.fn.support)
+            self.maps[name] = Coordinates.nearest(self.chunk, name) if self.curvature else biject_to(site.fn.support)
         if drawn.keys() - set(names):
             raise UserError(f"latent {sorted(drawn.keys() - set(names))[0]!r} of the model is moved by no step")
+        if start == "apart" and self.curvature:
+            return {k: DISPERSION * noise.normal(f"{k}/start", None, drawn[k].shape[3:]) for k in names}
         begin = drawn if start == "prior" else last
-        return {k: self._maps[k].inv(begin[k]).detach() for k in names}
+        return {k: self.maps[k].inv(begin[k]).detach() for k in names}
+
+    def _last(self, kept: str, start: str, chains: int) -> Tensor:
+        """(C, S, 1, *event): chains' last draws, or draws along them."""
+        draws = self.chunk.values[kept]
+        if start == "apart":
+            return EmpiricalDraws(draws, draws.dim() - 4).some(chains)
+        at = torch.arange(chains, device=draws.device) % draws.shape[2]
+        return draws[:, :, at, -1].movedim(2, 0)
 
     def constrained(self, u: Mapping[str, Tensor]) -> State:
         """Back to where the model lives."""
-        return {k: self._maps[k](v) for k, v in u.items()}
+        return {k: self.maps[k](v) for k, v in u.items()}
 
     def density(self, batch: Batch, frozen: FrozenFeatures) -> Density:
         """The log density on the real line and its gradient."""
 
         def at(u: State) -> tuple[Tensor, State]:
             leaves = {k: v.detach().requires_grad_() for k, v in u.items()}
-            there = {k: self._maps[k](v) for k, v in leaves.items()}
+            there = {k: self.maps[k](v) for k, v in leaves.items()}
             total = log_joint(self.chunk.method, batch, self.values, there, frozen=frozen)
             for k, z in leaves.items():
-                jacobian = self._maps[k].log_abs_det_jacobian(z, there[k])
+                jacobian = self.maps[k].log_abs_det_jacobian(z, there[k])
                 total = total + sum_over_event(jacobian)
             slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
             return total.detach(), dict(zip(leaves, slopes, strict=True))

@@ -28,17 +28,14 @@ from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
 from ...state import State
-from .curvature import Covariance, curvature, product_with
+from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
+from .newton import conjugate_gradients, line_search
 from .population_terms import PopulationTerms
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
 HELD = 2_000_000
-#: halvings of a step that does not raise the log joint density
-HALVINGS = 8
-#: conjugate-gradient steps of a Newton direction, where the curvature's form is not exact
-CG_STEPS = 30
 #: Newton's steps end where what one of them promises is less: 1e-8 posterior standard deviations
 ARRIVED = 1e-16
 
@@ -98,7 +95,7 @@ class GaussianHead:
         around = self._shared_draws(chunk, kept).get(self.population) if kept > 1 else None
         with pyro.validation_enabled(False), torch.no_grad():
             found = [self._rows(chunk.part(*rows), around) for rows in self._parts(chunk)]
-        return chunk.put({name: torch.cat([part[name] for part in found]) for name in found[0]})
+        return chunk.put({name: torch.cat([part[name] for part in found]).to(chunk.n.dtype) for name in found[0]})
 
     def _shared_draws(self, chunk: ClientChunk, number: int) -> State:
         """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
@@ -131,17 +128,19 @@ class GaussianHead:
             )
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
-        heads = posterior.mu + posterior.away
         if self.final:
-            heads = self._final(chunk, target, posterior, noise, around)
-        found[self.drawn] = heads[..., target.back].transpose(0, 1)[:, None, None]
-        return {k: v.to(chunk.n.dtype) for k, v in found.items()}
+            return found | self._final(chunk, target, self._places(chunk, target, posterior, noise, around))
+        return found | self._kept(target, posterior.mu + posterior.away)
 
-    def _noise(self, chunk: ClientChunk, number: int) -> Tensor:
+    def _kept(self, target: Target, heads: Tensor) -> State:
+        """Draws (K, S, d) as they are kept."""
+        return {self.drawn: heads[..., target.back].transpose(0, 1)[:, None, None]}
+
+    def _noise(self, chunk: ClientChunk, number: int, d: int = 0) -> Tensor:
         """Standard normals (K, S, d), the same for a client in all rounds."""
         keys = chunk.keys.to(chunk.n.device)
         noise = ClientNoise(keys, (chunk.seed, "head"), max(1, number // 2), dtype=torch.float64)
-        return _pairs(noise, self.latent, chunk.values[self.mean].shape[-1], number)
+        return _pairs(noise, self.latent, d or chunk.values[self.mean].shape[-1], number)
 
     def _turned(
         self, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None, turns: int
@@ -168,9 +167,20 @@ class GaussianHead:
             promised = (slope * step).sum(-1)
             if bool((promised < ARRIVED).all()):
                 break
-            at = _line_search(target, at, step, promised, away)
+            at = line_search(target, at, step, promised, away)
             h, scaled = self._curvature(at)
         return at, h, scaled
+
+    def around_mode(self, target: Target, number: int) -> tuple[Expansion, Curvature, Scaled]:
+        """The posterior's expansion, begun at the prior's mean: of shared values and data alone.
+
+        Args:
+            target: the rows.
+            number: draws over which it is averaged; 1 for the mode's.
+        """
+        m, _ = target.prior()
+        begin = Posterior(m, torch.zeros_like(m).expand(number, *m.shape))
+        return self._turned(target, begin, self._noise(target.chunk, number, m.shape[-1]), None, self.turns).expansion
 
     def _curvature(self, at: Expansion) -> tuple[Curvature, Scaled]:
         h = curvature(self.covariance, at.z, at.weights, self.rank)
@@ -178,18 +188,27 @@ class GaussianHead:
 
     def _solved(self, at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
         """B^-1 right, B exact."""
-        return scaled.solve(right) if self.covariance == "full" else _conjugate_gradients(at, scaled, right)
+        return scaled.solve(right) if self.covariance == "full" else conjugate_gradients(at, scaled, right)
 
-    def _final(
-        self, chunk: ClientChunk, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None
-    ) -> Tensor:
+    def _final(self, chunk: ClientChunk, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""
         fresh = self._noise(chunk, self.final)
+        found = torch.empty_like(fresh)
+        for at in places:
+            found[at.places] = at.centre + at.r * at.scaled.root(fresh[at.places])
+        return self._kept(target, found)
+
+    def _places(
+        self, chunk: ClientChunk, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None
+    ) -> Iterator[AtDraws]:
+        """The posterior at draws of the shared values, those that share a precision at a time."""
         shared = self._shared_draws(chunk, self.final)
         if not shared:
             at, h, scaled = posterior.expansion
-            return at.m + at.offset(h, scaled) + at.r * scaled.root(fresh)
-        found, w = torch.empty_like(fresh), shared.pop(self.population)
+            everywhere = torch.arange(self.final, device=chunk.n.device)
+            yield AtDraws(everywhere, target, at.m + at.offset(h, scaled), at.r, h, scaled)
+            return
+        w = shared.pop(self.population)
         for there, others, own in self._alike(shared, chunk):
             middle = w[there].mean(0)
             here = target.given({self.population: middle[0, target.back], **others}, own)
@@ -200,8 +219,8 @@ class GaussianHead:
                 at = here.under_prior(at)
                 scaled = h.scaled(at.r)
             mean = at.m + at.offset(h, scaled) + at.r * scaled.solve((w[there] - middle) / at.r)
-            found[there] = mean + at.r * scaled.root(fresh[there])
-        return found
+            each = here.given({self.population: w[there][..., None, target.back]}, {})
+            yield AtDraws(there, each, mean, at.r, h, scaled)
 
     def _alike(self, shared: State, chunk: ClientChunk) -> Iterator[tuple[Tensor, State, State]]:
         """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
@@ -223,6 +242,25 @@ class GaussianHead:
 
 
 @dataclass(frozen=True)
+class AtDraws:
+    """A Gaussian posterior of some rows' heads at some draws of the shared values, all with one precision.
+
+    Attributes:
+        places: of these draws, (K,).
+        target: the rows at them: the population's mean is one for each, (K, 1, 1, d).
+        centre: means, (K, S, d) or (S, d).
+        r, h, scaled: standard deviations of the prior, the curvature, and B of both.
+    """
+
+    places: Tensor
+    target: Target
+    centre: Tensor
+    r: Tensor
+    h: Curvature
+    scaled: Scaled
+
+
+@dataclass(frozen=True)
 class Posterior:
     """q(w_j) of some rows: mean (S, d), deviations of draws (K, S, d), and where its precision comes from."""
 
@@ -235,36 +273,6 @@ class Posterior:
         """Expansion and curvature of the last turn."""
         assert self.known is not None
         return self.known
-
-
-def _line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, away: Tensor | None) -> Expansion:
-    """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
-    length = torch.ones_like(promised)
-    # (rounding errors of the height: near the mode it cannot rise by what a step promises)
-    little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)
-    for _ in range(HALVINGS):
-        there = target.at(at.mu + length[:, None] * step, away)
-        enough = there.height >= at.height + 1e-4 * length * promised - little
-        if bool(enough.all()):
-            return there
-        length = torch.where(enough, length, length / 2)
-    return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, away)
-
-
-def _conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
-    """B^-1 right with the exact B = I + r H r, preconditioned by an approximate one."""
-    x, residual = torch.zeros_like(right), right
-    z = scaled.solve(residual)
-    p, inner = z, (residual * z).sum(-1, keepdim=True)
-    for _ in range(CG_STEPS):
-        image = p + at.r * product_with(at.z, at.weights, at.r * p)
-        # (a row that has arrived has nothing left to divide)
-        length = inner / (p * image).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-        x, residual = x + length * p, residual - length * image
-        z = scaled.solve(residual)
-        new = (residual * z).sum(-1, keepdim=True)
-        p, inner = z + new / inner.clamp_min(torch.finfo(x.dtype).tiny) * p, new
-    return x
 
 
 def _pairs(noise: ClientNoise, site: str, d: int, number: int) -> Tensor:

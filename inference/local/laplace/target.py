@@ -120,6 +120,13 @@ class Target:
         gradient = (self._there(first).mT @ self.z).flatten(-2)
         return Expansion(mu, m, r, height, density, gradient, self.z, self._there(second), away)
 
+    def prior(self) -> tuple[Tensor, Tensor]:
+        """Its mean and standard deviation, (S, d)."""
+        shape = len(self.chunk.clients), len(self.order)
+        prior, _ = self._sites(self.z.new_zeros(shape))
+        m, r = (v.expand(shape) for v in self._normal(prior))
+        return m, r
+
     def under_prior(self, at: Expansion) -> Expansion:
         """The same likelihood beside this target's prior."""
         prior, _ = self._sites(at.mu)

@@ -30,8 +30,8 @@ HOW = {"rounds": 2, "participation": 0.6, "draws": 3, "dtype": torch.float64, "p
 SHORT = {"final_steps": 12, "final_keep": 4}
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
-    {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4}, {"precondition": "rms"},
-    {"precondition": "fisher"}, {"precondition": "full"}, {"mu_scale": 1.0}, {"population": "diagonal"},
+    {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},
+    {"precondition": "curvature"}, {"mu_scale": 1.0}, {"population": "diagonal"},
     {"compress": "quantise:4"}, {"compress": "sparsify:0.5"},
 ]  # fmt: skip
 

@@ -44,8 +44,8 @@ def fitted_to(name: str) -> Run:
     made: dict[str, Callable[[Architecture], Method]] = {
         "pfedvem": PFedVEM,
         "pfedvmp": PFedVMP,
-        "fedpop": lambda net: FedPop(net, chains=2, final_steps=80, final_keep=20),
-        "fedpop-metropolis": lambda net: FedPop(net, chains=2, kernel="metropolis", final_steps=80, final_keep=20),
+        "fedpop": lambda net: FedPop(net, final_kernel="unadjusted", final_chains=2, final_steps=80, final_keep=20),
+        "fedpop-metropolis": lambda net: FedPop(net, final_chains=2, final_steps=80, final_keep=20),
     }
     return fit(made[name](architecture("mlp:6", fed)), fed, rounds=2, progress=False)
 
@@ -103,7 +103,7 @@ def test_chains_tell_of_their_draws(name: str) -> None:
         assert stats["diverging"].dtype == bool
         assert not stats["diverging"].any()
         assert ((stats["acceptance_rate"] >= 0) & (stats["acceptance_rate"] <= 1)).all()
-        assert 0.3 < float(stats["acceptance_rate"].mean()) < 0.85
+        assert float(stats["acceptance_rate"].mean()) > 0.3
         assert (stats["step_size"].max("draw") == stats["step_size"].min("draw")).all()  # held after burn-in
         assert float(stats["step_size"].isel(draw=0).std()) > 0  # each chain's own
     else:
@@ -150,11 +150,11 @@ def test_a_far_too_long_step_is_told() -> None:
     method = FedPop(net, kernel="metropolis", step_size=50.0, final_steps=20, final_keep=5)
     run = fit(method, fed, rounds=1, dtype=torch.float64, progress=False)
     wild = [step.target for step in method.schedule().final_steps if isinstance(step, Langevin)]
-    assert wild == [0.574]  # (it adapts; the first round's steps do not)
+    assert wild == [0.8]  # (it adapts; the first round's steps do not)
     chunk = ClientChunk(
         method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k}
     )
     stats = Langevin(["z"], 10, 50.0, metropolis=True).run(chunk, 0).values["z_draws/stats"]
-    assert stats.shape == (2, 1, 1, 10, 3)
+    assert stats.shape == (2, 1, 4, 10, 3)
     assert stats[..., 2].all()
     assert not stats[..., 0].any()

@@ -11,9 +11,11 @@ from pyro.distributions import Normal
 from support.chains import CHAINS, Slopes, chains_of, posterior
 from support.federations import slopes
 
-from hierfl import Federation
+from hierfl import Federation, UserError
 from hierfl.data.batch import Batch
 from hierfl.inference import Langevin, Method
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.langevin.reference import Coordinates
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.state import State
@@ -123,22 +125,39 @@ def test_stochastic_gradients_reach_the_posterior_at_a_small_step(fed: Federatio
     assert torch.allclose(draws.flatten(0, 1).var(0), cov.diagonal(), rtol=0.6)
 
 
-@pytest.mark.parametrize("kind", ["rms", "fisher", "full"])
-def test_a_preconditioner_evens_out_scales(kind: str) -> None:
-    class Uneven(Alone):
-        scales = (0.01, 1.0, 10.0)
-        count = 1000
+@pytest.mark.parametrize("leaps", [1, 4])
+@pytest.mark.parametrize("metropolis", [False, True])
+def test_in_the_curvatures_metric_a_gaussian_posterior_is_exact(fed: Federation, metropolis: bool, leaps: int) -> None:
+    """At steps of any size, adjusted or not: its share of drift and noise is solved exactly."""
+    if leaps > 1 and not metropolis:
+        with pytest.raises(UserError, match="need metropolis"):
+            Langevin(["w"], 2, 0.5, precondition="curvature", leaps=leaps)
+        return
+    method = Slopes(architecture("linear", fed, noise=0.5))
+    how = {"precondition": "curvature", "metropolis": metropolis, "leaps": leaps}
+    chain = Langevin(["w"], 820, 0.1 if leaps > 1 else 0.8, start="prior", burn=20, **how)
+    done = chains_of(method, fed, chain)
+    if metropolis:
+        assert torch.allclose(done["w_draws/stats"][..., 0], torch.ones(()).double(), atol=1e-9)
+    for j in range(5):
+        draws, (mean, covariance) = done["w_draws"][j, 0].flatten(0, 1), posterior(fed, j, 0.5, 1.3)
+        sd = covariance.diagonal().sqrt()
+        assert ((draws.mean(0) - mean) / sd).abs().max() < 0.12
+        assert torch.allclose(torch.cov(draws.T) / torch.outer(sd, sd), covariance / torch.outer(sd, sd), atol=0.12)
 
-    fed = slopes([2] * 20)
-    method = Uneven(architecture("linear", fed))
-    how = {"metropolis": True, "burn": 1000, "target": 0.574, "start": "prior"}
-    plain = chains_of(method, fed, Langevin(["z"], 2000, 1e-4, **how))["z_draws"]
-    helped = chains_of(method, fed, Langevin(["z"], 2000, 1e-4, precondition=kind, **how))["z_draws"]
 
-    def jump(z: torch.Tensor) -> float:  # along the widest coordinate
-        return float((z[..., 1:, 2] - z[..., :-1, 2]).square().mean())
-
-    assert jump(helped) > {"rms": 5, "fisher": 1e4, "full": 1e4}[kind] * jump(plain)
-    if kind != "rms":
-        spread = helped.flatten(0, 3).std(0)
-        assert torch.allclose(spread, torch.tensor([0.01, 1.0, 10.0], dtype=torch.float64), rtol=0.06)
+def test_the_curvatures_metric_does_not_depend_on_where_a_chain_is(fed: Federation) -> None:
+    """So that a population learned by such chains is not biased by what they have seen."""
+    method = Slopes(architecture("linear", fed, noise=0.5))
+    still = Langevin(["w"], 1, 1e-12, start="last", precondition="curvature")
+    start = InitialWeights.of(method.network, 0)
+    found = []
+    for value in (0.0, 5.0):
+        rows = {k: v.expand(5, 1, *v.shape).clone() for k, v in method.personal(start).items()}
+        rows["w_draws"] = rows["w_draws"] + value
+        chunk = ClientChunk(method, fed, [0, 3, 1, 2, 4], 1, 0, method.shared(start), rows)
+        coordinates = Coordinates.nearest(chunk, "w")
+        found.append(coordinates(torch.ones((1, 5, 1, 3)).double()))
+        assert torch.allclose(coordinates.inv(found[-1]), torch.ones(()).double(), atol=1e-8)
+        assert torch.allclose(still.run(chunk, 0).values["w_draws"], rows["w_draws"], atol=1e-4)
+    assert torch.equal(*found)
