@@ -28,17 +28,14 @@ from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
 from ...state import State
-from .curvature import Covariance, curvature, product_with
+from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
+from .newton import conjugate_gradients, line_search
 from .population_terms import PopulationTerms
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
 HELD = 2_000_000
-#: halvings of a step that does not raise the log joint density
-HALVINGS = 8
-#: conjugate-gradient steps of a Newton direction, where the curvature's form is not exact
-CG_STEPS = 30
 #: Newton's steps end where what one of them promises is less: 1e-3 posterior standard deviations, or 1e-8
 ARRIVED = {torch.float32: 1e-6, torch.float64: 1e-16}
 
@@ -168,7 +165,7 @@ class GaussianHead:
             promised = (slope * step).sum(-1)
             if bool((promised < ARRIVED[step.dtype]).all()):
                 break
-            at = _line_search(target, at, step, promised, away)
+            at = line_search(target, at, step, promised, away)
             h, scaled = self._curvature(at)
         return at, h, scaled
 
@@ -189,7 +186,7 @@ class GaussianHead:
 
     def _solved(self, at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
         """B^-1 right, B exact."""
-        return scaled.solve(right) if self.covariance == "full" else _conjugate_gradients(at, scaled, right)
+        return scaled.solve(right) if self.covariance == "full" else conjugate_gradients(at, scaled, right)
 
     def _final(self, chunk: ClientChunk, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""
@@ -274,36 +271,6 @@ class Posterior:
         """Expansion and curvature of the last turn."""
         assert self.known is not None
         return self.known
-
-
-def _line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, away: Tensor | None) -> Expansion:
-    """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
-    length = torch.ones_like(promised)
-    # (rounding errors of the height: near the mode it cannot rise by what a step promises)
-    little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)
-    for _ in range(HALVINGS):
-        there = target.at(at.mu + length[:, None] * step, away)
-        enough = there.height >= at.height + 1e-4 * length * promised - little
-        if bool(enough.all()):
-            return there
-        length = torch.where(enough, length, length / 2)
-    return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, away)
-
-
-def _conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
-    """B^-1 right with the exact B = I + r H r, preconditioned by an approximate one."""
-    x, residual = torch.zeros_like(right), right
-    z = scaled.solve(residual)
-    p, inner = z, (residual * z).sum(-1, keepdim=True)
-    for _ in range(CG_STEPS):
-        image = p + at.r * product_with(at.z, at.weights, at.r * p)
-        # (a row that has arrived has nothing left to divide)
-        length = inner / (p * image).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
-        x, residual = x + length * p, residual - length * image
-        z = scaled.solve(residual)
-        new = (residual * z).sum(-1, keepdim=True)
-        p, inner = z + new / inner.clamp_min(torch.finfo(x.dtype).tiny) * p, new
-    return x
 
 
 def _pairs(noise: ClientNoise, site: str, d: int, number: int) -> Tensor:

@@ -1,0 +1,45 @@
+"""Newton's directions and steps on heads' log joint densities."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .curvature import product_with
+from .forms import Scaled
+from .target import Expansion, Target
+
+#: halvings of a step that does not raise the log joint density
+HALVINGS = 8
+#: conjugate-gradient steps of a direction, where the curvature's form is not exact
+CG_STEPS = 30
+
+
+def line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, away: Tensor | None) -> Expansion:
+    """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
+    length = torch.ones_like(promised)
+    # (rounding errors of the height: near the mode it cannot rise by what a step promises)
+    little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)
+    for _ in range(HALVINGS):
+        there = target.at(at.mu + length[:, None] * step, away)
+        enough = there.height >= at.height + 1e-4 * length * promised - little
+        if bool(enough.all()):
+            return there
+        length = torch.where(enough, length, length / 2)
+    return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, away)
+
+
+def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
+    """B^-1 right with the exact B = I + r H r, preconditioned by an approximate one."""
+    x, residual = torch.zeros_like(right), right
+    z = scaled.solve(residual)
+    p, inner = z, (residual * z).sum(-1, keepdim=True)
+    for _ in range(CG_STEPS):
+        image = p + at.r * product_with(at.z, at.weights, at.r * p)
+        # (a row that has arrived has nothing left to divide)
+        length = inner / (p * image).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+        x, residual = x + length * p, residual - length * image
+        z = scaled.solve(residual)
+        new = (residual * z).sum(-1, keepdim=True)
+        p, inner = z + new / inner.clamp_min(torch.finfo(x.dtype).tiny) * p, new
+    return x
