@@ -48,7 +48,7 @@ class MovedHead(GaussianHead):
             density = Target(here)
             density.maps = {self.latent: Coordinates.of(at.centre, at.r, at.h, at.scaled, target.order)}
             stream = (chunk.seed, chunk.round, "moved head", number)
-            noise = ClientNoise(chunk.keys.to(chunk.n.device), stream, len(at.places), dtype=chunk.n.dtype)
+            noise = ClientNoise(chunk.keys.to(chunk.n.device), stream, len(at.places), dtype=torch.float64)
             with torch.enable_grad():
                 given = density.density(at.target.batch, at.target.frozen)
                 kept, _, said = self.chain.run(

@@ -12,7 +12,8 @@ shared values and data, not of where a chain is or of what it has seen. So it ch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -98,7 +99,8 @@ class Coordinates:
         with torch.no_grad():
             target = HeadTarget(chunk, latent)
             at, h, scaled = step.around_mode(target, DRAWS)
-            return cls.of(at.mu, at.r, h, scaled, target.order)
+            dtype = chunk.n.dtype
+            return cls.of(at.mu.to(dtype), at.r.to(dtype), _in(dtype, h), _in(dtype, scaled), target.order)
 
     def __call__(self, u: Tensor) -> Tensor:
         """z."""
@@ -121,3 +123,12 @@ class Coordinates:
     def log_abs_det_jacobian(self, u: Tensor, z: Tensor) -> Tensor:
         """Left out: it is the same everywhere."""
         return torch.zeros_like(u)
+
+
+Form = TypeVar("Form", Curvature, Scaled)
+
+
+def _in(dtype: torch.dtype, form: Form) -> Form:
+    """A form of a matrix with its tensors in this precision."""
+    found: Any = form
+    return replace(found, **{field.name: getattr(form, field.name).to(dtype) for field in fields(found)})
