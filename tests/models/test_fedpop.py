@@ -117,7 +117,7 @@ def test_readings_of_the_synthetic_data() -> None:
 
 
 def test_fedpop_on_the_command_line_resumes_and_reports(hierfl: Call, tmp_path: Path) -> None:
-    short = ["--set", "final_steps=40", "--set", "final_keep=5", "--quiet"]
+    short = ["--set", "final_steps=16", "--set", "final_keep=5", "--quiet"]
     assert hierfl("run", "fedpop", "--rounds", "4", "--out", "whole", *short)[0] == 0
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())
     assert summary["gm_accuracy"] is not None

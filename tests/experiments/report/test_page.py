@@ -176,6 +176,10 @@ def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
             "they have not mixed; do not trust their draws"
         )
     assert fit_warnings({"rhat": None}) == []
+    one = fit_warnings({"rhat": 1.02, "ess_bulk": 12.0, "ess_bulk_median": 31.0})
+    assert one == [
+        "chains: R-hat at most 1.020, bulk ESS at least 12, median 31: they have not mixed; do not trust their draws"
+    ]
 
 
 def test_rhat_of_one_chain_is_refused(hierfl: Call) -> None:

@@ -132,7 +132,7 @@ def test_recorded_steps_are_the_same(cls: type[Method], settings: dict, monkeypa
         recorded_is_the_same(method, federation, monkeypatch)
 
 
-@pytest.mark.parametrize("settings", CHAINS[:7], ids=str)
+@pytest.mark.parametrize("settings", CHAINS[:5], ids=str)
 def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = blobs([23, 7, 2, 14])
     recorded_is_the_same(FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation, monkeypatch)
@@ -230,7 +230,8 @@ def test_rounds_do_not_wait(cls: type[Method], settings: dict, monkeypatch: pyte
     only_one_word(in_rounds(cls(network_for(cls, federation), **settings, **more), federation, monkeypatch))
 
 
-@pytest.mark.parametrize("settings", CHAINS, ids=str)
+# (Newton's steps to the curvature's metric ask whether they have arrived)
+@pytest.mark.parametrize("settings", [s for s in CHAINS if "precondition" not in s], ids=str)
 def test_chains_do_not_wait(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = blobs([23, 7, 2, 14])
     method = FedPop(architecture("mlp:5", federation), **SHORT, **settings)

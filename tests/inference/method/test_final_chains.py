@@ -11,11 +11,13 @@ import torch
 from pyro.distributions import Categorical, Normal
 from pyro.infer import MCMC, NUTS
 from support.federations import blobs, slopes
+from support.sites import Sites
 from torch import Tensor
 
 from hierfl import Federation, UserError
 from hierfl.experiments.methods import known_class
 from hierfl.inference import Method, fit
+from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.method import final_chains
 from hierfl.inference.run.result import Run
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, PFedEB, PFedV, PFedVEM, PFedVMP
@@ -202,6 +204,17 @@ def test_a_stopped_fit_goes_on_to_the_same_draws(small: Federation, net: Any, tm
     assert torch.equal(whole.personal["w_j_draws"], gone_on.personal["w_j_draws"])
     with pytest.raises(UserError, match="another method"):
         fit(PFedVEM(net), small, rounds=4, folder=tmp_path, resume=True, **QUICK)
+
+
+@pytest.mark.usefixtures("short")
+def test_sites_of_their_own_end_with_the_same_draws(small: Federation, net: Any, tmp_path: Any) -> None:
+    how = {"rounds": 2, "dtype": torch.float64, "final": "chains", "evaluate_every": 100, "draws": 5}
+    sites = Sites(PFedVEM(net), small, tmp_path, **how)
+    remote, plate = sites.fit(), fit(PFedVEM(net), small, progress=False, **how)
+    for name in ("pm_nll", "pm_draws_nll"):
+        assert remote.last()[name] == pytest.approx(plate.last()[name], abs=1e-6)
+    (row,) = sites.sites["place-03"].plate.fitted(Broadcast(2, plate.shared, final=True)).personal["w_j_draws"]
+    assert torch.allclose(row, plate.personal["w_j_draws"][3], atol=1e-6)
 
 
 @pytest.mark.parametrize(

