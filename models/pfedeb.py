@@ -107,7 +107,7 @@ class PFedEB(Method):
         )
         rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=HELD)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
-        newton: int = setting(2, "Newton steps on the head in a round, at most", at_least=1, unless=FLAT)
+        newton: int = setting(1, "Newton steps on the head in a round, at most", at_least=1, unless=FLAT)
         head_epochs: int = setting(10, "gradient steps on the head in a round", at_least=0, unless=GAUSSIAN)
         head_lr: float = setting(1e-2, "step size of those, on the sum over examples", above=0, unless=GAUSSIAN)
         base_epochs: int = setting(5, "passes through a client's data that train the base in a round", at_least=0)

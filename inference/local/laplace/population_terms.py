@@ -108,13 +108,12 @@ class PopulationTerms:
         """The summary, and a client's own spreads."""
         return (self.summary, *((self.own, f"{self.own}_sd") if self.own else ()))
 
-    def of(self, values: State, at: Expansion, h: Curvature, scaled: Scaled, drawn: Expansion) -> State:
+    def of(self, values: State, at: Expansion, h: Curvature, scaled: Scaled) -> State:
         """What each row says, {key: (S, ...)}; vectors and matrices of the head are in the order of its weight matrix.
 
         Args:
             values: what the rows see.
             at, h, scaled: the expansion, and its curvature.
-            drawn: the expansion at the same mean, averaged over draws of the posterior that these give.
         """
         groups, offset = self.groups, at.offset(h, scaled)
         # (a mean that Newton's steps have not brought near its end is what it is, not what a further step promises)
@@ -135,7 +134,7 @@ class PopulationTerms:
         away = (offset / at.r).square()
         # (E_q log p(D_j | w_j) is its average over the draws, their second moment replaced by the exact one; then the
         # bound's terms in gamma_j and rho^2 tr(A_j S A_j) cancel)
-        likelihood = drawn.log_likelihood + 0.5 * drawn.drawn_curvature(h)
+        likelihood = at.log_likelihood + 0.5 * at.drawn_curvature(h)
         evidence = likelihood - 0.5 * (away.sum(-1) + (a * s).sum((-3, -2, -1)) + scaled.log_det)
         found = {
             "gradient": offset / at.r.square(),

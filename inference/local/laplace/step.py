@@ -123,9 +123,7 @@ class GaussianHead:
         found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
         at, h, scaled = posterior.expansion
         if self.terms is not None:
-            said = self.terms.of(
-                target.values, at, h, scaled, target.at(at.mu, posterior.away if len(draws) > 1 else None)
-            )
+            said = self.terms.of(target.values, at, h, scaled)
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
         if self.final:
@@ -160,15 +158,15 @@ class GaussianHead:
         """The expansion where the mean stands after Newton's steps, and the curvature there."""
         away = posterior.away if len(posterior.away) > 1 else None
         at = target.at(posterior.mu, away)
-        h, scaled = self._curvature(at)
         for _ in range(self.newton):
+            # (after the last step that of the step before will do: where nothing moves any more they are the same)
+            h, scaled = self._curvature(at)
             slope = at.slope
             step = at.r * self._solved(at, scaled, at.r * slope)
             promised = (slope * step).sum(-1)
             if bool((promised < ARRIVED).all()):
                 break
             at = line_search(target, at, step, promised, away)
-            h, scaled = self._curvature(at)
         return at, h, scaled
 
     def around_mode(self, target: Target, number: int) -> tuple[Expansion, Curvature, Scaled]:
