@@ -76,9 +76,7 @@ def others() -> None:
         off, sums = (refits["loo"] - refits["refit"]).abs(), refits[["loo", "refit"]].sum()
         print(f"Leave-one-out beside {len(refits)} refits: the sum {sums['loo']:.2f} against {sums['refit']:.2f}")
         below = off[refits["k"] < 0.7].max()
-        print(
-            f"each at most {off.max():.2f} off, at most {below:.2f} where k is below 0.7; k at most {refits['k'].max():.2f}"
-        )
+        print(f"each at most {off.max():.2f} off, {below:.2f} where k is below 0.7; k at most {refits['k'].max():.2f}")
 
 
 if __name__ == "__main__":
