@@ -6,7 +6,6 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import pyro
 import torch
 from pyro.infer import MCMC, NUTS
 from torch import Tensor
@@ -49,11 +48,11 @@ def chains(data: Padded, rho: float, start: Tensor, draws: int, seed: int) -> Te
         chosen = logits.gather(-1, data.y[..., None])[..., 0] - logits.logsumexp(-1)
         return (w_j / rho).square().sum() / 2 - chosen[data.mask].sum()
 
-    pyro.set_rng_seed(seed)
     kernel = NUTS(potential_fn=potential, target_accept_prob=0.8)
     mcmc = MCMC(kernel, draws, warmup_steps=300, initial_params={"w_j": start}, disable_progbar=True)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
         mcmc.run()
     return mcmc.get_samples()["w_j"]
 

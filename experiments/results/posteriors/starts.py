@@ -1,0 +1,92 @@
+"""Where PFedEB's spreads end, and how draws predict, from four starts, the base held.
+
+    python experiments/results/posteriors/starts.py OUT.csv [--data digits] [--data-root DIR] [--rounds 60]
+        [--starts 0.1 0.3 1 3] [--seeds 1]
+
+The base comes from 30 rounds of PFedEB with base_lr=0.005; then heads, q(w) and spreads begin again from each
+rho_0. A row is written as its fit ends; rows that are in OUT.csv are not computed again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from hierfl import fit
+from hierfl.data.datasets import registry
+from hierfl.data.federation import Federation
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import State
+from hierfl.models import PFedEB
+from hierfl.nn.networks.build import architecture
+
+SPLITS = {"digits": (20, "label-skew:5", "mlp:64"), "fashion-mnist": (100, "label-skew:5", "mlp:100")}
+
+
+class HeldBase(PFedEB):
+    """PFedEB from a base that is there."""
+
+    name = "pfedeb-held"
+    base: State
+
+    def shared(self, start: InitialWeights) -> State:
+        return {**super().shared(start), **self.base}
+
+
+def made(data: str, root: Path, seed: int) -> tuple[Federation, Any]:
+    """The federation and its network."""
+    clients, split, spec = SPLITS[data]
+    federation = Federation.from_pool(registry.load(data, root, seed), clients, split, validation=0.0, seed=seed)
+    return federation, architecture(spec, federation)
+
+
+def row(federation: Federation, network: Any, base: State, start: float, rounds: int, seed: int) -> dict[str, float]:
+    """What one start leads to."""
+    began = time.process_time()
+    method = HeldBase(network, sigma_0=start, base_epochs=0, draws=500)
+    method.base = base
+    how: dict[str, Any] = {"seed": seed, "evaluate_every": rounds, "draws": 500, "progress": False}
+    run = fit(method, federation, rounds, **how)
+    shared = run.shared
+    rho, found = shared["w.log_rho"].exp().tolist(), run.metrics[run.metrics["split"] == "test"].iloc[-1]
+    sd = torch.linalg.inv(shared["w.information"].double()).diagonal().sqrt().tolist()
+    spreads = {f"rho_{name}": round(value, 5) for name, value in zip(("weights", "biases"), rho, strict=True)}
+    errors = {f"se_log_{name}": round(value, 4) for name, value in zip(("weights", "biases"), sd, strict=True)}
+    names = ("pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece")
+    scale = {"s_w": round(float(shared["w.log_scale"][0].exp()), 4)}
+    bound = {"bound": round(float(shared["w.log_evidence"]), 2), "cpu_seconds": round(time.process_time() - began, 1)}
+    return {**spreads, **errors, **scale, **{k: round(float(found[k]), 5) for k in names}, **bound}
+
+
+def main() -> None:
+    """Computes the rows that lack."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", choices=list(SPLITS), default="digits")
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--starts", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
+    parser.add_argument("--seeds", type=int, default=1)
+    given = parser.parse_args()
+    rows = pd.read_csv(given.out).to_dict("records") if given.out.is_file() else []
+    for seed in range(given.seeds):
+        keys = [{"data": given.data, "seed": seed, "rounds": given.rounds, "rho_0": start} for start in given.starts]
+        lack = [key for key in keys if not any(all(r[k] == v for k, v in key.items()) for r in rows)]
+        if not lack:
+            continue
+        federation, network = made(given.data, given.data_root, seed)
+        first = fit(PFedEB(network, base_lr=0.005), federation, 30, seed=seed, evaluate_every=30, progress=False)
+        base = {k: v for k, v in first.shared.items() if k.startswith("base")}
+        for key in lack:
+            rows.append({**key, **row(federation, network, base, key["rho_0"], given.rounds, seed)})
+            pd.DataFrame(rows).to_csv(given.out, index=False)
+            print(rows[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
