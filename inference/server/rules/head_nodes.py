@@ -16,7 +16,7 @@ from ...local.laplace.population_terms import Groups
 from ...messages.form import Field, Form
 from ...state import State
 from .base import AggregationContext
-from .heads import SAID, STRETCH, bounded, definite, evidence_of, posterior_mean, scored, sums_of
+from .heads import SAID, STRETCH, bounded, definite, posterior_mean, scored, settled, sums_of
 
 
 def design(blocks: int) -> tuple[Tensor, Tensor]:
@@ -86,9 +86,9 @@ class HeadNodes:
         known = {k: old[f"{name}.{k}"].double() for k in ("covariance", "log_rho")}
         log_scale = context.shared[f"{self.population}.log_scale"].double()
         known |= {"m": old[name].double()[:, order], "log_scale": log_scale.expand(len(known["log_rho"]), -1)}
-        log_rho, length = known["log_rho"], self.server_lr
+        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
+        log_rho, length = known["log_rho"], self.server_lr * length
         prior = (-2 * known["log_scale"]).exp()[:, blocks]
-        evidence = evidence_of(known, said, self.groups, prior)
         mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
         penalty = (2 * log_rho).exp() / self.rho_scale**2
         height = evidence.squeeze(-1) + (old[f"{name}.log_rho"].double() - penalty / 2).sum(-1)
@@ -96,7 +96,7 @@ class HeadNodes:
         weight = (height[1:] + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
         # near zero, where the likelihood says no more than that rho is small, the density falls as that of rho does
         information = said["information"][0] + torch.diag(1 + 2 * penalty[0])
-        centre = scored(log_rho[0], said["score"][0] + 1 - penalty[0], information, length)
+        centre = scored(log_rho[0], said["score"][0] + 1 - penalty[0], information, length[0])
         root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
         found = {
             name: mean.m[:, order.argsort()],

@@ -91,12 +91,13 @@ class HeadPopulation:
         known = {k.removeprefix(f"{name}."): v.double() for k, v in old.items()}
         known["m"] = known.pop(name)[order]
         said = sums_of(total, context)
-        length = self.server_lr
+        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
+        length = self.server_lr * length
         prior = (-2 * known["log_scale"]).exp()[blocks]
         mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
         found = {
             "covariance": self.groups.packed(mean.covariance),
-            "log_evidence": evidence_of(known, said, self.groups, prior),
+            "log_evidence": evidence,
             name: mean.m[order.argsort()],
         }
         penalty = (2 * known["log_rho"]).exp() / self.rho_scale**2
@@ -148,6 +149,63 @@ def evidence_of(known: State, said: State, groups: Groups, prior: Tensor) -> Ten
     return said["log_evidence"] - _divergence(known["m"], groups.unpacked(known["covariance"]), prior, groups)
 
 
+#: rounds that begin again, one after the other, where a step has gone too far; then it is taken as it is
+RETRIES = 4
+#: what the evidence may fall by while clients' posteriors, spreads and the base follow, relative to its size: where all
+#: clients report, and where a sample of them does
+EVEN, SAMPLED = 0.2, 1.0
+
+
+def settled(
+    known: State, said: State, groups: Groups, blocks: Tensor, context: AggregationContext
+) -> tuple[State, State, Tensor, Tensor]:
+    """From where the next step is taken, and how far it goes: a line search over rounds.
+
+    Where the evidence has fallen by far, the step before was too long (Newton's may be, where likelihoods are flat
+    further out): it is taken again from where it was, with what was said there, a quarter as long. Of several
+    populations (...) each by itself.
+
+    Args:
+        known: as it was broadcast: m (..., d), covariance, log_scale and what else belongs to it.
+        said: sums of the terms.
+        groups, blocks: of the head's numbers.
+        context: of the round.
+
+    Returns:
+        Known and said, length (..., 1) and the evidence of what was broadcast, (..., 1).
+    """
+    kept = context.rule_state
+    prior = (-2 * known["log_scale"]).exp()[..., blocks]
+    evidence = evidence_of(known, said, groups, prior)
+    joined = _joined(groups)
+    # (before anything is said q(w) is the population that was broadcast, known as well as the first sums say)
+    begun = {"linear": joined(groups.unpacked(said["precision"]), known["m"]), "precision": said["precision"]}
+    here = {f"known/{k}": v for k, v in known.items()} | {f"said/{k}": v for k, v in said.items()}
+    nothing = torch.zeros_like(evidence)
+    damping, tries, old = (kept.get(k, nothing) for k in ("damping", "tries", "begun"))
+    here |= {f"running/{k}": _chosen(old > 0, kept.get(k, v), v) for k, v in begun.items()} | {"evidence": evidence}
+    reference = kept.get("last/evidence", evidence)
+    all_here = (context.reported == context.num_clients).to(evidence.device)
+    least = reference - torch.where(all_here, EVEN, SAMPLED) * reference.abs().clamp_min(1)
+    fallen = (old > 0) & ~(evidence >= least) & (tries < RETRIES)
+    here = {k: _chosen(fallen, kept.get(f"last/{k}", v), v) for k, v in here.items()}
+    damping = torch.where(fallen, 4 * damping + 3, 0.5 * damping).clamp_max(15.0)
+    tries = torch.where(fallen, tries + 1, nothing)
+    kept.update({f"last/{k}": v.clone() for k, v in here.items()}, damping=damping, tries=tries, begun=nothing + 1)
+    kept.update({k: here[f"running/{k}"] for k in begun})
+    return _under("known/", here), _under("said/", here), 1 / (1 + damping), evidence
+
+
+def _under(prefix: str, values: State) -> State:
+    return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+
+
+def _chosen(which: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """Of values (..., *shape) one or the other for each population, (..., 1)."""
+    which = which.reshape(*which.shape[:-1], *[1] * (one.dim() - which.dim() + 1))
+    return torch.where(which, one, other)
+
+
 @dataclass(frozen=True)
 class PopulationMean:
     """q(w), in the order of the weight matrix: m (..., d) and S (..., G, p, p)."""
@@ -165,19 +223,16 @@ def posterior_mean(m: Tensor, prior: Tensor, said: State, groups: Groups, kept: 
         said: gradient (..., d), precision (..., packed) and, where the groups leave out some of the precision, stretch
             (..., 2), a weighted sum and its weights.
         groups: of the precision.
-        kept: natural parameters "linear" and "precision", which go part of the way to the newest; from the population
-            that was broadcast, known as well as the first sums say.
-        length: the part.
+        kept: natural parameters "linear" and "precision", which go part of the way to the newest.
+        length: the part, (..., 1).
     """
     joined = _joined(groups)
     newest = {
         "linear": said["gradient"] + joined(groups.unpacked(said["precision"]), m),
         "precision": said["precision"],
     }
-    begun = {"linear": joined(groups.unpacked(said["precision"]), m), "precision": said["precision"]}
     for key, value in newest.items():
-        old = kept.get(key, begun[key])
-        kept[key] = old + length * (value - old)
+        kept[key] = kept[key] + length * (value - kept[key])
     # (rounding errors of the clients' may take it below the prior's)
     scale = groups.split(prior).rsqrt()
     precision = groups.unpacked(kept["precision"]) + torch.diag_embed(groups.split(prior))
@@ -205,7 +260,7 @@ def _joined(groups: Groups) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda blocks, v: (blocks @ groups.split(v)[..., None]).squeeze(-1).flatten(-2)
 
 
-def scored(log: Tensor, score: Tensor, information: Tensor, length: float) -> Tensor:
+def scored(log: Tensor, score: Tensor, information: Tensor, length: Tensor) -> Tensor:
     """Part of a scoring step on logarithms of spreads (B,)."""
     step = torch.linalg.solve(definite(information), score)
     return (log + length * step.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
