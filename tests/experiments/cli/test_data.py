@@ -69,7 +69,7 @@ def strange_sets(folder: Path) -> None:
 def test_strange_inputs_are_noticed(hierfl: Call, tmp_path: Path) -> None:
     strange_sets(tmp_path)
     how = ("run", "fedpop", "--data", "ours", "--data-root", ".", "-J", "4", "--split", "iid", "--network", "mlp:8")
-    settings = ("final_steps=100", "base_lr=0.02", "step_size=0.01")
+    settings = ("final_steps=100", "final_keep=50", "base_lr=0.02", "step_size=0.01")
     short = ("--rounds", "15", "--evaluate-every", "15", *(part for s in settings for part in ("--set", s)))
     code, out, _ = hierfl(*how, *short, "--ood", "theirs", "--out", "o")
     assert code == 0

@@ -69,7 +69,7 @@ class Recording:
     def agree(self, wish: bool) -> bool:
         return wish
 
-    def result(self, broadcast: Broadcast) -> Fitted:
+    def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
         return self.fitted(broadcast)
 
     def form(self) -> StateForm:
