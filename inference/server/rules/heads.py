@@ -214,7 +214,9 @@ class PopulationMean:
     covariance: Tensor
 
 
-def posterior_mean(m: Tensor, prior: Tensor, said: State, groups: Groups, kept: State, length: float) -> PopulationMean:
+def posterior_mean(
+    m: Tensor, prior: Tensor, said: State, groups: Groups, kept: State, length: Tensor
+) -> PopulationMean:
     """A natural-gradient step on q(w); of several populations (...) side by side.
 
     Args:
