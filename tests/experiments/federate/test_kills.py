@@ -96,7 +96,7 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     own = write_tables(patients(3), tmp_path / "data")
     # (so near to a maximum that no step is ever short enough: all rounds are run)
     settings = {"draws": 0, "tol": 1e-300}
-    study = formula_study(tmp_path, own, rounds=120, evaluate_every=40, settings=settings)
+    study = formula_study(tmp_path, own, rounds=200, evaluate_every=50, settings=settings)
     plain = FileStudy(study, own, tmp_path / "plain")
     plain.serve()
     rng, end = random.Random(0), time.monotonic() + PATIENCE
@@ -105,10 +105,10 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
         for _ in range(20):
             if rng.random() < 0.7:
                 wait_for_round(place, end)
-                time.sleep(rng.uniform(0.0, 0.1))
+                time.sleep(rng.uniform(0.0, 0.03))
                 name = rng.choice(list(place.running))
             else:  # (once more, while it starts)
-                time.sleep(rng.uniform(0.1, 0.8))
+                time.sleep(rng.uniform(0.1, 0.5))
             status = place.running[name].poll()
             assert status is None, (status, (tmp_path / "killed" / f"{name}.log").read_text())
             place.kill(name)

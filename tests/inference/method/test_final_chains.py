@@ -136,7 +136,7 @@ def nuts(fed: Federation, j: int, w: Tensor, rho: Tensor, head: Any, draws: int)
             pyro.sample("y", Categorical(logits=head(w_j, x[None])[0]), obs=y)
 
     with torch.random.fork_rng():
-        pyro.set_rng_seed(0)
+        torch.manual_seed(0)
         sampler = MCMC(NUTS(model, jit_compile=True), num_samples=draws, warmup_steps=300, disable_progbar=True)
         sampler.run()
     pyro.clear_param_store()
