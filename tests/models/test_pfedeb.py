@@ -7,8 +7,10 @@ from torch import Tensor
 
 from hierfl import Federation
 from hierfl.errors import UserError
+from hierfl.inference.local.laplace.population_terms import Groups
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedEB
+from hierfl.models._normal_population import population_draws
 from hierfl.nn.networks.build import architecture
 from tests.support.baselines import NOISE, Quadratics, fitted, linear, rows_of
 from tests.support.federations import blobs, slopes
@@ -253,3 +255,18 @@ def test_what_cannot_be_is_refused():
         PFedEB(architecture("linear", fed), particles=3)
     with pytest.raises(UserError, match="spreads=clients has none"):
         PFedEB(architecture("linear", fed), nodes="on", spreads="clients")
+
+
+def test_draws_of_w_move_as_little_as_its_covariance():
+    """Where eigenvalues are alike eigenvectors turn by any angle; draws made of them would not settle."""
+    groups, d = Groups(1, 6), 6
+    make = torch.Generator().manual_seed(0)
+    little = 1e-9 * torch.randn(d, d, generator=make, dtype=torch.float64)
+    known = {"w": torch.zeros(d).double(), "w.log_rho": torch.zeros(1).double(), "w.information": torch.eye(1).double()}
+
+    def draws(covariance: Tensor) -> Tensor:
+        shared = {**known, "w.covariance": groups.packed(covariance[None])}
+        return population_draws(shared, groups, torch.arange(d), 40, 40, False)["w"]
+
+    one = torch.eye(d, dtype=torch.float64)
+    torch.testing.assert_close(draws(one + little + little.T), draws(one), rtol=0, atol=1e-6)
