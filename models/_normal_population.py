@@ -53,7 +53,7 @@ def population_draws(shared: State, groups: Groups, order: Tensor, kept: int, nu
         at = torch.arange(half, device=m.device) % len(points)
         means, covariances = (shared[k][None] for k in ("w", "w.covariance"))
     which = at if len(means) > 1 else torch.zeros_like(at)
-    root = _root(groups.unpacked(covariances).double())  # (K, G, p, p)
+    root = groups.root(covariances)  # (K, G, p, p)
     e = normals(torch.Size((half, len(m))), 0, "population draws", dtype=torch.float64, device=m.device)
     away = torch.empty_like(e)
     for node in range(len(means)):
@@ -68,12 +68,6 @@ def population_draws(shared: State, groups: Groups, order: Tensor, kept: int, nu
     if not own:
         found["w.log_rho"] = torch.cat([rho, rho[:odd], rho]).to(m)[some][:, None, None]
     return found
-
-
-def _root(covariance: Tensor) -> Tensor:
-    """The symmetric root: of matrices that differ little it differs little, whatever their eigenvectors do."""
-    values, vectors = torch.linalg.eigh(covariance)
-    return (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT
 
 
 def rho_points(log_rho: Tensor, information: Tensor) -> Tensor:

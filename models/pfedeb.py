@@ -31,6 +31,7 @@ from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.laplace.nodes import AtNodes
+from hierfl.inference.local.laplace.points import deviations
 from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.local.optimizers import sgd
@@ -117,10 +118,10 @@ class PFedEB(Method):
         base_lr: float = setting(1e-3, "step size of the base, on the mean over examples", above=0)
         base_batch: int = setting(10, "examples in a minibatch of the base's training", at_least=1)
         momentum: float = setting(0.9, "momentum of those steps; every round begins without any", at_least=0)
-        particles: int = setting(
+        points: int = setting(
             0,
-            "draws of the head over which likelihoods are averaged, an even number; 1: at its mode (Laplace); 0: 16, "
-            "or 256 for a head of at most 50 numbers",
+            "points of each example's predictor over which its likelihood is averaged, at least; 1: at the mode "
+            "(Laplace); 0: 16, or 64 for a head of at most 50 numbers",
             at_least=0,
             unless=FLAT,
         )
@@ -130,8 +131,6 @@ class PFedEB(Method):
         draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2, unless=FLAT)
 
         def __post_init__(self) -> None:
-            if self.particles > 1 and self.particles % 2:
-                raise UserError(f"particles={self.particles} come in pairs: an even number, or 1")
             if self.nodes == "on" and self.spreads == "clients":
                 raise UserError("nodes=on integrates over a rho that clients share, and spreads=clients has none")
 
@@ -147,7 +146,7 @@ class PFedEB(Method):
         columns = head.features + head.bias
         groups = {"diagonal": Groups(head.d, 1), "outputs": Groups(head.rows, columns), "full": Groups(1, head.d)}
         self.groups = groups[s.exchange if s.exchange != "auto" else "full" if head.d <= MEDIUM else "outputs"]
-        self.particles = s.particles or (256 if head.d <= SMALL else 16)
+        self.points = s.points or (64 if head.d <= SMALL else 16)
         self.own = s.spreads == "clients" and s.prior == "hierarchical"
         small = s.nodes == "on" or (s.nodes == "auto" and head.d <= SMALL)
         self.has_nodes = s.prior == "hierarchical" and small and not self.own
@@ -184,7 +183,8 @@ class PFedEB(Method):
         mu, s = self.settings.init_scale * start.head, self.settings
         if s.prior == "flat":
             return {"mu": mu}
-        found = {"mu": mu, "w_j_draws": mu.expand(1, self.particles, -1)}
+        draws, away = mu.expand(1, BASE_DRAWS if self.points > 1 else 1, -1), mu.new_zeros(deviations(len(mu)), len(mu))
+        found = {"mu": mu, "w_j_draws": draws, **({"w_j_away": away} if self.points > 1 else {})}
         if s.prior == "hierarchical":
             log_rho = torch.full((int(self.blocks.max()) + 1,), s.sigma_0, dtype=torch.float64).log()
             found["seen"] = mu.new_zeros(len(log_rho) + 1)
@@ -192,7 +192,9 @@ class PFedEB(Method):
                 found |= {"log_rho": log_rho, "log_rho_sd": torch.ones_like(log_rho)}
             if self.has_nodes:
                 k = 1 + len(design(len(log_rho))[0])
-                found |= {"mu_nodes": mu.expand(k, -1), "w_j_draws_nodes": mu.expand(k, 1, self.particles, -1)}
+                found |= {
+                    f"{name}_nodes": found[name].expand(k, *found[name].shape) for name in self.posterior().posterior
+                }
         return found
 
     def model(self, batch: Batch) -> None:
@@ -221,12 +223,13 @@ class PFedEB(Method):
         turns, newton, draws = (3, 20, s.draws) if final else (1, s.newton, 0)
         own = "log_rho" if self.own else ""
         return GaussianHead(
-            "w_j", "mu", s.covariance, newton, turns, s.rank, terms, "w" if learned else "", draws, own, self.has_nodes
+            "w_j", "mu", s.covariance, newton, turns, s.rank, terms, "w" if learned else "",
+            self.groups if learned else None, draws, own, self.has_nodes, self.points,
         )  # fmt: skip
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        descent, particles = sgd(s.base_lr, s.momentum), 1 if s.prior == "flat" else min(self.particles, BASE_DRAWS)
+        descent, particles = sgd(s.base_lr, s.momentum), 1 if s.prior == "flat" or self.points == 1 else BASE_DRAWS
         base = SVI(["base"], s.base_epochs, descent, s.base_batch, particles=particles, per="example")
         if s.prior == "flat":
             return [SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum)), Until(base, s.base_rounds)]

@@ -43,7 +43,10 @@ class Softmax(TorchDistribution):
     @property
     def probs(self) -> Tensor:
         """Probabilities, (*batch, classes)."""
-        return self.logits.softmax(-1)
+        if self.logits.dim() < 2:
+            return self.logits.softmax(-1)
+        order = _as_they_lie(self.logits)
+        return _back(self.logits.transpose(-1, -2).permute(order).softmax(-2), order).transpose(-1, -2)
 
     def expand(self, batch_shape: torch.Size, _instance: object = None) -> Softmax:
         """The same distribution over a larger batch shape."""

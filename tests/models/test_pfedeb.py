@@ -15,7 +15,7 @@ from hierfl.nn.networks.build import architecture
 from tests.support.baselines import NOISE, Quadratics, fitted, linear, rows_of
 from tests.support.federations import blobs, slopes
 
-HELD = {"base_epochs": 0, "nodes": "off", "particles": 2}
+HELD = {"base_epochs": 0, "nodes": "off", "points": 2}
 
 
 class Exact:
@@ -79,10 +79,10 @@ def by_size(fed: Federation) -> list[int]:
     return sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
 
 
-@pytest.mark.parametrize("particles", [1, 8])
-def test_gaussian_population_and_spreads_are_the_exact_ones(particles):
+@pytest.mark.parametrize("points", [1, 8])
+def test_gaussian_population_and_spreads_are_the_exact_ones(points):
     fed = slopes([6, 4, 9, 3, 12, 5, 8])
-    exact, run = Exact(fed), after(fed, 60, particles=particles, w_scale=2.0)
+    exact, run = Exact(fed), after(fed, 60, points=points, w_scale=2.0)
     log_scale = torch.full((2,), 2.0, dtype=torch.float64).log()
     found = run.shared["w.log_rho"]
     torch.testing.assert_close(found, exact.maximum(log_scale), rtol=0, atol=1e-5)
@@ -162,7 +162,7 @@ def test_with_ever_more_data_w_is_the_mean_of_the_heads():
 def test_without_spread_a_round_is_newtons_step_on_the_pooled_likelihood():
     fed = blobs([9, 6, 14], features=3)
     net = architecture("linear", fed)
-    few = {"sigma_0": 1e-6, "w_scale": 3.0, "particles": 1, "exchange": "full", **HELD}
+    few = {"sigma_0": 1e-6, "w_scale": 3.0, "points": 1, "exchange": "full", **HELD}
     at, after_one = (fitted(PFedEB(net, **few), fed, k).shared["w"] for k in (0, 1))
     x, y = fed.examples(torch.cat(list(fed.train)))
     head = PFedEB(net).network.head
@@ -234,7 +234,7 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
     """A diagonal or one matrix for each output: the same w, since u_j is exact whatever A_j leaves out."""
     fed = blobs([19, 26, 34, 22], features=3)
     net = architecture("linear", fed)
-    same = {**HELD, "prior": "hierarchical", "w_scale": 1.0, "particles": 1, "spreads": "pooled"}
+    same = {**HELD, "prior": "hierarchical", "w_scale": 1.0, "points": 1, "spreads": "pooled"}
 
     def modes(exchange: str) -> Tensor:
         method = PFedEB(net, exchange=exchange, sigma_0=0.5, **same)
@@ -251,8 +251,6 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
 
 def test_what_cannot_be_is_refused():
     fed = blobs([9, 6], features=3)
-    with pytest.raises(UserError, match="come in pairs"):
-        PFedEB(architecture("linear", fed), particles=3)
     with pytest.raises(UserError, match="spreads=clients has none"):
         PFedEB(architecture("linear", fed), nodes="on", spreads="clients")
 

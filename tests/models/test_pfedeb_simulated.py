@@ -14,7 +14,7 @@ from support.simulated_heads import NOISE, S_W, Truth, covered, fitted, mean_fie
 from hierfl.inference.run.result import Run
 
 FEW = tuple(int(n) for n in np.geomspace(5, 80, 16).round())
-VARIATIONAL = {"particles": 16, "nodes": "off"}
+VARIATIONAL = {"points": 16, "nodes": "off"}
 
 
 def exact_log_evidence(truth: Truth) -> float:
@@ -48,7 +48,7 @@ def test_the_referees_derivatives_are_those_of_its_likelihood():
 @pytest.mark.parametrize("family", ["logistic", "softmax"])
 def test_laplaces_population_is_the_joint_mode_of_the_integrated_likelihood(family):
     truth = simulated(family, 0.5, 1, FEW)
-    run = fitted(truth, 30, particles=1, nodes="off")
+    run = fitted(truth, 30, points=1, nodes="off")
     m, precision, mu, _ = joint_mode(padded(truth), float(run.shared["w.log_rho"].exp()))
     order = truth.net.head.matrix_order
     torch.testing.assert_close(run.shared["w"][order], m, rtol=0, atol=1e-5)
@@ -68,14 +68,14 @@ def test_a_variational_spread_is_near_the_maximum_of_the_marginal_likelihood(rho
 @pytest.mark.parametrize("family", ["gaussian", "logistic"])
 def test_where_clients_agree_predictions_are_as_good_as_the_pooled_models(family):
     truth = simulated(family, 0.0, 0)
-    found = measured(truth, fitted(truth, 16, particles=1))
+    found = measured(truth, fitted(truth, 16, points=1))
     assert found["rho"] < 0.05
     assert max(found["nll"], found["draws_nll"]) <= found["pooled_nll"] + 0.005
 
 
 def said_of_clients(spreads: str) -> Run:
     truth = simulated("softmax", 0.5, 0, (*FEW, 60), shuffled=(16,), s_w=2.0)
-    return fitted(truth, 30, particles=1, nodes="off", spreads=spreads, w_scale=0.0)
+    return fitted(truth, 30, points=1, nodes="off", spreads=spreads, w_scale=0.0)
 
 
 def test_what_is_said_of_a_client_grows_with_its_data_and_shuffled_labels_surprise():

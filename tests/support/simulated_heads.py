@@ -106,7 +106,7 @@ def fitted(truth: Truth, rounds: int, seed: int = 0, **settings: object) -> Run:
     """PFedEB without a base, w's prior known."""
     how = {"base_epochs": 0, "w_scale": S_W, "spreads": "pooled", "draws": DRAWS, **settings}
     if not CLASSES[truth.family]:
-        how.setdefault("particles", 2)  # (any number is exact)
+        how.setdefault("points", 2)  # (any number is exact)
     method = PFedEB(truth.net, **how)
     return fit(method, truth.fed, rounds=rounds, seed=seed, dtype=torch.float64, progress=False, evaluate_every=10_000)
 

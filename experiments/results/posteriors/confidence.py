@@ -29,7 +29,7 @@ def table() -> pd.DataFrame:
     sizes = tuple(int(n) for n in np.geomspace(5, 500, CLIENTS).round())
     truth, found = simulated("softmax", RHO, 0, sizes, shuffled=(STRANGE,), s_w=2.0), []
     for spreads in ("blocks", "clients"):
-        run = fitted(truth, 40, spreads=spreads, nodes="off", particles=16, w_scale=0.0)
+        run = fitted(truth, 40, spreads=spreads, nodes="off", points=16, w_scale=0.0)
         clients = run.clients[["client", "n", "gamma", "weight", "surprise", "uncertainty"]].assign(spreads=spreads)
         found.append(clients.assign(shuffled=clients["client"] == f"place-{STRANGE:03d}"))
     return pd.concat(found, ignore_index=True).round(5)

@@ -28,7 +28,7 @@ from hierfl.inference.run.result import Run
 KEYS = ["family", "rho"]
 CASES = [(family, rho) for family in ("gaussian", "logistic", "softmax") for rho in (0.0, 0.3, 1.0)]
 FEW = (6, 8, 10, 8)
-HOW: dict[str, object] = {"particles": 16, "nodes": "off"}
+HOW: dict[str, object] = {"points": 16, "nodes": "off"}
 
 
 def shares(family: str, rho: float) -> dict[str, object]:
@@ -64,7 +64,7 @@ def log_predictive(truth: Truth, run: Run, client: int, place: int) -> float:
 
 def refits() -> pd.DataFrame:
     """A row for each example."""
-    how, found = {"particles": 64, "draws": 4000}, []
+    how, found = {"points": 64, "draws": 4000}, []
     truth = simulated("logistic", 1.0, 1, FEW, features=2)
     ours = loo(fitted(truth, 20, **how).posterior(draws=4000))
     where = [(j, i) for j, n in enumerate(truth.n) for i in range(n)]

@@ -26,7 +26,7 @@ from support.simulated_heads import simulated
 
 KEYS = ["family", "rho", "data_set"]
 SIZES = (5, 15, 50, 200)
-VARIANTS: dict[str, dict[str, object]] = {"laplace": {"particles": 1}, "default": {}}
+VARIANTS: dict[str, dict[str, object]] = {"laplace": {"points": 1}, "default": {}}
 
 
 def row(clients: list[Agreement]) -> dict[str, object]:

@@ -26,13 +26,13 @@ from support.head_evidence import maximum
 from support.simulated_heads import fitted, measured, simulated
 
 VARIANTS: dict[str, dict[str, object]] = {
-    "laplace": {"particles": 1},
-    "variational": {"particles": 16, "nodes": "off"},
-    "variational-nodes": {"particles": 16},
+    "laplace": {"points": 1},
+    "variational": {"points": 16, "nodes": "off"},
+    "variational-nodes": {"points": 16},
     "default": {},
-    "diagonal": {"particles": 16, "nodes": "off", "covariance": "diagonal"},
-    "kronecker": {"particles": 16, "nodes": "off", "covariance": "kronecker"},
-    "blocks": {"particles": 1, "spreads": "blocks"},
+    "diagonal": {"points": 16, "nodes": "off", "covariance": "diagonal"},
+    "kronecker": {"points": 16, "nodes": "off", "covariance": "kronecker"},
+    "blocks": {"points": 1, "spreads": "blocks"},
     "importance": {},
 }
 KEYS = ["family", "true_rho", "variant", "data_set"]

@@ -40,7 +40,7 @@ class MovedHead(GaussianHead):
     def _final(self, chunk: ClientChunk, target: HeadTarget, places: Iterator[AtDraws]) -> State:
         if chunk.round < self.since:
             return super()._final(chunk, target, places)
-        fresh = self._noise(chunk, self.final)
+        fresh = self._noise(chunk, self.final, ())
         found, rows = torch.empty_like(fresh), len(chunk.clients)
         stats = fresh.new_empty((rows, 1, 1, self.final, 3))
         for number, at in enumerate(places):

@@ -23,8 +23,8 @@ from ..laplace.forms import Curvature, Scaled, ScaledFull
 from ..laplace.step import GaussianHead
 from ..laplace.target import Target as HeadTarget
 
-#: draws of the Gaussian over which the curvature is averaged; how often they follow it; Newton's steps each time
-DRAWS, TURNS, NEWTON = 16, 5, 3
+#: how often the curvature follows the Gaussian over which it is averaged; Newton's steps each time
+TURNS, NEWTON = 5, 3
 #: numbers of a head whose curvature is kept whole; the rank of larger ones'
 WHOLE, RANK = 1500, 200
 #: where examples x outputs are fewer than this share of the head's numbers, the curvature is kept as their product
@@ -98,7 +98,7 @@ class Coordinates:
         step = GaussianHead(latent, "", "low_rank" if rank else "full", NEWTON, TURNS, rank)
         with torch.no_grad():
             target = HeadTarget(chunk, latent)
-            at, h, scaled = step.around_mode(target, DRAWS)
+            at, h, scaled = step.around_mode(target)
             dtype = chunk.n.dtype
             return cls.of(at.mu.to(dtype), at.r.to(dtype), _in(dtype, h), _in(dtype, scaled), target.order)
 

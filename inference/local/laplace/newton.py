@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .curvature import product_with
 from .forms import Scaled
-from .target import Expansion, Target
+from .target import Expansion, Spread, Target
 
 #: halvings of a step that does not raise the log joint density
 HALVINGS = 8
@@ -15,18 +15,18 @@ HALVINGS = 8
 CG_STEPS = 30
 
 
-def line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, away: Tensor | None) -> Expansion:
+def line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, spread: Spread | None) -> Expansion:
     """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
     length = torch.ones_like(promised)
     # (rounding errors of the height: near the mode it cannot rise by what a step promises)
     little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)
     for _ in range(HALVINGS):
-        there = target.at(at.mu + length[:, None] * step, away)
+        there = target.at(at.mu + length[:, None] * step, spread)
         enough = there.height >= at.height + 1e-4 * length * promised - little
         if bool(enough.all()):
             return there
         length = torch.where(enough, length, length / 2)
-    return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, away)
+    return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, spread)
 
 
 def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ class AtNodes:
     """A step on heads' posteriors at each of K nodes: populations that the server keeps beside the likeliest one.
 
     The shared values NODES (K, d), NODES.covariance (K, packed) and NODES.log_rho (K, B) take the places of NAME and
-    those called after it; each has means MEAN_NODES (K, d) and draws LATENT_draws_NODES (K, 1, draws, d) of its own,
-    personal values. What a head says of each of its populations is left as rows NODES/KEY, (S, 1, K, ...).
+    those called after it; each has means MEAN_NODES (K, d), draws LATENT_draws_NODES (K, 1, draws, d) and deviations
+    LATENT_away_NODES (K, M, d) of its own, personal values. What a head says of each of its populations is left as rows
+    NODES/KEY, (S, 1, K, ...).
 
     Args:
         step: with terms.
@@ -31,8 +32,8 @@ class AtNodes:
 
     @property
     def trains(self) -> Sequence[str]:
-        """Means and draws."""
-        return tuple(f"{name}_{self.nodes}" for name in (self.step.mean, self.step.drawn))
+        """Means, draws and deviations."""
+        return tuple(f"{name}_{self.nodes}" for name in self.step.posterior)
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Moves all rows' posteriors under each of the populations."""
@@ -41,7 +42,7 @@ class AtNodes:
         hidden = {k: v for k, v in shared.items() if k not in keys}
         for number in range(len(shared[self.nodes])):
             there = {f"{self.population}{end}": shared[k][number] for k, end in keys.items()}
-            own = {name: chunk.values[f"{name}_{self.nodes}"][:, :, number] for name in (step.mean, step.drawn)}
+            own = {name: chunk.values[f"{name}_{self.nodes}"][:, :, number] for name in step.posterior}
             here = replace(chunk, shared={**hidden, **there}, values={**chunk.values, **own})
             moved = step.run(here, (phase, number)).values
             left = {

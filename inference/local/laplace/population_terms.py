@@ -70,6 +70,11 @@ class Groups:
         """Whether variances are none below zero, (..., G, p) booleans, of what :meth:`packed` gave."""
         return self.unpacked(packed).diagonal(dim1=-2, dim2=-1) >= 0
 
+    def root(self, packed: Tensor) -> Tensor:
+        """The symmetric root of a covariance, (..., G, p, p): where that moves little it does, whatever eigenvectors do."""
+        values, vectors = torch.linalg.eigh(self.unpacked(packed).double())
+        return (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT
+
     def unpacked(self, packed: Tensor) -> Tensor:
         """The inverse of :meth:`packed`."""
         each = packed.unflatten(-1, (self.number, -1))

@@ -31,7 +31,8 @@ from ...state import State
 from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
 from .newton import conjugate_gradients, line_search
-from .population_terms import PopulationTerms
+from .points import DEVIATIONS, EXACT, client_deviations, deviations, population_deviations
+from .population_terms import Groups, PopulationTerms
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
@@ -44,24 +45,32 @@ ARRIVED = 1e-16
 class GaussianHead:
     """Steps on a head's Gaussian posterior, and draws of it.
 
+    A round's likelihood is averaged over the posterior of the round before: of each example's predictor, whose
+    covariance comes from the personal value ``LATENT_away`` (M, d), deviations from the mean with this covariance, made
+    with the same noise in every round, so that there is a point at which nothing moves. Those are zero at first, as
+    ``personal()`` declares them. With ``points=1`` there are none, and the posterior is Laplace's.
+
     The draws are the personal value ``LATENT_draws``, (1, K, d): ``personal()`` declares it, all of them mu_j, and the
     guide says ``sample(LATENT, EmpiricalDraws(param("LATENT_draws"), 1))``. They come in pairs mu + e, mu - e, whose
-    mean is the posterior's. A round's expectations are averages over those of the last one, made with the same noise in
-    every round, so that there is a point at which nothing moves; one draw is the mean, and the posterior Laplace's.
+    mean is the posterior's, and are others in every round: what is trained on them cannot learn where they are. One
+    draw is the mean.
 
     Args:
         latent: the head's site in the model, whose prior is Normal.
         mean: the personal value mu_j, (d,).
         covariance: the form of the curvature; the mean is that with the exact one whatever the form.
-        newton: steps on the mean at most, while the deviations of the draws are held.
+        newton: steps on the mean at most, while the covariance is held.
         turns: how often the precision follows.
         rank: of ``covariance="low_rank"``.
         terms: what the head says of its population, left as rows ``LATENT/KEY`` for an aggregation rule.
-        population: the shared value w that is the prior's mean, where it is known by
-            :meth:`~hierfl.inference.method.base.Method.shared_draws`; "" where it is a point.
-        final: so many draws in the end, each at its own draw of all shared values; 0 for K.
+        population: the shared value w that is the prior's mean, where q(w) is Gaussian; its covariance is
+            ``NAME.covariance``; "" where w is a point.
+        groups: of that covariance.
+        final: so many draws in the end, each at its own draw of all shared values, by
+            :meth:`~hierfl.inference.method.base.Method.shared_draws`; 0 for K.
         refit: whether the likelihood is expanded anew where those differ in more than w.
         own: the personal value of a client's own log rho_j, drawn from N(., NAME_sd^2) with those; "" for none.
+        points: of each example's predictor, over which likelihoods are averaged, at least; 1 for its mean.
     """
 
     latent: str
@@ -72,9 +81,11 @@ class GaussianHead:
     rank: int = 50
     terms: PopulationTerms | None = None
     population: str = ""
+    groups: Groups | None = None
     final: int = 0
     own: str = ""
     refit: bool = False
+    points: int = 16
 
     @property
     def drawn(self) -> str:
@@ -82,82 +93,105 @@ class GaussianHead:
         return f"{self.latent}_draws"
 
     @property
+    def away(self) -> str:
+        """The personal value that carries the covariance."""
+        return f"{self.latent}_away"
+
+    @property
+    def posterior(self) -> Sequence[str]:
+        """Mean, draws, and what carries the covariance."""
+        return (self.mean, self.drawn, *([self.away] if self.points > 1 else []))
+
+    @property
     def trains(self) -> Sequence[str]:
-        """Mean and draws."""
-        return (self.mean, self.drawn, *(self.terms.trains if self.terms else []))
+        """The posterior, and what the terms leave."""
+        return (*self.posterior, *(self.terms.trains if self.terms else []))
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Moves the posteriors of all rows."""
         for name in self.trains:
             if name not in chunk.values:
                 raise UserError(f"GaussianHead moves {name!r}, which personal() does not declare")
-        kept = chunk.values[self.drawn].shape[3]
-        around = self._shared_draws(chunk, kept).get(self.population) if kept > 1 else None
+        root = None
+        if self.groups is not None:
+            root = self.groups.root(chunk.shared[f"{self.population}.covariance"])
         with pyro.validation_enabled(False), torch.no_grad():
-            found = [self._rows(chunk.part(*rows), around) for rows in self._parts(chunk)]
+            found = [self._rows(chunk.part(*rows), phase, root) for rows in self._parts(chunk)]
         return chunk.put({name: torch.cat([part[name] for part in found]).to(chunk.n.dtype) for name in found[0]})
 
-    def _shared_draws(self, chunk: ClientChunk, number: int) -> State:
-        """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
-        found = chunk.method.shared_draws(chunk.shared, number) if self.population else {}  # type: ignore[attr-defined]
-        order = chunk.method.network.head.matrix_order.to(chunk.n.device)
-        return {k: (v[:, 0, :, order] if k == self.population else v[:, 0, 0]).double() for k, v in found.items()}
-
     def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
-        head, kept = chunk.method.network.head, chunk.values[self.drawn].shape[3]
+        head = chunk.method.network.head
         dense = self.covariance == "full" or self.terms is not None
-        each = head.d * max(head.d if dense else self.rank * (self.covariance == "low_rank"), kept, self.final)
+        kept = max(chunk.values[self.drawn].shape[3], self.final)
+        kept += deviations(head.d) if self.points > 1 else 0
+        each = head.d * max(head.d if dense else self.rank * (self.covariance == "low_rank"), kept)
         most = max(1, HELD // each)
-        for first, last in buckets(chunk.sizes, HELD // (kept * head.outputs**2 + head.features)):
+        seen = (DEVIATIONS + 2 * self.points + head.rows) * head.outputs + head.features
+        for first, last in buckets(chunk.sizes, HELD // seen):
             yield from ((k, min(k + most, last)) for k in range(first, last, most))
 
-    def _rows(self, chunk: ClientChunk, around: Tensor | None) -> State:
-        target = Target(chunk, self.latent)
-        mu, draws = (
-            chunk.values[self.mean].squeeze(1).double(),
-            chunk.values[self.drawn][:, 0, 0].double().transpose(0, 1),
-        )
-        posterior = Posterior(mu[:, target.order], (draws - draws.mean(0))[..., target.order])
-        noise = self._noise(chunk, len(draws))
-        posterior = self._turned(target, posterior, noise, around, self.turns)
-        found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
+    def _rows(self, chunk: ClientChunk, phase: object, root: Tensor | None) -> State:
+        target, kept = Target(chunk, self.latent), chunk.values[self.drawn].shape[3]
+        mu, away = chunk.values[self.mean].squeeze(1).double()[:, target.order], None
+        if self.points > 1:
+            away = chunk.values[self.away].squeeze(1).transpose(0, 1).double()[..., target.order]
+        posterior = self._turned(target, Posterior(mu, away), root, self.turns)
         at, h, scaled = posterior.expansion
+        found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
+        if posterior.away is not None:
+            found[self.away] = posterior.away[..., target.back].transpose(0, 1).unsqueeze(1)
         if self.terms is not None:
             said = self.terms.of(target.values, at, h, scaled)
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
         if self.final:
-            return found | self._final(chunk, target, self._places(chunk, target, posterior, noise, around))
-        return found | self._kept(target, posterior.mu + posterior.away)
+            return found | self._final(chunk, target, self._places(chunk, target, posterior, root))
+        noise = self._noise(chunk, kept, (chunk.round, phase))
+        away = at.r * scaled.root(noise)
+        if root is not None:
+            away = away + self._of_population(at, scaled, root, self._noise(chunk, kept, (chunk.round, phase, "w")))
+        return found | self._kept(target, posterior.mu + away)
+
+    def _of_population(self, at: Expansion, scaled: Scaled, root: Tensor, noise: Tensor) -> Tensor:
+        """G S^(1/2) noise, G = P^-1 D^-1: (K, S, d) of noise (K, S or 1, d)."""
+        assert self.groups is not None
+        w = torch.einsum("gpq,ksgq->ksgp", root, self.groups.split(noise)).flatten(-2)
+        return at.r * scaled.solve((w / at.r).expand(len(w), *at.r.shape))
 
     def _kept(self, target: Target, heads: Tensor) -> State:
         """Draws (K, S, d) as they are kept."""
         return {self.drawn: heads[..., target.back].transpose(0, 1)[:, None, None]}
 
-    def _noise(self, chunk: ClientChunk, number: int, d: int = 0) -> Tensor:
-        """Standard normals (K, S, d), the same for a client in all rounds."""
-        keys = chunk.keys.to(chunk.n.device)
-        noise = ClientNoise(keys, (chunk.seed, "head"), max(1, number // 2), dtype=torch.float64)
-        return _pairs(noise, self.latent, d or chunk.values[self.mean].shape[-1], number)
+    def _noise(self, chunk: ClientChunk, number: int, when: tuple[object, ...]) -> Tensor:
+        """Standard normals (K, S, d) of each client."""
+        keys, d = chunk.keys.to(chunk.n.device), chunk.method.network.head.d
+        noise = ClientNoise(keys, (chunk.seed, "head", *when), max(1, number // 2), dtype=torch.float64)
+        return _pairs(noise, self.latent, d, number)
 
-    def _turned(
-        self, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None, turns: int
-    ) -> Posterior:
+    def _turned(self, target: Target, posterior: Posterior, root: Tensor | None, turns: int) -> Posterior:
         """Mean and precision, in turns."""
+        chunk, d = target.chunk, posterior.mu.shape[-1]
+        if posterior.away is not None:
+            keys, number = chunk.keys.to(chunk.n.device), d if d <= EXACT else DEVIATIONS
+            made = ClientNoise(keys, (chunk.seed, "deviations"), number, dtype=torch.float64)
+            noise, others = client_deviations(made, self.latent, d), population_deviations(d, posterior.mu)
         for _ in range(turns):
             at, h, scaled = self._moved(target, posterior)
-            spread = 0.0 if around is None else scaled.solve((around - around.mean(0)) / at.r)
-            away = at.r * (scaled.root(noise) + spread)
-            if len(away) > 1 and bool((posterior.away != 0).any()):
-                # (all the way, precisions would overshoot: where draws are wide, curvatures are small, and the reverse)
-                away = 0.5 * (away + posterior.away)
+            away = posterior.away
+            if away is not None:
+                newest = at.r * scaled.root(noise)
+                if root is not None:
+                    newest = newest + self._of_population(at, scaled, root, others[:, None])
+                # (all the way, precisions would overshoot: where the posterior is wide, curvatures are small, and the
+                # reverse)
+                away = newest if bool((away == 0).all()) else 0.5 * (newest + away)
             posterior = Posterior(at.mu, away, (at, h, scaled))
         return posterior
 
     def _moved(self, target: Target, posterior: Posterior) -> tuple[Expansion, Curvature, Scaled]:
         """The expansion where the mean stands after Newton's steps, and the curvature there."""
-        away = posterior.away if len(posterior.away) > 1 else None
-        at = target.at(posterior.mu, away)
+        spread = None if posterior.away is None else target.spread(posterior.away, self.points)
+        at = target.at(posterior.mu, spread)
         for _ in range(self.newton):
             # (after the last step that of the step before will do: where nothing moves any more they are the same)
             h, scaled = self._curvature(at)
@@ -166,19 +200,18 @@ class GaussianHead:
             promised = (slope * step).sum(-1)
             if bool((promised < ARRIVED).all()):
                 break
-            at = line_search(target, at, step, promised, away)
+            at = line_search(target, at, step, promised, spread)
         return at, h, scaled
 
-    def around_mode(self, target: Target, number: int) -> tuple[Expansion, Curvature, Scaled]:
+    def around_mode(self, target: Target) -> tuple[Expansion, Curvature, Scaled]:
         """The posterior's expansion, begun at the prior's mean: of shared values and data alone.
 
         Args:
             target: the rows.
-            number: draws over which it is averaged; 1 for the mode's.
         """
         m, _ = target.prior()
-        begin = Posterior(m, torch.zeros_like(m).expand(number, *m.shape))
-        return self._turned(target, begin, self._noise(target.chunk, number, m.shape[-1]), None, self.turns).expansion
+        begin = torch.zeros_like(m).expand(deviations(m.shape[-1]), *m.shape)
+        return self._turned(target, Posterior(m, begin), None, self.turns).expansion
 
     def _curvature(self, at: Expansion) -> tuple[Curvature, Scaled]:
         h = curvature(self.covariance, at.z, at.weights, self.rank)
@@ -190,17 +223,17 @@ class GaussianHead:
 
     def _final(self, chunk: ClientChunk, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""
-        fresh = self._noise(chunk, self.final)
+        fresh = self._noise(chunk, self.final, ())
         found = torch.empty_like(fresh)
         for at in places:
             found[at.places] = at.centre + at.r * at.scaled.root(fresh[at.places])
         return self._kept(target, found)
 
     def _places(
-        self, chunk: ClientChunk, target: Target, posterior: Posterior, noise: Tensor, around: Tensor | None
+        self, chunk: ClientChunk, target: Target, posterior: Posterior, root: Tensor | None
     ) -> Iterator[AtDraws]:
         """The posterior at draws of the shared values, those that share a precision at a time."""
-        shared = self._shared_draws(chunk, self.final)
+        shared = self._shared_draws(chunk)
         if not shared:
             at, h, scaled = posterior.expansion
             everywhere = torch.arange(self.final, device=chunk.n.device)
@@ -211,7 +244,7 @@ class GaussianHead:
             middle = w[there].mean(0)
             here = target.given({self.population: middle[0, target.back], **others}, own)
             if self.refit:
-                at, h, scaled = self._turned(here, posterior, noise, around, 1).expansion
+                at, h, scaled = self._turned(here, posterior, root, 1).expansion
             else:
                 at, h, _ = posterior.expansion
                 at = here.under_prior(at)
@@ -219,6 +252,14 @@ class GaussianHead:
             mean = at.m + at.offset(h, scaled) + at.r * scaled.solve((w[there] - middle) / at.r)
             each = here.given({self.population: w[there][..., None, target.back]}, {})
             yield AtDraws(there, each, mean, at.r, h, scaled)
+
+    def _shared_draws(self, chunk: ClientChunk) -> State:
+        """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
+        if self.groups is None:
+            return {}
+        found = chunk.method.shared_draws(chunk.shared, self.final)  # type: ignore[attr-defined]
+        order = chunk.method.network.head.matrix_order.to(chunk.n.device)
+        return {k: (v[:, 0, :, order] if k == self.population else v[:, 0, 0]).double() for k, v in found.items()}
 
     def _alike(self, shared: State, chunk: ClientChunk) -> Iterator[tuple[Tensor, State, State]]:
         """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
@@ -260,10 +301,10 @@ class AtDraws:
 
 @dataclass(frozen=True)
 class Posterior:
-    """q(w_j) of some rows: mean (S, d), deviations of draws (K, S, d), and where its precision comes from."""
+    """q(w_j) of some rows: mean (S, d), what carries its covariance (M, S, d), and where its precision comes from."""
 
     mu: Tensor
-    away: Tensor
+    away: Tensor | None
     known: tuple[Expansion, Curvature, Scaled] | None = None
 
     @property

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,18 +14,19 @@ from torch.distributions import Independent, Normal
 
 from hierfl.errors import UserError
 from hierfl.nn.head import orthonormal_contrasts
-from hierfl.nn.output_derivatives import output_derivatives
+from hierfl.nn.output_derivatives import mean_output_curvature, moved_output, output_gradient
 from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.ppl.restrict import Restrict, Site
 
 from ...clients.chunk import ClientChunk
 from ...state import State
 from .forms import Curvature, Scaled
+from .points import predictor_points
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """Prior, and the likelihood averaged over a posterior's draws, in the order of the weight matrix; S rows.
+    """Prior, and the likelihood averaged over a posterior, in the order of the weight matrix; S rows.
 
     Attributes:
         mu: the posterior's mean, (S, d).
@@ -31,8 +34,9 @@ class Expansion:
         log_prior: of mu, (S,).
         log_likelihood: E log p(D_j | w_j), (S,).
         gradient: g, of that by mu, (S, d).
-        z, weights: design (S, n, p) and E Lambda_i (S, n, q, q), zero where padded.
-        away: deviations of the draws from mu, (K, S, d); None where there are none.
+        z: design (S, n, p).
+        curvature_of_outputs: makes E Lambda_i (S, n, q, q), zero where padded.
+        away: deviations from mu that carry the posterior's covariance, (M, S, d); None where it is a point.
     """
 
     mu: Tensor
@@ -42,18 +46,23 @@ class Expansion:
     log_likelihood: Tensor
     gradient: Tensor
     z: Tensor
-    weights: Tensor
+    curvature_of_outputs: Callable[[], Tensor]
     away: Tensor | None
 
+    @cached_property
+    def weights(self) -> Tensor:
+        """E Lambda_i; a line search asks where it is not wanted."""
+        return self.curvature_of_outputs()
+
     def drawn_curvature(self, h: Curvature) -> Tensor:
-        """tr(H V), V the draws' second moment: (S,)."""
+        """tr(H V), V the covariance that the likelihood was averaged over: (S,)."""
         if self.away is None:
             return torch.zeros_like(self.log_likelihood)
         return (self.away * h.times(self.away)).sum(-1).mean(0)
 
     @property
     def height(self) -> Tensor:
-        """What the mean maximises while the draws' deviations are held, (S,)."""
+        """What the mean maximises while the covariance is held, (S,)."""
         return self.log_prior + self.log_likelihood
 
     @property
@@ -64,6 +73,19 @@ class Expansion:
     def offset(self, h: Curvature, scaled: Scaled) -> Tensor:
         """E[w_j | m] - m = P^-1 (H (mu - m) + g), (S, d): to full precision however narrow the prior."""
         return self.r * scaled.solve(self.r * (h.times(self.mu - self.m) + self.gradient))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A Gaussian posterior's deviations from its mean, and what they do to each example's predictor.
+
+    Attributes:
+        away: (M, S, d).
+        moves: of the outputs, (K, S, n, outputs): points of a normal with covariance V_i = mean_m (W_m z_i) (W_m z_i)^T.
+    """
+
+    away: Tensor
+    moves: Tensor
 
 
 class Target:
@@ -104,21 +126,42 @@ class Target:
         other.chunk = replace(self.chunk.put(own), shared={**self.chunk.shared, **shared})
         return other
 
-    def at(self, mu: Tensor, away: Tensor | None = None) -> Expansion:
-        """At a posterior with this mean (S, d), averaged over draws mu + away (K, S, d), or at the mean alone."""
-        prior, y = self._sites(mu if away is None else mu + away)
-        first, second = output_derivatives(y.fn, y.value)
-        if self.head.contrasts:
-            q = orthonormal_contrasts(self.head.outputs).to(first)
-            first, second = first @ q.T, q @ second @ q.T
-        density = y.fn.log_prob(y.value)
-        if away is not None:
-            first, second, density = first.mean(0), second.mean(0), density.mean(0)
-        density = self._there(density).sum(-1)
+    def spread(self, away: Tensor, points: int) -> Spread:
+        """What deviations (M, S, d) do to the predictors, in at least so many points for each example."""
+        rows, n, _ = self.z.shape
+        q = self.head.rows
+        each = self.z @ away.permute(1, 0, 2).reshape(rows, -1, self.z.shape[-1]).mT  # (S, n, M q)
+        each = each.unflatten(-1, (len(away), q))
+        covariance = each.mT @ each / len(away)
+        # (a class that says nothing, and an example of zeros, have no spread at all)
+        little = 1e-10 * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) + torch.finfo(covariance.dtype).tiny
+        root = torch.linalg.cholesky(covariance + torch.diag_embed(little[..., None].expand(rows, n, q)))
+        sets = predictor_points(q, points).to(root)
+        moves = sets[torch.arange(n, device=root.device) % len(sets)] @ root.mT  # (S, n, K, q)
+        moves = moves @ self._contrasts if self.head.contrasts else moves
+        return Spread(away, moves.permute(2, 0, 3, 1).contiguous().mT)  # (examples last, as they are summed over)
+
+    @property
+    def _contrasts(self) -> Tensor:
+        return orthonormal_contrasts(self.head.outputs).to(self.z)
+
+    def at(self, mu: Tensor, spread: Spread | None = None) -> Expansion:
+        """At a posterior with this mean (S, d), the likelihood averaged over its spread; without one, at the mean."""
+        prior, y = self._sites(mu)
+        fn = moved_output(y.fn, self.z.new_zeros((1, 1, 1, 1)) if spread is None else spread.moves)
+        along = self._contrasts if self.head.contrasts else None
+        first = output_gradient(fn, y.value).mean(0)
+        first = first if along is None else first @ along.T
+        density = self._there(fn.log_prob(y.value).mean(0)).sum(-1)
         m, r = (v.expand(mu.shape) for v in self._normal(prior))
         height = Normal(m, r, validate_args=False).log_prob(mu).sum(-1)
         gradient = (self._there(first).mT @ self.z).flatten(-2)
-        return Expansion(mu, m, r, height, density, gradient, self.z, self._there(second), away)
+        away = None if spread is None else spread.away
+
+        def curvature_of_outputs() -> Tensor:
+            return self._there(mean_output_curvature(fn, along))
+
+        return Expansion(mu, m, r, height, density, gradient, self.z, curvature_of_outputs, away)
 
     def prior(self) -> tuple[Tensor, Tensor]:
         """Its mean and standard deviation, (S, d)."""

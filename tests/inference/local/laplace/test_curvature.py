@@ -9,7 +9,7 @@ from hierfl.errors import UserError
 from hierfl.inference.local.laplace.curvature import COVARIANCES, curvature, product_with
 from hierfl.nn.head import LinearHead, orthonormal_contrasts
 from hierfl.nn.likelihoods import Softmax
-from hierfl.nn.output_derivatives import output_derivatives
+from hierfl.nn.output_derivatives import mean_output_curvature, moved_output, output_gradient
 
 ROWS, N, F, C = 3, 11, 4, 5
 MAKE = torch.Generator().manual_seed(3)
@@ -31,7 +31,7 @@ RESPONSES = {
 def test_derivatives_are_autograds(name):
     outputs, of, responses = RESPONSES[name]
     eta, y = normal(ROWS, N, outputs), responses()
-    first, second = output_derivatives(of(eta), y)
+    first, second = output_gradient(of(eta), y), mean_output_curvature(of(eta[None]))
     for row in range(ROWS):
         for i in range(N):
 
@@ -43,9 +43,27 @@ def test_derivatives_are_autograds(name):
             torch.testing.assert_close(second[row, i], -hessian(height, eta[row, i]), rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", RESPONSES)
+def test_a_moved_output_is_another_output(name):
+    outputs, of, responses = RESPONSES[name]
+    eta, by, y = normal(ROWS, N, outputs), normal(4, ROWS, N, outputs), responses()
+    fn = moved_output(of(eta), by)
+    each = [of(eta + b) for b in by]
+    torch.testing.assert_close(fn.log_prob(y), torch.stack([one.log_prob(y) for one in each]))
+    torch.testing.assert_close(output_gradient(fn, y), torch.stack([output_gradient(one, y) for one in each]))
+    second = torch.stack([mean_output_curvature(of(e[None])) for e in eta + by])
+    torch.testing.assert_close(mean_output_curvature(fn), second.mean(0))
+    if name == "softmax":
+        along = orthonormal_contrasts(C)
+        torch.testing.assert_close(mean_output_curvature(fn, along), along @ second.mean(0) @ along.mT)
+
+
 def test_an_unknown_likelihood_is_refused():
-    with pytest.raises(UserError, match="StudentT is not known"):
-        output_derivatives(torch.distributions.StudentT(3.0), torch.zeros(()))
+    fn = torch.distributions.StudentT(torch.full((1, 1, 1), 3.0).double())
+    by = torch.zeros(1, 1, 1, 1)
+    for function in (lambda: moved_output(fn, by), lambda: output_gradient(fn, by), lambda: mean_output_curvature(fn)):
+        with pytest.raises(UserError, match="StudentT is not known"):
+            function()
 
 
 def weights_and_design(q: int, n: int = N) -> tuple[torch.Tensor, torch.Tensor]:
