@@ -11,7 +11,8 @@ from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
 from ...state import State
-from ..laplace.step import AtDraws, GaussianHead
+from ..laplace.posterior import AtDraws
+from ..laplace.step import GaussianHead
 from ..laplace.target import Target as HeadTarget
 from .chain import Chain
 from .names import stats_of

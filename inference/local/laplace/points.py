@@ -23,9 +23,9 @@ EXACT = 50
 def predictor_points(outputs: int, number: int) -> Tensor:
     """Points (SETS, K, outputs) that stand for a standard normal, K >= number; float64.
 
-    Each set is made of crosses: both ends of orthogonal axes, turned at random, so that its mean is 0 and its covariance
-    I. Crosses of several sizes have a normal's radii. Examples of different sets have independent points: averaged over
-    examples, a likelihood is averaged over many more than K, and a head cannot learn where they are.
+    Each set is made of crosses: both ends of orthogonal axes, turned at random, so that its mean is 0 and its
+    covariance I. Crosses of several sizes have a normal's radii. Examples of different sets have independent points:
+    over many examples a likelihood is averaged over many more than K, and a head cannot learn where they are.
     """
     crosses = max(1, math.ceil(number / (2 * outputs)))
     size = torch.Size((SETS * crosses, outputs, outputs))

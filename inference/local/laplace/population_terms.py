@@ -71,7 +71,7 @@ class Groups:
         return self.unpacked(packed).diagonal(dim1=-2, dim2=-1) >= 0
 
     def root(self, packed: Tensor) -> Tensor:
-        """The symmetric root of a covariance, (..., G, p, p): where that moves little it does, whatever eigenvectors do."""
+        """The symmetric root of a covariance, (..., G, p, p): it moves as little as that does, unlike eigenvectors."""
         values, vectors = torch.linalg.eigh(self.unpacked(packed).double())
         return (vectors * values.clamp_min(0).sqrt()[..., None, :]) @ vectors.mT
 

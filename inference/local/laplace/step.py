@@ -33,6 +33,7 @@ from .forms import Curvature, Scaled
 from .newton import conjugate_gradients, line_search
 from .points import DEVIATIONS, EXACT, client_deviations, deviations, population_deviations
 from .population_terms import Groups, PopulationTerms
+from .posterior import AtDraws, Posterior, pairs
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
@@ -166,7 +167,7 @@ class GaussianHead:
         """Standard normals (K, S, d) of each client."""
         keys, d = chunk.keys.to(chunk.n.device), chunk.method.network.head.d
         noise = ClientNoise(keys, (chunk.seed, "head", *when), max(1, number // 2), dtype=torch.float64)
-        return _pairs(noise, self.latent, d, number)
+        return pairs(noise, self.latent, d, number)
 
     def _turned(self, target: Target, posterior: Posterior, root: Tensor | None, turns: int) -> Posterior:
         """Mean and precision, in turns."""
@@ -278,46 +279,3 @@ class GaussianHead:
         for number in range(int(which.max()) + 1):
             there = (which == number).nonzero().flatten()
             yield there, {k: v[there[0]] for k, v in shared.items()}, {}
-
-
-@dataclass(frozen=True)
-class AtDraws:
-    """A Gaussian posterior of some rows' heads at some draws of the shared values, all with one precision.
-
-    Attributes:
-        places: of these draws, (K,).
-        target: the rows at them: the population's mean is one for each, (K, 1, 1, d).
-        centre: means, (K, S, d) or (S, d).
-        r, h, scaled: standard deviations of the prior, the curvature, and B of both.
-    """
-
-    places: Tensor
-    target: Target
-    centre: Tensor
-    r: Tensor
-    h: Curvature
-    scaled: Scaled
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """q(w_j) of some rows: mean (S, d), what carries its covariance (M, S, d), and where its precision comes from."""
-
-    mu: Tensor
-    away: Tensor | None
-    known: tuple[Expansion, Curvature, Scaled] | None = None
-
-    @property
-    def expansion(self) -> tuple[Expansion, Curvature, Scaled]:
-        """Expansion and curvature of the last turn."""
-        assert self.known is not None
-        return self.known
-
-
-def _pairs(noise: ClientNoise, site: str, d: int, number: int) -> Tensor:
-    """Standard normals (K, S, d) in pairs e, -e: first all of the first, then of the second; an odd one is zero."""
-    odd = noise.keys.new_zeros((number % 2, len(noise.keys), d), dtype=noise.dtype)
-    if number == 1:
-        return odd
-    e = noise.normal(f"{site}/laplace", None, torch.Size((d,))).squeeze(2)
-    return torch.cat([e, odd, -e])

@@ -81,7 +81,7 @@ class Spread:
 
     Attributes:
         away: (M, S, d).
-        moves: of the outputs, (K, S, n, outputs): points of a normal with covariance V_i = mean_m (W_m z_i) (W_m z_i)^T.
+        moves: of the outputs, (K, S, n, outputs): points of a normal with covariance mean_m (W_m z_i) (W_m z_i)^T.
     """
 
     away: Tensor
