@@ -295,6 +295,6 @@ class PFedEB(Method):
 
 
 #: draws over which a step of the base averages
-BASE_DRAWS = 4
+BASE_DRAWS = 8
 #: numbers of a head that is small, and of one whose matrices can be sent
 SMALL, MEDIUM = 50, 600

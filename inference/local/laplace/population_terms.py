@@ -132,9 +132,9 @@ class PopulationTerms:
         r = groups.split(at.r)
         a = seen / (r[..., :, None] * r[..., None, :])
         s = groups.unpacked(values[self.covariance])
-        inner = (a @ s @ a).diagonal(dim1=-2, dim2=-1).flatten(-2) * at.r.square()
+        inner = ((a @ s) * a).sum(-1).flatten(-2) * at.r.square()  # (the diagonal of A S A)
         inside = groups.split(member.mT).movedim(0, -1)  # (G, p, B)
-        information = 2 * torch.einsum("gpb,sgpq,gqc->sbc", inside, seen.square(), inside)
+        information = 2 * (inside.mT @ (seen.square() @ inside)).sum(-3)
         score = ((offset / at.r).square() - gamma + inner) @ member
         away = (offset / at.r).square()
         # (E_q log p(D_j | w_j) is its average over the draws, their second moment replaced by the exact one; then the
