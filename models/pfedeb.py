@@ -187,7 +187,7 @@ class PFedEB(Method):
         found = {"mu": mu, "w_j_draws": draws, **({"w_j_away": away} if self.points > 1 else {})}
         if s.prior == "hierarchical":
             log_rho = torch.full((int(self.blocks.max()) + 1,), s.sigma_0, dtype=torch.float64).log()
-            found["seen"] = mu.new_zeros(len(log_rho) + 1)
+            found |= {"seen": mu.new_zeros(len(log_rho) + 1), "w_j_begun": mu}
             if self.own:
                 found |= {"log_rho": log_rho, "log_rho_sd": torch.ones_like(log_rho)}
             if self.has_nodes:

@@ -33,10 +33,15 @@ from ..grid import read_cells
 from ..methods import load
 from ..run_folder.files import write_text
 
-LABELS = {"pm_nll": "validation NLL", "pm_accuracy": "validation accuracy", "pm_rmse": "validation RMSE"}
+LABELS = {
+    "pm_nll": "validation NLL",
+    "pm_draws_nll": "validation NLL of averaged draws",
+    "pm_accuracy": "validation accuracy",
+    "pm_rmse": "validation RMSE",
+}
 #: clients' rounds that diverged and were undone, of all seeds: the metrics are of what was left
 FAILED = "diverged_local_steps"
-SHOWN = ("pm_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
+SHOWN = ("pm_nll", "pm_draws_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 
 def evaluate_cell(

@@ -49,7 +49,8 @@ class GaussianHead:
     A round's likelihood is averaged over the posterior of the round before: of each example's predictor, whose
     covariance comes from the personal value ``LATENT_away`` (M, d), deviations from the mean with this covariance, made
     with the same noise in every round, so that there is a point at which nothing moves. Those are zero at first, as
-    ``personal()`` declares them. With ``points=1`` there are none, and the posterior is Laplace's.
+    ``personal()`` declares them. With ``points=1`` there are none, and the posterior is Laplace's. Where q(w) is
+    Gaussian ``LATENT_begun`` (d,) is w's mean when mu_j was made.
 
     The draws are the personal value ``LATENT_draws``, (1, K, d): ``personal()`` declares it, all of them mu_j, and the
     guide says ``sample(LATENT, EmpiricalDraws(param("LATENT_draws"), 1))``. They come in pairs mu + e, mu - e, whose
@@ -99,9 +100,19 @@ class GaussianHead:
         return f"{self.latent}_away"
 
     @property
+    def begun(self) -> str:
+        """The personal value that says where the population was."""
+        return f"{self.latent}_begun"
+
+    @property
     def posterior(self) -> Sequence[str]:
-        """Mean, draws, and what carries the covariance."""
-        return (self.mean, self.drawn, *([self.away] if self.points > 1 else []))
+        """Mean, draws, what carries the covariance, and where the population was."""
+        return (
+            self.mean,
+            self.drawn,
+            *([self.away] if self.points > 1 else []),
+            *([self.begun] if self.groups else []),
+        )
 
     @property
     def trains(self) -> Sequence[str]:
@@ -136,11 +147,15 @@ class GaussianHead:
         mu, away = chunk.values[self.mean].squeeze(1).double()[:, target.order], None
         if self.points > 1:
             away = chunk.values[self.away].squeeze(1).transpose(0, 1).double()[..., target.order]
+        if self.groups is not None:
+            mu = self._followed(target, mu, away)
         posterior = self._turned(target, Posterior(mu, away), root, self.turns)
         at, h, scaled = posterior.expansion
         found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
         if posterior.away is not None:
             found[self.away] = posterior.away[..., target.back].transpose(0, 1).unsqueeze(1)
+        if self.groups is not None:
+            found[self.begun] = at.m[:, target.back].unsqueeze(1)
         if self.terms is not None:
             said = self.terms.of(target.values, at, h, scaled)
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
@@ -152,6 +167,17 @@ class GaussianHead:
         if root is not None:
             away = away + self._of_population(at, scaled, root, self._noise(chunk, kept, (chunk.round, phase, "w")))
         return found | self._kept(target, posterior.mu + away)
+
+    def _followed(self, target: Target, mu: Tensor, away: Tensor | None) -> Tensor:
+        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier.
+
+        Where the prior is narrow the mean has gone with w. What is left of the way is no gradient of the likelihood.
+        """
+        m, _ = target.prior()
+        spread = None if away is None else target.spread(away, self.points)
+        with_w = mu + m - target.chunk.values[self.begun].squeeze(1).double()[:, target.order]
+        better = target.at(with_w, spread).height > target.at(mu, spread).height
+        return torch.where(better[:, None], with_w, mu)
 
     def _of_population(self, at: Expansion, scaled: Scaled, root: Tensor, noise: Tensor) -> Tensor:
         """G S^(1/2) noise, G = P^-1 D^-1: (K, S, d) of noise (K, S or 1, d)."""

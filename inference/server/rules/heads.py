@@ -244,6 +244,8 @@ def posterior_mean(
     move = joined(covariance, kept["linear"] - joined(precision, m))
     if STRETCH in said:
         move = move * said[STRETCH][..., 1:] / said[STRETCH][..., :1]
+    # (two values that the prior thinks likely are hardly further apart, and the base is trained on where this leads)
+    move = move / (prior * move.square()).mean(-1, keepdim=True).sqrt().clamp_min(1)
     return PopulationMean(m + move, covariance)
 
 
