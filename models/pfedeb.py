@@ -220,7 +220,9 @@ class PFedEB(Method):
     def posterior(self, terms: PopulationTerms | None = None, final: bool = False) -> GaussianHead:
         """Steps on q(w_j)."""
         s, learned = self.settings, self.settings.prior == "hierarchical"
-        turns, newton, draws = (3, 20, s.draws) if final else (1, s.newton, 0)
+        turns, newton, draws = (
+            (*((3, 20) if self.network.head.d <= SMALL else (2, 5)), s.draws) if final else (1, s.newton, 0)
+        )
         own = "log_rho" if self.own else ""
         return GaussianHead(
             "w_j", "mu", s.covariance, newton, turns, s.rank, terms, "w" if learned else "",
