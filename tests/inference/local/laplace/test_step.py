@@ -75,7 +75,7 @@ def test_means_are_stationary_whatever_the_covariance(fed, points, covariance):
 
 def test_the_variational_precision_is_minus_the_mean_hessian(fed):
     """Averaged over draws of the head itself; deviations of small heads have the posterior's covariance exactly."""
-    method = method_of(fed)
+    method = method_of(fed, points=256)
     values = moved(method, fed, again=25)
     mu, away = values["mu"][1, 0], values["w_j_away"][1, 0]
     covariance = away.T @ away / len(away)
