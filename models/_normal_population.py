@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from hierfl.inference.local.laplace.population_terms import Groups
+from hierfl.inference.local.laplace.points import deviations
+from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
+from hierfl.inference.local.laplace.step import GaussianHead
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.server.rules.head_nodes import design
 from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
 from hierfl.nn.head import LinearHead
 from hierfl.ppl.lattice import standard_points
 from hierfl.rng import normals
 
 #: standard deviation of log rho below which draws are made at its mean alone
 NARROW = 0.05
+#: numbers of a head that is small, and of one whose matrices can be sent
+SMALL, MEDIUM = 50, 600
 
 
 def block_numbers(head: LinearHead, apart: bool) -> Tensor:
@@ -80,3 +92,121 @@ def rho_points(log_rho: Tensor, information: Tensor) -> Tensor:
     # (a spread at zero has no information, and nothing is known of it but that it is small: it is left there)
     away = torch.linalg.solve_triangular(root.mT, z.mT, upper=True).mT
     return log_rho + away.clamp(-2, 2)
+
+
+class NormalPopulation(Method):
+    """What a method with clients' heads w_j ~ N(w, diag(rho)^2) and a Gaussian q(w) begins with, draws and reports."""
+
+    settings: Any
+    #: draws of the head over which a step of the base averages
+    base_draws = 8
+
+    def __init__(self, network: Architecture, **settings: object) -> None:
+        if network.noise is None:
+            network = replace(network, head=replace(network.head, contrasts=True))
+        super().__init__(network, **settings)
+        s, head = self.settings, network.head
+        #: the block of each of the head's numbers, (d,), and the order of its weight matrix
+        self.blocks, self.order_of_matrix = block_numbers(head, s.spreads != "pooled"), head.matrix_order
+        columns = head.features + head.bias
+        groups = {"diagonal": Groups(head.d, 1), "outputs": Groups(head.rows, columns), "full": Groups(1, head.d)}
+        self.groups = groups[s.exchange if s.exchange != "auto" else "full" if head.d <= MEDIUM else "outputs"]
+        self.points = s.points or (64 if self.is_small else 16)
+        self.own = s.spreads == "clients" and s.prior == "hierarchical"
+        small = s.nodes == "on" or (s.nodes == "auto" and head.d <= SMALL)
+        self.has_nodes = s.prior == "hierarchical" and small and not self.own
+
+    @property
+    def is_small(self) -> bool:
+        """Whether exact treatment is cheap."""
+        return self.network.head.d <= SMALL
+
+    @abstractmethod
+    def posterior(self, terms: PopulationTerms | None = None, final: bool = False) -> GaussianHead:
+        """The step on a head's posterior."""
+
+    def shared(self, start: InitialWeights) -> State:
+        s, count = self.settings, int(self.blocks.max()) + 1
+        if s.prior == "flat":
+            return start.base
+        log_rho = torch.full((count,), s.sigma_0, dtype=torch.float64).log()
+        if s.prior == "fixed":
+            return {"w": torch.zeros_like(start.head), "w.log_rho": log_rho, **start.base}
+        covariance = torch.zeros(self.groups.packed_size, dtype=torch.float64)
+        population = {
+            "w": s.init_scale * start.head,
+            "w.covariance": covariance,
+            "w.log_scale": torch.full_like(log_rho, s.w_scale or 1.0).log(),
+            "w.log_rho": log_rho,
+            "w.information": torch.eye(count, dtype=torch.float64),
+            "w.log_evidence": torch.zeros(1, dtype=torch.float64),
+            **({"w.log_varies": torch.full_like(log_rho, 0.3).log()} if self.own else {}),
+        }
+        if self.has_nodes:
+            z, weights = design(count)
+            k = 1 + len(z)
+            population |= {
+                "nodes": population["w"].expand(k, -1),
+                "nodes.covariance": covariance.expand(k, -1),
+                "nodes.log_rho": log_rho.expand(k, -1),
+                "nodes.log_weight": torch.cat([weights[:1] - 100, weights]),
+            }
+        return {**population, **start.base}
+
+    def personal(self, start: InitialWeights) -> State:
+        mu, s = self.settings.init_scale * start.head, self.settings
+        if s.prior == "flat":
+            return {"mu": mu}
+        draws, away = (
+            mu.expand(1, self.base_draws if self.points > 1 else 1, -1),
+            mu.new_zeros(deviations(len(mu)), len(mu)),
+        )
+        found = {"mu": mu, "w_j_draws": draws, **({"w_j_away": away} if self.points > 1 else {})}
+        if s.prior == "hierarchical":
+            log_rho = torch.full((int(self.blocks.max()) + 1,), s.sigma_0, dtype=torch.float64).log()
+            found |= {"seen": mu.new_zeros(len(log_rho) + 1), "w_j_begun": mu}
+            if self.own:
+                found |= {"log_rho": log_rho, "log_rho_sd": torch.ones_like(log_rho)}
+            if self.has_nodes:
+                k = 1 + len(design(len(log_rho))[0])
+                found |= {
+                    f"{name}_nodes": found[name].expand(k, *found[name].shape) for name in self.posterior().posterior
+                }
+        return found
+
+    def shared_draws(self, shared: State, number: int) -> State:
+        s = self.settings
+        if s.prior != "hierarchical":
+            return {}
+        return population_draws(shared, self.groups, self.order_of_matrix, s.draws, number, self.own)
+
+    def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
+        drawn = {k: v[:, 0, 0] for k, v in self.shared_draws(shared, number).items()}
+        if not drawn:
+            return None
+        blocks = ["weights", "biases"] if len(shared["w.log_rho"]) > 1 else ["all"]
+        names = [f"w[{k}]" for k in range(len(shared["w"]))]
+        if "w.log_rho" not in drawn:
+            return names, drawn["w"]
+        return [*(f"rho[{b}]" for b in blocks), *names], torch.cat([drawn["w.log_rho"].exp(), drawn["w"]], -1)
+
+    def client_summary(self, v: State) -> State:
+        if self.settings.prior == "flat":
+            return {}
+        draws = v["w_j_draws"].flatten(2, 3)
+        found = {"uncertainty": draws.var(2).mean((1, 2))}  # tr Cov(w_j | D) / d
+        if self.settings.prior == "hierarchical":
+            own = "log_rho" if self.own else "w.log_rho"
+            away = (v["mu"] - v["w"]) / of_numbers(v[own], self.blocks)
+            gamma = v["seen"][..., :-1].sum((1, 2))
+            found["gamma"] = gamma  # effective number of parameters
+            found["weight"] = v["seen"][..., -1].flatten()  # in w
+            # |mu_j - m|^2 / (rho^2 gamma_j); a client without data is where the population is
+            found["surprise"] = away.square().sum((1, 2)) / gamma.clamp_min(torch.finfo(gamma.dtype).tiny)
+            if self.own:
+                found["rho"] = v["log_rho"].mean((1, 2)).exp()
+        return found
+
+    @property
+    def has_global_model(self) -> bool:
+        return self.settings.prior == "hierarchical"

@@ -21,36 +21,30 @@ by gradient on the mean log likelihood. Those who take part send these, and n_j 
 Predictions draw log rho, then w, then w_j given w: a client's own data are counted once.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pyro.distributions import Delta, Normal
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.laplace.nodes import AtNodes
-from hierfl.inference.local.laplace.points import deviations
-from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
+from hierfl.inference.local.laplace.population_terms import PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.local.until import Until
-from hierfl.inference.method.base import Method
-from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
-from hierfl.inference.server.rules.head_nodes import HeadNodes, design
+from hierfl.inference.server.rules.head_nodes import HeadNodes
 from hierfl.inference.server.rules.heads import HeadPopulation
 from hierfl.inference.server.rules.means import SampleWeighted
-from hierfl.inference.state import State
-from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
-from ._normal_population import block_numbers, of_numbers, population_draws
+from ._normal_population import NormalPopulation, of_numbers
 
 FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
 HELD: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
@@ -58,7 +52,7 @@ GAUSSIAN: dict[str, tuple[object, ...]] = {"prior": ("hierarchical", "fixed")}
 NOT_LOW_RANK: dict[str, tuple[object, ...]] = {"covariance": ("diagonal", "kronecker", "full")}
 
 
-class PFedEB(Method):
+class PFedEB(NormalPopulation):
     """Laplace posteriors of heads with correlations, Gaussian q(w), spreads by marginal likelihood, averaged base."""
 
     name = "pfedeb"
@@ -136,73 +130,12 @@ class PFedEB(Method):
 
     settings: Settings
 
-    def __init__(self, network: Architecture, **settings: object) -> None:
-        if network.noise is None:
-            network = replace(network, head=replace(network.head, contrasts=True))
-        super().__init__(network, **settings)
-        s, head = self.settings, network.head
-        #: the block of each of the head's numbers, (d,), and the order of its weight matrix
-        self.blocks, self.order_of_matrix = block_numbers(head, s.spreads != "pooled"), head.matrix_order
-        columns = head.features + head.bias
-        groups = {"diagonal": Groups(head.d, 1), "outputs": Groups(head.rows, columns), "full": Groups(1, head.d)}
-        self.groups = groups[s.exchange if s.exchange != "auto" else "full" if head.d <= MEDIUM else "outputs"]
-        self.points = s.points or (64 if head.d <= SMALL else 16)
-        self.own = s.spreads == "clients" and s.prior == "hierarchical"
-        small = s.nodes == "on" or (s.nodes == "auto" and head.d <= SMALL)
-        self.has_nodes = s.prior == "hierarchical" and small and not self.own
-
-    def shared(self, start: InitialWeights) -> State:
-        s, count = self.settings, int(self.blocks.max()) + 1
-        if s.prior == "flat":
-            return start.base
-        log_rho = torch.full((count,), s.sigma_0, dtype=torch.float64).log()
-        if s.prior == "fixed":
-            return {"w": torch.zeros_like(start.head), "w.log_rho": log_rho, **start.base}
-        covariance = torch.zeros(self.groups.packed_size, dtype=torch.float64)
-        population = {
-            "w": s.init_scale * start.head,
-            "w.covariance": covariance,
-            "w.log_scale": torch.full_like(log_rho, s.w_scale or 1.0).log(),
-            "w.log_rho": log_rho,
-            "w.information": torch.eye(count, dtype=torch.float64),
-            "w.log_evidence": torch.zeros(1, dtype=torch.float64),
-            **({"w.log_varies": torch.full_like(log_rho, 0.3).log()} if self.own else {}),
-        }
-        if self.has_nodes:
-            z, weights = design(count)
-            k = 1 + len(z)
-            population |= {
-                "nodes": population["w"].expand(k, -1),
-                "nodes.covariance": covariance.expand(k, -1),
-                "nodes.log_rho": log_rho.expand(k, -1),
-                "nodes.log_weight": torch.cat([weights[:1] - 100, weights]),
-            }
-        return {**population, **start.base}
-
-    def personal(self, start: InitialWeights) -> State:
-        mu, s = self.settings.init_scale * start.head, self.settings
-        if s.prior == "flat":
-            return {"mu": mu}
-        draws, away = mu.expand(1, BASE_DRAWS if self.points > 1 else 1, -1), mu.new_zeros(deviations(len(mu)), len(mu))
-        found = {"mu": mu, "w_j_draws": draws, **({"w_j_away": away} if self.points > 1 else {})}
-        if s.prior == "hierarchical":
-            log_rho = torch.full((int(self.blocks.max()) + 1,), s.sigma_0, dtype=torch.float64).log()
-            found |= {"seen": mu.new_zeros(len(log_rho) + 1), "w_j_begun": mu}
-            if self.own:
-                found |= {"log_rho": log_rho, "log_rho_sd": torch.ones_like(log_rho)}
-            if self.has_nodes:
-                k = 1 + len(design(len(log_rho))[0])
-                found |= {
-                    f"{name}_nodes": found[name].expand(k, *found[name].shape) for name in self.posterior().posterior
-                }
-        return found
-
     def model(self, batch: Batch) -> None:
         net, s = self.network, self.settings
         p = flat(net.head.d)
         if s.prior == "hierarchical":
             scale = of_numbers(param("w.log_scale"), self.blocks)
-            w = sample("w", Normal(torch.zeros_like(scale), scale).to_event(1))
+            w = sample("w", Normal(0.0 * scale, scale).to_event(1))
         elif s.prior == "fixed":
             w = sample("w", flat(net.head.d))
         if s.prior != "flat":
@@ -220,9 +153,7 @@ class PFedEB(Method):
     def posterior(self, terms: PopulationTerms | None = None, final: bool = False) -> GaussianHead:
         """Steps on q(w_j)."""
         s, learned = self.settings, self.settings.prior == "hierarchical"
-        turns, newton, draws = (
-            (*((3, 20) if self.network.head.d <= SMALL else (2, 5)), s.draws) if final else (1, s.newton, 0)
-        )
+        turns, newton, draws = (*((3, 20) if self.is_small else (2, 5)), s.draws) if final else (1, s.newton, 0)
         own = "log_rho" if self.own else ""
         return GaussianHead(
             "w_j", "mu", s.covariance, newton, turns, s.rank, terms, "w" if learned else "",
@@ -231,7 +162,7 @@ class PFedEB(Method):
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        descent, particles = sgd(s.base_lr, s.momentum), 1 if s.prior == "flat" or self.points == 1 else BASE_DRAWS
+        descent, particles = sgd(s.base_lr, s.momentum), 1 if s.prior == "flat" or self.points == 1 else self.base_draws
         base = SVI(["base"], s.base_epochs, descent, s.base_batch, particles=particles, per="example")
         if s.prior == "flat":
             return [SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum)), Until(base, s.base_rounds)]
@@ -257,46 +188,3 @@ class PFedEB(Method):
             return Schedule()
         # (a posterior follows from the shared values and the client's data: who does not report need not keep it fresh)
         return Schedule(absent="freeze", final_steps=[self.posterior(final=True)], final_when="evaluation")
-
-    def shared_draws(self, shared: State, number: int) -> State:
-        s = self.settings
-        if s.prior != "hierarchical":
-            return {}
-        return population_draws(shared, self.groups, self.order_of_matrix, s.draws, number, self.own)
-
-    def population_draws(self, shared: State, number: int) -> tuple[list[str], torch.Tensor] | None:
-        drawn = {k: v[:, 0, 0] for k, v in self.shared_draws(shared, number).items()}
-        if not drawn:
-            return None
-        blocks = ["weights", "biases"] if len(shared["w.log_rho"]) > 1 else ["all"]
-        names = [f"w[{k}]" for k in range(len(shared["w"]))]
-        if "w.log_rho" not in drawn:
-            return names, drawn["w"]
-        return [*(f"rho[{b}]" for b in blocks), *names], torch.cat([drawn["w.log_rho"].exp(), drawn["w"]], -1)
-
-    def client_summary(self, v: State) -> State:
-        if self.settings.prior == "flat":
-            return {}
-        draws = v["w_j_draws"].flatten(2, 3)
-        found = {"uncertainty": draws.var(2).mean((1, 2))}  # tr Cov(w_j | D) / d
-        if self.settings.prior == "hierarchical":
-            own = "log_rho" if self.own else "w.log_rho"
-            away = (v["mu"] - v["w"]) / of_numbers(v[own], self.blocks)
-            gamma = v["seen"][..., :-1].sum((1, 2))
-            found["gamma"] = gamma  # effective number of parameters
-            found["weight"] = v["seen"][..., -1].flatten()  # in w
-            # |mu_j - m|^2 / (rho^2 gamma_j); a client without data is where the population is
-            found["surprise"] = away.square().sum((1, 2)) / gamma.clamp_min(torch.finfo(gamma.dtype).tiny)
-            if self.own:
-                found["rho"] = v["log_rho"].mean((1, 2)).exp()
-        return found
-
-    @property
-    def has_global_model(self) -> bool:
-        return self.settings.prior == "hierarchical"
-
-
-#: draws over which a step of the base averages
-BASE_DRAWS = 8
-#: numbers of a head that is small, and of one whose matrices can be sent
-SMALL, MEDIUM = 50, 600

@@ -32,7 +32,10 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
 def test_w_moves_by_no_more_than_its_priors_size():
     """Newton's steps lead anywhere where likelihoods are flat; a base that is trained there does not come back."""
     groups, prior, m = Groups(1, 3), torch.tensor([0.25, 1.0, 4.0]).double(), torch.ones(3).double()
-    said = {"gradient": torch.tensor([50.0, -80.0, 20.0]).double(), "precision": groups.packed(torch.zeros(1, 3, 3).double())}
+    said = {
+        "gradient": torch.tensor([50.0, -80.0, 20.0]).double(),
+        "precision": groups.packed(torch.zeros(1, 3, 3).double()),
+    }
     kept = {"linear": m * 0, "precision": said["precision"]}
     move = posterior_mean(m, prior, said, groups, kept, torch.ones(1).double()).m - m
     torch.testing.assert_close((prior * move.square()).mean(), torch.tensor(1.0).double())
