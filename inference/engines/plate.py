@@ -119,7 +119,7 @@ class PlateEngine:
             diverged[send(chunk.clients, self.device)] = ~healthy
             senders = [row for row, j in enumerate(chunk.clients) if j in reporting]
             if senders and self.exchange.groups:
-                sending = chunk.take(senders)
+                sending = chunk if len(senders) == len(chunk.clients) else chunk.take(senders)
                 at = send(senders, self.device)
                 receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
         sums = replace(receiver.sums, diverged=diverged.sum())  # (those who train for themselves alone, too)

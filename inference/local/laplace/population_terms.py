@@ -68,7 +68,8 @@ class Groups:
 
     def positive(self, packed: Tensor) -> Tensor:
         """Whether variances are none below zero, (..., G, p) booleans, of what :meth:`packed` gave."""
-        return self.unpacked(packed).diagonal(dim1=-2, dim2=-1) >= 0
+        k = torch.arange(self.size, device=packed.device)  # (where they are in a lower triangle, row by row)
+        return packed.unflatten(-1, (self.number, -1))[..., k * (k + 3) // 2] >= 0
 
     def root(self, packed: Tensor) -> Tensor:
         """The symmetric root of a covariance, (..., G, p, p): it moves as little as that does, unlike eigenvectors."""

@@ -37,7 +37,7 @@ from .posterior import AtDraws, Posterior, pairs
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
-HELD = 2_000_000
+HELD = 1_000_000
 #: Newton's steps end where what one of them promises is less: 1e-8 posterior standard deviations
 ARRIVED = 1e-16
 
@@ -127,9 +127,14 @@ class GaussianHead:
         root = None
         if self.groups is not None:
             root = self.groups.root(chunk.shared[f"{self.population}.covariance"])
+        found: State = {}
         with pyro.validation_enabled(False), torch.no_grad():
-            found = [self._rows(chunk.part(*rows), phase, root) for rows in self._parts(chunk)]
-        return chunk.put({name: torch.cat([part[name] for part in found]).to(chunk.n.dtype) for name in found[0]})
+            for first, last in self._parts(chunk):
+                for name, value in self._rows(chunk.part(first, last), phase, root).items():
+                    if name not in found:
+                        found[name] = value.new_empty((len(chunk.clients), *value.shape[1:]), dtype=chunk.n.dtype)
+                    found[name][first:last] = value
+        return chunk.put(found)
 
     def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
         head = chunk.method.network.head
