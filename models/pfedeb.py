@@ -29,6 +29,7 @@ from pyro.distributions import Delta, Normal
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.gradient_transforms import Clipped
 from hierfl.inference.local.laplace.nodes import AtNodes
 from hierfl.inference.local.laplace.population_terms import PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
@@ -111,6 +112,7 @@ class PFedEB(NormalPopulation):
         )
         base_lr: float = setting(1e-3, "step size of the base, on the mean over examples", above=0)
         base_batch: int = setting(10, "examples in a minibatch of the base's training", at_least=1)
+        base_clip: float = setting(30.0, "norm to which longer gradients of the base are shortened", above=0)
         momentum: float = setting(0.9, "momentum of those steps; every round begins without any", at_least=0)
         points: int = setting(
             0,
@@ -163,7 +165,8 @@ class PFedEB(NormalPopulation):
     def local(self) -> list[LocalStep]:
         s = self.settings
         descent, particles = sgd(s.base_lr, s.momentum), 1 if s.prior == "flat" or self.points == 1 else self.base_draws
-        base = SVI(["base"], s.base_epochs, descent, s.base_batch, particles=particles, per="example")
+        clipped = Clipped(s.base_clip)  # (where few examples say little of a head, some draws are far away)
+        base = SVI(["base"], s.base_epochs, descent, s.base_batch, particles, per="example", transform=clipped)
         if s.prior == "flat":
             return [SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum)), Until(base, s.base_rounds)]
         own = ("log_rho", "w.log_rho", "w.log_varies") if self.own else ()

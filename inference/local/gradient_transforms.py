@@ -55,6 +55,26 @@ class ControlVariate:
 
 
 @dataclass(frozen=True)
+class Clipped:
+    """A gradient that is longer than this is shortened to it, each row's by itself (Pascanu et al., ICML 2013).
+
+    Args:
+        norm: of all that is trained together.
+    """
+
+    norm: float
+    batches: ClassVar[int] = 1
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """See the class."""
+        found = gradient(at, 0)
+        squares = sum(g.flatten(1).square().sum(1) for g in found.values())
+        assert isinstance(squares, Tensor)
+        by = (self.norm / squares.sqrt().clamp_min(self.norm)).to(squares)
+        return {k: g * by.view(-1, *[1] * (g.dim() - 1)) for k, g in found.items()}
+
+
+@dataclass(frozen=True)
 class MetaGradient:
     """The gradient of the loss that is left after one step of gradient descent: (I - a H(w)) g(w - a g(w)).
 
