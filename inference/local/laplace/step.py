@@ -124,9 +124,7 @@ class GaussianHead:
         for name in self.trains:
             if name not in chunk.values:
                 raise UserError(f"GaussianHead moves {name!r}, which personal() does not declare")
-        root = None
-        if self.groups is not None:
-            root = self.groups.root(chunk.shared[f"{self.population}.covariance"])
+        root = None if self.groups is None else self.groups.root(chunk.shared[f"{self.population}.covariance"])
         found: State = {}
         with pyro.validation_enabled(False), torch.no_grad():
             for first, last in self._parts(chunk):
@@ -153,7 +151,8 @@ class GaussianHead:
         if self.points > 1:
             away = chunk.values[self.away].squeeze(1).transpose(0, 1).double()[..., target.order]
         if self.groups is not None:
-            mu = self._followed(target, mu, away)
+            begun = chunk.values[self.begun].squeeze(1).double()[:, target.order]
+            mu = target.followed(mu, begun, None if away is None else target.spread(away, self.points))
         posterior = self._turned(target, Posterior(mu, away), root, self.turns)
         at, h, scaled = posterior.expansion
         found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
@@ -172,17 +171,6 @@ class GaussianHead:
         if root is not None:
             away = away + self._of_population(at, scaled, root, self._noise(chunk, kept, (chunk.round, phase, "w")))
         return found | self._kept(target, posterior.mu + away)
-
-    def _followed(self, target: Target, mu: Tensor, away: Tensor | None) -> Tensor:
-        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier.
-
-        Where the prior is narrow the mean has gone with w. What is left of the way is no gradient of the likelihood.
-        """
-        m, _ = target.prior()
-        spread = None if away is None else target.spread(away, self.points)
-        with_w = mu + m - target.chunk.values[self.begun].squeeze(1).double()[:, target.order]
-        better = target.at(with_w, spread).height > target.at(mu, spread).height
-        return torch.where(better[:, None], with_w, mu)
 
     def _of_population(self, at: Expansion, scaled: Scaled, root: Tensor, noise: Tensor) -> Tensor:
         """G S^(1/2) noise, G = P^-1 D^-1: (K, S, d) of noise (K, S or 1, d)."""
