@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hierfl.inference.local.laplace.points import deviations
+from hierfl.inference.local.laplace.points import EXACT, deviations
 from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.method.base import Method
@@ -23,8 +23,8 @@ from hierfl.rng import normals
 
 #: standard deviation of log rho below which draws are made at its mean alone
 NARROW = 0.05
-#: numbers of a head that is small, and of one whose matrices can be sent
-SMALL, MEDIUM = 50, 600
+#: numbers of a head whose matrices can be sent
+MEDIUM = 600
 
 
 def block_numbers(head: LinearHead, apart: bool) -> Tensor:
@@ -113,13 +113,13 @@ class NormalPopulation(Method):
         self.groups = groups[s.exchange if s.exchange != "auto" else "full" if head.d <= MEDIUM else "outputs"]
         self.points = s.points or (64 if self.is_small else 16)
         self.own = s.spreads == "clients" and s.prior == "hierarchical"
-        small = s.nodes == "on" or (s.nodes == "auto" and head.d <= SMALL)
-        self.has_nodes = s.prior == "hierarchical" and small and not self.own
+        nodes = s.nodes == "on" or (s.nodes == "auto" and self.is_small)
+        self.has_nodes = s.prior == "hierarchical" and nodes and not self.own
 
     @property
     def is_small(self) -> bool:
         """Whether exact treatment is cheap."""
-        return self.network.head.d <= SMALL
+        return self.network.head.d <= EXACT
 
     @abstractmethod
     def posterior(self, terms: PopulationTerms | None = None, final: bool = False) -> GaussianHead:
@@ -157,11 +157,9 @@ class NormalPopulation(Method):
         mu, s = self.settings.init_scale * start.head, self.settings
         if s.prior == "flat":
             return {"mu": mu}
-        draws, away = (
-            mu.expand(1, self.base_draws if self.points > 1 else 1, -1),
-            mu.new_zeros(deviations(len(mu)), len(mu)),
-        )
-        found = {"mu": mu, "w_j_draws": draws, **({"w_j_away": away} if self.points > 1 else {})}
+        found = {"mu": mu, "w_j_draws": mu.expand(1, self.base_draws if self.points > 1 else 1, -1)}
+        if self.points > 1:
+            found["w_j_away"] = mu.new_zeros(deviations(len(mu)), len(mu))
         if s.prior == "hierarchical":
             log_rho = torch.full((int(self.blocks.max()) + 1,), s.sigma_0, dtype=torch.float64).log()
             found |= {"seen": mu.new_zeros(len(log_rho) + 1), "w_j_begun": mu}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
@@ -35,18 +36,12 @@ class Softmax(TorchDistribution):
     @property
     def log_probs(self) -> Tensor:
         """Normalised log probabilities, (*batch, classes)."""
-        if self.logits.dim() < 2:
-            return self.logits.log_softmax(-1)
-        order = _as_they_lie(self.logits)
-        return _back(self.logits.transpose(-1, -2).permute(order).log_softmax(-2), order).transpose(-1, -2)
+        return _over_classes(torch.log_softmax, self.logits)
 
     @property
     def probs(self) -> Tensor:
         """Probabilities, (*batch, classes)."""
-        if self.logits.dim() < 2:
-            return self.logits.softmax(-1)
-        order = _as_they_lie(self.logits)
-        return _back(self.logits.transpose(-1, -2).permute(order).softmax(-2), order).transpose(-1, -2)
+        return _over_classes(torch.softmax, self.logits)
 
     def expand(self, batch_shape: torch.Size, _instance: object = None) -> Softmax:
         """The same distribution over a larger batch shape."""
@@ -77,6 +72,14 @@ class Softmax(TorchDistribution):
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Labels, from torch's global generator."""
         return torch.distributions.Categorical(logits=self.logits, validate_args=False).sample(sample_shape)
+
+
+def _over_classes(function: Callable[[Tensor, int], Tensor], logits: Tensor) -> Tensor:
+    """A function along the last dimension, with classes before examples as in :meth:`Softmax.log_prob`."""
+    if logits.dim() < 2:
+        return function(logits, -1)
+    order = _as_they_lie(logits)
+    return _back(function(logits.transpose(-1, -2).permute(order), -2), order).transpose(-1, -2)
 
 
 def _as_they_lie(logits: Tensor) -> list[int]:

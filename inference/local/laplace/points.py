@@ -11,6 +11,8 @@ from torch import Tensor
 
 from hierfl.rng import ClientNoise, normals
 
+from ...clients.chunk import ClientChunk
+
 #: sets of points; example i has the one of number i modulo this
 SETS = 64
 #: deviations of a head that carry its covariance from round to round, where it has more numbers than EXACT
@@ -41,17 +43,22 @@ def deviations(d: int) -> int:
     return 2 * d if d <= EXACT else DEVIATIONS
 
 
-def client_deviations(noise: ClientNoise, site: str, d: int) -> Tensor:
+def client_deviations(chunk: ClientChunk, site: str, d: int) -> Tensor:
     """Standard normals (M, S, d) of each client; where a head is small, with exactly a standard normal's covariance."""
+    noise = ClientNoise(chunk.keys.to(chunk.n.device), (chunk.seed, "deviations"), _made(d), dtype=torch.float64)
     e = noise.normal(site, None, torch.Size((d,))).squeeze(2)
     return _exact(e.transpose(0, 1), 1).transpose(0, 1) if d <= EXACT else e
 
 
-def population_deviations(d: int, like: Tensor) -> Tensor:
-    """Others (M, d), the same for all clients, orthogonal to theirs where a head is small."""
-    size = torch.Size((d if d <= EXACT else DEVIATIONS, d))
-    e = normals(size, 0, "population deviations", dtype=like.dtype, device=like.device)
+def population_deviations(like: Tensor) -> Tensor:
+    """Others (M, d), the same for all clients (..., d), orthogonal to theirs where a head is small."""
+    d = like.shape[-1]
+    e = normals(torch.Size((_made(d), d)), 0, "population deviations", dtype=like.dtype, device=like.device)
     return _exact(e, -1) if d <= EXACT else e
+
+
+def _made(d: int) -> int:
+    return d if d <= EXACT else DEVIATIONS
 
 
 def _exact(e: Tensor, sign: int) -> Tensor:

@@ -31,7 +31,7 @@ from ...state import State
 from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
 from .newton import conjugate_gradients, line_search
-from .points import DEVIATIONS, EXACT, client_deviations, deviations, population_deviations
+from .points import DEVIATIONS, client_deviations, deviations, population_deviations
 from .population_terms import Groups, PopulationTerms
 from .posterior import AtDraws, Posterior, pairs
 from .target import Expansion, Target
@@ -150,10 +150,10 @@ class GaussianHead:
         mu, away = chunk.values[self.mean].squeeze(1).double()[:, target.order], None
         if self.points > 1:
             away = chunk.values[self.away].squeeze(1).transpose(0, 1).double()[..., target.order]
+        begun = None
         if self.groups is not None:
             begun = chunk.values[self.begun].squeeze(1).double()[:, target.order]
-            mu = target.followed(mu, begun, None if away is None else target.spread(away, self.points))
-        posterior = self._turned(target, Posterior(mu, away), root, self.turns)
+        posterior = self._turned(target, Posterior(mu, away), root, self.turns, begun)
         at, h, scaled = posterior.expansion
         found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
         if posterior.away is not None:
@@ -188,15 +188,15 @@ class GaussianHead:
         noise = ClientNoise(keys, (chunk.seed, "head", *when), max(1, number // 2), dtype=torch.float64)
         return pairs(noise, self.latent, d, number)
 
-    def _turned(self, target: Target, posterior: Posterior, root: Tensor | None, turns: int) -> Posterior:
+    def _turned(
+        self, target: Target, posterior: Posterior, root: Tensor | None, turns: int, begun: Tensor | None = None
+    ) -> Posterior:
         """Mean and precision, in turns."""
-        chunk, d = target.chunk, posterior.mu.shape[-1]
         if posterior.away is not None:
-            keys, number = chunk.keys.to(chunk.n.device), d if d <= EXACT else DEVIATIONS
-            made = ClientNoise(keys, (chunk.seed, "deviations"), number, dtype=torch.float64)
-            noise, others = client_deviations(made, self.latent, d), population_deviations(d, posterior.mu)
-        for _ in range(turns):
-            at, h, scaled = self._moved(target, posterior)
+            noise = client_deviations(target.chunk, self.latent, posterior.mu.shape[-1])
+            others = population_deviations(posterior.mu)
+        for turn in range(turns):
+            at, h, scaled = self._moved(target, posterior, None if turn else begun)
             away = posterior.away
             if away is not None:
                 newest = at.r * scaled.root(noise)
@@ -208,10 +208,10 @@ class GaussianHead:
             posterior = Posterior(at.mu, away, (at, h, scaled))
         return posterior
 
-    def _moved(self, target: Target, posterior: Posterior) -> tuple[Expansion, Curvature, Scaled]:
+    def _moved(self, target: Target, posterior: Posterior, begun: Tensor | None) -> tuple[Expansion, Curvature, Scaled]:
         """The expansion where the mean stands after Newton's steps, and the curvature there."""
         spread = None if posterior.away is None else target.spread(posterior.away, self.points)
-        at = target.at(posterior.mu, spread)
+        at = target.at(posterior.mu, spread) if begun is None else target.followed(posterior.mu, begun, spread)
         for _ in range(self.newton):
             # (after the last step that of the step before will do: where nothing moves any more they are the same)
             h, scaled = self._curvature(at)

@@ -1,5 +1,7 @@
 """Gaussian posteriors of heads: stationary points, forms of the covariance, limits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,7 @@ from hierfl.inference.local.laplace.curvature import COVARIANCES
 from hierfl.inference.local.laplace.points import SETS, predictor_points
 from hierfl.inference.local.laplace.population_terms import Groups, stretch
 from hierfl.inference.local.laplace.step import GaussianHead
+from hierfl.inference.local.laplace.target import Target
 from hierfl.models import PFedEB, PFedVEM
 from hierfl.nn.head import orthonormal_contrasts
 from hierfl.nn.networks.build import architecture
@@ -120,9 +123,33 @@ def test_a_variational_posterior_is_nearer_to_the_exact_one(fed):
         draws = chunk.values["w_j_draws"][2, 0, 0]
         away[points] = float(((draws.mean(0) - mean) / sd).abs().max())
         spread[points] = float((draws.std(0) / sd - 1).abs().max())
-    print(away, spread)
-    assert away[256] < 0.05 < away[1]
-    assert spread[256] < 0.04 < spread[1]
+    assert max(away[16], away[256]) < 0.05 < 0.2 < away[1]
+    assert max(spread[16], spread[256]) < 0.04 < spread[1]
+
+
+def test_draws_are_others_in_every_round_and_what_carries_the_covariance_is_not(fed):
+    method = method_of(fed)
+    chunk = rows_of(method, fed)
+    one, two = (GaussianHead("w_j", "mu").run(replace(chunk, round=k), 0).values for k in (1, 2))
+    assert not torch.isclose(one["w_j_draws"], two["w_j_draws"]).any()
+    torch.testing.assert_close(one["w_j_away"], two["w_j_away"], rtol=0, atol=0)
+    torch.testing.assert_close(one["mu"], two["mu"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("rho", "with_w"), [(1e-3, True), (30.0, False)])
+def test_a_mean_begins_as_far_from_w_as_it_was_where_the_prior_is_narrow(fed, rho, with_w):
+    method = PFedEB(architecture("linear", fed), prior="hierarchical", sigma_0=rho, nodes="off")
+    chunk = rows_of(method, fed)
+    target = Target(chunk.part(0, 1), "w_j")
+    m, _ = target.prior()
+    mu = target.at(m).mu
+    for _ in range(60):  # (about where a wide prior has its mode)
+        at = target.at(mu)
+        mu = mu + 0.05 * at.gradient
+    mu = m - 1.0 if with_w else mu
+    begun = m - 1.0
+    found = target.followed(mu, begun, None).mu
+    torch.testing.assert_close(found, mu + 1.0 if with_w else mu)
 
 
 def test_a_step_needs_its_draws_and_a_normal_prior(fed):
