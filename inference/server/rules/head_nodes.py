@@ -16,7 +16,8 @@ from ...local.laplace.population_terms import Groups
 from ...messages.form import Field, Form
 from ...state import State
 from .base import AggregationContext
-from .heads import SAID, STRETCH, bounded, definite, posterior_mean, scored, settled, sums_of
+from .heads import SAID, STRETCH, bounded, posterior_mean, settled, sums_of
+from .scoring import definite, scored
 
 
 def design(blocks: int) -> tuple[Tensor, Tensor]:
@@ -96,7 +97,8 @@ class HeadNodes:
         weight = (height[1:] + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
         # near zero, where the likelihood says no more than that rho is small, the density falls as that of rho does
         information = said["information"][0] + torch.diag(1 + 2 * penalty[0])
-        centre = scored(log_rho[0], said["score"][0] + 1 - penalty[0], information, length[0])
+        score = said["score"][0] + 1 - penalty[0]
+        centre = scored("log_rho", log_rho[0], score, information, length[0], context)
         root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
         found = {
             name: mean.m[:, order.argsort()],

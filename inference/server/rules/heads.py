@@ -14,9 +14,8 @@ from ...local.laplace.population_terms import Groups
 from ...messages.form import Field, Form, not_negative
 from ...state import State
 from .base import AggregationContext
+from .scoring import scored
 
-#: a logarithm of a spread moves by no more in a round, and is kept above: what lies there is no spread at all
-LONGEST_STEP, LEAST_LOG = 1.0, -7.0
 #: what each client says, see :mod:`hierfl.inference.local.laplace.population_terms`
 SAID = ("gradient", "precision", "score", "information", "log_evidence")
 #: some of them where A_j is not sent as a whole, and where clients have spreads of their own
@@ -102,12 +101,13 @@ class HeadPopulation:
         }
         penalty = (2 * known["log_rho"]).exp() / self.rho_scale**2
         information = said["information"] + torch.diag(2 * penalty)
-        found["log_rho"] = scored(known["log_rho"], said["score"] - penalty, information, length)
+        found["log_rho"] = scored("log_rho", known["log_rho"], said["score"] - penalty, information, length, context)
         found["information"] = information
         if "log_varies" in known:
             penalty = (2 * known["log_varies"]).exp()  # (a half-normal prior of s, too: of scale 1, in log rho)
             information = torch.diag(said["varies_information"] + 2 * penalty)
-            found["log_varies"] = scored(known["log_varies"], said["varies_score"] - penalty, information, length)
+            score = said["varies_score"] - penalty
+            found["log_varies"] = scored("log_varies", known["log_varies"], score, information, length, context)
         found["log_scale"] = known["log_scale"]
         if self.learn_scale:
             member = torch.nn.functional.one_hot(blocks).to(prior)
@@ -119,7 +119,7 @@ class HeadPopulation:
             information = 2 * torch.einsum("gpb,gpq,gqc->bc", within, left.square(), within) + torch.eye(len(score)).to(
                 prior
             )
-            found["log_scale"] = scored(known["log_scale"], score, information, length)
+            found["log_scale"] = scored("log_scale", known["log_scale"], score, information, length, context)
         return {k: bounded(found[k.removeprefix(f"{name}.")]).to(v) for k, v in old.items()}
 
 
@@ -262,14 +262,3 @@ def _divergence(m: Tensor, covariance: Tensor, prior: Tensor, groups: Groups) ->
 
 def _joined(groups: Groups) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda blocks, v: (blocks @ groups.split(v)[..., None]).squeeze(-1).flatten(-2)
-
-
-def scored(log: Tensor, score: Tensor, information: Tensor, length: Tensor) -> Tensor:
-    """Part of a scoring step on logarithms of spreads (B,)."""
-    step = torch.linalg.solve(definite(information), score)
-    return (log + length * step.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
-
-
-def definite(information: Tensor) -> Tensor:
-    """An information (B, B) that has an inverse, whatever was sent."""
-    return information + torch.diag(1e-9 * information.diagonal().clamp_min(torch.finfo(information.dtype).tiny))
