@@ -1,4 +1,4 @@
-"""`hierfl bench`: how long a round of pFedVEM or pFedV takes, beside the same work done otherwise on the same machine.
+"""`hierfl bench`: how long a round takes, beside the same work done otherwise, or another method, on the same machine.
 
 Contestants take turns, so that a machine whose speed drifts is fair to all of them; ratios are medians over the turns.
 Images are noise of the right shape: speed does not ask what is on them.
@@ -102,12 +102,13 @@ def show(result: Mapping[str, Any]) -> None:
         table.add_row(
             name, f"{row['median_seconds']:.3g}", f"{row['clients_per_second']:.3g}", f"{row['times_hierfl']:.2f}"
         )
-    table.add_row(
-        f"arithmetic at {bound['matmul_flops_per_second'] / 1e9:.0f} GFLOP/s",
-        f"{bound['seconds']:.3g}",
-        f"{setting['clients'] / bound['seconds']:.3g}",
-        f"{1 / bound['hierfl_over_bound']:.2f}",
-    )
+    if bound is not None:
+        table.add_row(
+            f"arithmetic at {bound['matmul_flops_per_second'] / 1e9:.0f} GFLOP/s",
+            f"{bound['seconds']:.3g}",
+            f"{setting['clients'] / bound['seconds']:.3g}",
+            f"{1 / bound['hierfl_over_bound']:.2f}",
+        )
     console.print(table)
     table = Table("where hierfl's time goes", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("seconds", "%", "ms a step"):
@@ -121,10 +122,8 @@ def show(result: Mapping[str, Any]) -> None:
         f"{host['host_seconds']:.3g} s are the host's, {host['device_seconds']:.3g} s the device's "
         f"({host['operators']} operators)"
     )
-    console.print(
-        f"peak memory {result['peak_memory_mib']:.0f} MiB; "
-        f"hierfl takes {bound['hierfl_over_bound']:.1f} times the arithmetic"
-    )
+    over = "" if bound is None else f"; hierfl takes {bound['hierfl_over_bound']:.1f} times the arithmetic"
+    console.print(f"peak memory {result['peak_memory_mib']:.0f} MiB{over}")
 
 
 def show_by_clients(results: Sequence[Mapping[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hierfl.data.chunk_data import ChunkData
 from hierfl.inference.local import trainer
+from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.run.fit import Fit
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
@@ -29,6 +30,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "backward": (Tensor, "backward"),
     "optimiser": (torch.optim.SGD, "step"),
     "Pyro, KL and bookkeeping of the ELBO": (trainer, "elbo"),
+    "posteriors of heads": (GaussianHead, "run"),
 }
 
 

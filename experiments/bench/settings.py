@@ -32,6 +32,8 @@ class Setting:
         method: whose round.
         split: label-skew:5 of ten classes with shared cuts makes sizes differ a hundredfold.
         classes: of the labels.
+        beside: another method, whose round on the same data and with the same settings of the base is timed too.
+        participation: probability with which a client reports.
     """
 
     about: str
@@ -43,6 +45,8 @@ class Setting:
     method: str = "pfedvem"
     split: str = "label-skew:5,redraw"
     classes: int = 10
+    beside: str = ""
+    participation: float = 0.1
 
 
 SETTINGS = {
@@ -63,6 +67,17 @@ SETTINGS = {
         classes=2,
     ),
     "fashion-mnist-fedrep": Setting("28x28 images, MLP: FedRep", (1, 28, 28), 60_000, 100, "mlp:100", 50, "fedrep"),
+    "fashion-mnist-pfedeb": Setting(
+        "28x28 images, MLP: PFedEB beside PFedVEM, all report",
+        (1, 28, 28),
+        60_000,
+        100,
+        "mlp:100",
+        50,
+        "pfedeb",
+        beside="pfedvem",
+        participation=1.0,
+    ),
 }
 
 
@@ -87,7 +102,7 @@ def choose_setting(name: str, clients: int | None = None, batch: int | None = No
 
 
 def prepare(setting: Setting, device: str = "cpu", chunk: int = 0, **options: Any) -> Fit:
-    """A fit to noise; everybody trains, a tenth reports.
+    """A fit to noise; everybody trains, of most settings a tenth reports.
 
     Args:
         setting: of what.
@@ -108,5 +123,7 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0, **options: An
     own = dict.fromkeys(names[:1], setting.batch)
     method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **own)
     quorum = min(2, setting.clients)
-    how = Options(rounds=10**6, participation=0.1, quorum=quorum, device=device, chunk=chunk, **options)
+    how = Options(
+        rounds=10**6, participation=setting.participation, quorum=quorum, device=device, chunk=chunk, **options
+    )
     return Fit(method, federation, how)

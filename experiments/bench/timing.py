@@ -38,14 +38,16 @@ ON_CUDA: dict[str, dict[str, Any]] = {
 
 
 def contestants(setting: Setting, fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
-    """hierfl, on CUDA its options, and, if wanted, the references on the same work."""
+    """hierfl, on CUDA its options, the method beside it, and, if wanted, the references on the same work."""
     found: dict[str, Callable[[], object]] = {"hierfl": fit.step}
     device, chunk = fit.options.device, fit.options.chunk
     if device.startswith("cuda"):
         found |= {name: prepare(setting, device, chunk, **options).step for name, options in ON_CUDA.items()}
+    if setting.beside:
+        found[setting.beside] = prepare(replace(setting, method=setting.beside), device, chunk).step
     if references:
         work = work_of(fit)
-        found |= {name: lambda run=run: run(work) for name, run in REFERENCES[fit.method.name].items()}  # type: ignore[misc]
+        found |= {name: lambda run=run: run(work) for name, run in REFERENCES.get(fit.method.name, {}).items()}  # type: ignore[misc]
     return found
 
 
@@ -80,7 +82,7 @@ def measure(
 def _result(
     setting: Setting, fit: Fit, times: dict[str, list[float]], rates: list[float], device: str
 ) -> dict[str, Any]:
-    ours, flops = times["hierfl"][1:], work_flops(setting, fit)
+    ours = times["hierfl"][1:]
     rounds = {}
     for name, (_, *taken) in times.items():  # the first was to warm up
         median = statistics.median(taken)
@@ -90,16 +92,21 @@ def _result(
             "clients_per_second": setting.clients / median,
             "times_hierfl": statistics.median(b / a for a, b in zip(ours, taken, strict=True)),
         }
+    about = {"setting": asdict(setting), "chunk": work_of(fit).chunk}
+    host = host_and_device(fit, device, statistics.median(ours))
+    bound = _bound(work_flops(setting, fit), ours, rates) if fit.method.name in REFERENCES else None
+    return {**about, "rounds": rounds, "bound": bound, "host": host, "parts": parts(fit, device)}
+
+
+def _bound(flops: float, ours: Sequence[float], rates: Sequence[float]) -> dict[str, float]:
+    """How long a round's arithmetic takes at the rate of matrix products."""
     rate = statistics.median(rates)
-    bound = {
+    return {
         "flops": flops,
         "matmul_flops_per_second": rate,
         "seconds": flops / rate,
         "hierfl_over_bound": statistics.median(t * r for t, r in zip(ours, rates, strict=True)) / flops,
     }
-    about = {"setting": asdict(setting), "chunk": work_of(fit).chunk}
-    host = host_and_device(fit, device, statistics.median(ours))
-    return {**about, "rounds": rounds, "bound": bound, "host": host, "parts": parts(fit, device)}
 
 
 def matmul_rate(device: str, size: int = 2048, repeats: int = 10) -> float:

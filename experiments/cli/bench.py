@@ -14,7 +14,11 @@ from .options import Quiet, path_option, whole_numbers
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, many or sites.")
+        str,
+        typer.Argument(
+            help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, fashion-mnist-pfedeb, many or "
+            "sites."
+        ),
     ] = "",
     clients: Annotated[
         str | None, typer.Option("--clients", "-J", metavar="J,J,...", help="Other numbers of clients.")

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -160,6 +161,20 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
     for words in ("torch", "cores", "tensor loop", "GFLOP/s", "peak memory", "optimiser", "by clients"):
         assert words in out
     assert hierfl("bench", "digits", "--out", "b.json")[0] == 2  # nothing is overwritten
+
+
+def test_a_method_is_timed_beside_another(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "fashion-mnist-pfedeb"
+    small = replace(SETTINGS[name], event=(1, 4, 4), examples=200, clients=4, network="mlp:5")
+    monkeypatch.setitem(SETTINGS, name, small)
+    monkeypatch.setattr(timing, "matmul_rate", partial(timing.matmul_rate, size=256))
+    code, out, _ = hierfl("bench", name, "--repeats", "1", "--out", "b.json")
+    assert code == 0
+    assert "posteriors of heads" in out
+    (result,) = json.loads((tmp_path / "b.json").read_text())["results"]
+    assert set(result["rounds"]) == {"hierfl", "pfedvem"}
+    assert result["bound"] is None  # nothing counts its work
+    assert result["parts"]["seconds"]["posteriors of heads"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Steps on spreads are halved where they turn back, and lengthened where they crawl."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.scoring import scored
+
+#: (steps are at most one long)
+START = 0.3
+
+
+def context(reported: int = 10, tries: int = 0, kept: dict[str, Tensor] | None = None) -> AggregationContext:
+    kept = {} if kept is None else kept
+    kept["tries"] = torch.full((1,), float(tries), dtype=torch.float64)
+    return AggregationContext(
+        10, torch.tensor(float(reported)).double(), 0, lambda names: {}, kept, {}, 0
+    )  # everybody is there
+
+
+def path(curvature: float, rounds: int, reported: int = 10, tries: int = 0) -> list[float]:
+    """Scoring from START towards 0 with a step that is so many times the right one."""
+    log, kept, found = torch.full((1,), START).double(), {}, []
+    for _ in range(rounds):
+        said = -curvature * log, torch.ones(1, 1).double()
+        log = scored("log_rho", log, *said, torch.ones(1).double(), context(reported, tries, kept))
+        found.append(float(log))
+    return found
+
+
+def test_one_that_is_right_is_left_alone():
+    assert path(1.0, 2) == pytest.approx([0.0, 0.0], abs=1e-8)
+
+
+@pytest.mark.parametrize("curvature", [1.95, 2.5, 0.1])
+def test_one_that_goes_to_and_fro_or_crawls_arrives(curvature: float):
+    plain = START * abs(1 - curvature) ** 30
+    assert plain > 0.01  # as the steps are
+    assert abs(path(curvature, 30)[-1]) < 0.05 * plain
+
+
+@pytest.mark.parametrize("how", [{"reported": 9}, {"tries": 1}])
+def test_where_a_sample_reports_or_a_step_is_taken_again_steps_are_as_they_are(how: dict[str, int]):
+    found = path(1.9, 6, **how)
+    assert found == pytest.approx([START * (-0.9) ** k for k in range(1, 7)], rel=1e-6)
+
+
+def test_a_round_that_was_skipped_before_anything_was_remembered_changes_nothing():
+    kept = {"log_rho/step": torch.zeros(1).double(), "log_rho/log_factor": torch.zeros(1).double()}
+    found = scored(
+        "log_rho", torch.ones(1).double(), -torch.ones(1).double(), 2 * torch.eye(1).double(),
+        torch.ones(1).double(), context(kept=kept),
+    )  # fmt: skip
+    assert float(found) == pytest.approx(0.5)
+
+
+def test_each_logarithm_has_a_factor_of_its_own():
+    log, kept = torch.full((2,), START).double(), {}
+    for _ in range(30):
+        said = -torch.tensor([1.95, 1.0]).double() * log, torch.eye(2).double()
+        log = scored("log_rho", log, *said, torch.ones(1).double(), context(kept=kept))
+    assert kept["log_rho/log_factor"][0] < -0.3
+    assert float(kept["log_rho/log_factor"][1]) == 0
+    assert log.abs().max() < 1e-3
