@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ...clients.chunk import ClientChunk
@@ -24,9 +25,12 @@ class SampleWeighted:
     Args:
         server_lr: how far the server goes from the old value towards the mean; 1 is the mean itself. Where few clients
             report, this averages over the rounds as well.
+        momentum: beta of the server's heavy ball, v <- beta v + (mean - theta), theta <- theta + server_lr v (FedAvgM;
+            Hsu, Qi and Brown, 2019); 0 for none. For lasting directions a round is 1 / (1 - beta) times as long.
     """
 
     server_lr: float = 1.0
+    momentum: float = 0.0
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -40,7 +44,13 @@ class SampleWeighted:
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        return {name: server_step(self.server_lr, old[name], total[name] / total["weight"]) for name in old}
+        mean = {name: total[name] / total["weight"] for name in old}
+        if self.momentum:
+            kept = context.rule_state
+            for name, value in mean.items():
+                v = value - old[name] + self.momentum * kept.get(f"{name}/velocity", torch.zeros_like(value))
+                kept[f"{name}/velocity"], mean[name] = v, old[name] + v
+        return {name: server_step(self.server_lr, old[name], mean[name]) for name in old}
 
 
 @dataclass(frozen=True)
