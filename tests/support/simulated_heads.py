@@ -9,6 +9,7 @@ there are classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from hierfl import Federation
 from hierfl.inference import fit
+from hierfl.inference.options import Final
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedEB
 from hierfl.nn.architecture import Architecture
@@ -102,13 +104,14 @@ def contrasts(classes: int) -> np.ndarray:
     return orthonormal_contrasts(classes).numpy()
 
 
-def fitted(truth: Truth, rounds: int, seed: int = 0, **settings: object) -> Run:
-    """PFedEB without a base, w's prior known."""
-    how = {"base_epochs": 0, "w_scale": S_W, "spreads": "pooled", "draws": DRAWS, **settings}
+def fitted(truth: Truth, rounds: int, seed: int = 0, final: Final = "method", **settings: object) -> Run:
+    """PFedEB without a base, w's prior known; final as of :func:`~hierfl.inference.fit`."""
+    chosen = {"base_epochs": 0, "w_scale": S_W, "spreads": "pooled", "draws": DRAWS, **settings}
     if not CLASSES[truth.family]:
-        how.setdefault("points", 2)  # (any number is exact)
-    method = PFedEB(truth.net, **how)
-    return fit(method, truth.fed, rounds=rounds, seed=seed, dtype=torch.float64, progress=False, evaluate_every=10_000)
+        chosen.setdefault("points", 2)  # (any number is exact)
+    method = PFedEB(truth.net, **chosen)
+    how: dict[str, Any] = {"dtype": torch.float64, "progress": False, "evaluate_every": 10_000, "final": final}
+    return fit(method, truth.fed, rounds=rounds, seed=seed, **how)
 
 
 #: sizes of clients that are told apart: below, and from

@@ -2,9 +2,9 @@
 
     python experiments/results/posteriors/coverage.py OUT.csv [--data-sets 200] [--rounds 12]
 
-20 clients, d = 4, rho 0.5, 5 to 50 examples at every client, inputs independent or with correlations of 0.8; beside
-PFedEB, settings as they come, pFedVEM at its fixed point. A row is written as its fit ends; rows that are in OUT.csv
-are not computed again.
+20 clients, d = 4, rho 0.5, 5 to 50 examples at every client, inputs independent or with correlations of 0.8: PFedEB,
+settings as they come, its own draws and those of --final chains; pFedVEM at its fixed point. A row is written as its
+fit ends; rows that are in OUT.csv are not computed again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -23,6 +24,8 @@ from support.simulated_heads import covered, fitted, mean_field, simulated
 
 KEYS = ["n", "correlation", "method", "data_set"]
 CLIENTS, RHO = 20, 0.5
+#: how each ends, pFedVEM apart
+METHODS: dict[str, Any] = {"pfedeb": "method", "pfedeb-chains": "chains"}
 
 
 def row(n: int, correlation: float, method: str, number: int, rounds: int) -> dict[str, object]:
@@ -31,7 +34,7 @@ def row(n: int, correlation: float, method: str, number: int, rounds: int) -> di
     if method == "pfedvem":
         found = mean_field(truth)
     else:
-        run = fitted(truth, rounds, number, spreads="blocks", w_scale=0.0)
+        run = fitted(truth, rounds, number, METHODS[method], spreads="blocks", w_scale=0.0)
         rho = run.shared["w.log_rho"].exp()
         shares = covered(truth, run)
         found = {"w_j": shares["w_j"], "w": shares["w"], "rho": float(rho[0]), "rho_bias": float(rho[1])}
@@ -47,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--data-sets", type=int, default=200)
-    parser.add_argument("--methods", nargs="+", default=["pfedeb", "pfedvem"])
+    parser.add_argument("--methods", nargs="+", default=[*METHODS, "pfedvem"])
     parser.add_argument("--rounds", type=int, default=12)
     at = parser.parse_args()
     done = pd.read_csv(at.out) if at.out.is_file() else pd.DataFrame(columns=KEYS)

@@ -33,6 +33,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "diagonal": {"points": 16, "nodes": "off", "covariance": "diagonal"},
     "kronecker": {"points": 16, "nodes": "off", "covariance": "kronecker"},
     "blocks": {"points": 1, "spreads": "blocks"},
+    "chains": {"points": 16, "nodes": "off", "final": "chains"},
     "importance": {},
 }
 KEYS = ["family", "true_rho", "variant", "data_set"]
