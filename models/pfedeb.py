@@ -121,7 +121,7 @@ class PFedEB(NormalPopulation):
             unless=FLAT,
         )
         server_lr: float = setting(
-            1.0, "how far the server goes to the mean of the clients' bases; 1 replaces its own", above=0, at_most=1
+            1.0, "how far the server goes to what the clients say, of w, rho and the base", above=0, at_most=1
         )
         server_momentum: float = setting(0.0, "momentum of the base at the server", at_least=0, below=1)
         draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2, unless=FLAT)
@@ -180,9 +180,9 @@ class PFedEB(NormalPopulation):
         rules: dict[str, AggregationRule] = {"base": SampleWeighted(s.server_lr, s.server_momentum)}
         if s.prior == "hierarchical":
             about = (order, self.blocks[order], self.groups, s.rho_scale)
-            rules["w"] = HeadPopulation("w", "w_j", *about, learn_scale=not s.w_scale)
+            rules["w"] = HeadPopulation("w", "w_j", *about, learn_scale=not s.w_scale, server_lr=s.server_lr)
             if self.has_nodes:
-                rules["nodes"] = HeadNodes("nodes", "w", *about)
+                rules["nodes"] = HeadNodes("nodes", "w", *about, server_lr=s.server_lr)
         return rules
 
     def schedule(self) -> Schedule:

@@ -3,14 +3,16 @@
     python experiments/results/posteriors/starts.py OUT.csv [--data digits] [--data-root DIR] [--rounds 60]
         [--starts 0.1 0.3 1 3] [--seeds 1]
 
-The base comes from 30 rounds of PFedEB with base_lr=0.005; then heads, q(w) and spreads begin again from each
-rho_0. A row is written as its fit ends; rows that are in OUT.csv are not computed again.
+The base comes from 30 rounds of PFedEB with the settings below; then heads, q(w) and spreads begin again from each
+rho_0, all clients report (of Fashion-MNIST the first twenty of a hundred). A row is written as its fit ends; rows that
+are in OUT.csv are not computed again.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,22 @@ from hierfl.inference.state import State
 from hierfl.models import PFedEB
 from hierfl.nn.networks.build import architecture
 
-SPLITS = {"digits": (20, "label-skew:5", "mlp:64"), "fashion-mnist": (100, "label-skew:5", "mlp:100")}
+
+@dataclass(frozen=True)
+class Case:
+    """Clients, network, how its base is found, and how many clients begin again."""
+
+    clients: int
+    network: str
+    settings: dict[str, Any]
+    participation: float
+    again: int
+
+
+CASES = {
+    "digits": Case(20, "mlp:64", {"base_lr": 0.005}, 1.0, 20),
+    "fashion-mnist": Case(100, "mlp:100", {"server_lr": 0.5, "base_lr": 0.0025, "base_batch": 20}, 0.1, 20),
+}
 
 
 class HeldBase(PFedEB):
@@ -40,9 +57,9 @@ class HeldBase(PFedEB):
 
 def made(data: str, root: Path, seed: int) -> tuple[Federation, Any]:
     """The federation and its network."""
-    clients, split, spec = SPLITS[data]
-    federation = Federation.from_pool(registry.load(data, root, seed), clients, split, validation=0.0, seed=seed)
-    return federation, architecture(spec, federation)
+    case, pool = CASES[data], registry.load(data, root, seed)
+    federation = Federation.from_pool(pool, case.clients, "label-skew:5", validation=0.0, seed=seed)
+    return federation, architecture(case.network, federation)
 
 
 def row(federation: Federation, network: Any, base: State, start: float, rounds: int, seed: int) -> dict[str, float]:
@@ -67,7 +84,7 @@ def main() -> None:
     """Computes the rows that lack."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", choices=list(SPLITS), default="digits")
+    parser.add_argument("--data", choices=list(CASES), default="digits")
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--starts", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
@@ -79,9 +96,11 @@ def main() -> None:
         lack = [key for key in keys if not any(all(r[k] == v for k, v in key.items()) for r in rows)]
         if not lack:
             continue
-        federation, network = made(given.data, given.data_root, seed)
-        first = fit(PFedEB(network, base_lr=0.005), federation, 30, seed=seed, evaluate_every=30, progress=False)
+        case, (federation, network) = CASES[given.data], made(given.data, given.data_root, seed)
+        how: dict[str, Any] = {"seed": seed, "evaluate_every": 30, "progress": False}
+        first = fit(PFedEB(network, **case.settings), federation, 30, participation=case.participation, **how)
         base = {k: v for k, v in first.shared.items() if k.startswith("base")}
+        federation = federation.select(list(range(case.again)))
         for key in lack:
             rows.append({**key, **row(federation, network, base, key["rho_0"], given.rounds, seed)})
             pd.DataFrame(rows).to_csv(given.out, index=False)

@@ -47,7 +47,7 @@ class HeadNodes:
     Args:
         name: NODES.
         population: NAME of the :class:`~hierfl.inference.server.rules.heads.HeadPopulation` beside it.
-        order, blocks, groups, rho_scale: as there.
+        order, blocks, groups, rho_scale, server_lr: as there.
     """
 
     name: str
@@ -56,6 +56,7 @@ class HeadNodes:
     blocks: Tensor
     groups: Groups
     rho_scale: float
+    server_lr: float = 1.0
     sends_gradients: ClassVar[bool] = False
 
     @property
@@ -87,7 +88,7 @@ class HeadNodes:
         log_scale = context.shared[f"{self.population}.log_scale"].double()
         known |= {"m": old[name].double()[:, order], "log_scale": log_scale.expand(len(known["log_rho"]), -1)}
         known, said, length, evidence = settled(known, said, self.groups, blocks, context)
-        log_rho = known["log_rho"]
+        log_rho, length = known["log_rho"], self.server_lr * length
         prior = (-2 * known["log_scale"]).exp()[:, blocks]
         mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
         penalty = (2 * log_rho).exp() / self.rho_scale**2

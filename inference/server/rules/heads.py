@@ -30,9 +30,7 @@ class HeadPopulation:
 
     which is S (sum b_j) in natural parameters; then damped scoring steps on log rho, and on log s_w by w's own marginal
     likelihood, d l / d log s_w = (|m|^2 + tr S) / s_w^2 - d in each block, and its prior N(0, 1). Where few clients
-    report their sums are scaled by J / |A|, and a step goes |A| / J of the way (Hoffman et al., JMLR 2013): of A_j and
-    b_j there are running sums, in which every client counts about once. The shared values are NAME (m), NAME.covariance
-    (S, packed),
+    report their sums are scaled by J / |A|. The shared values are NAME (m), NAME.covariance (S, packed),
     NAME.log_scale (log s_w, (B,)), NAME.log_rho (B,), NAME.information (B, B), of log rho and without w's share,
     NAME.log_evidence (1,), the log marginal likelihood of all data at what was broadcast, and where clients have
     spreads of their own NAME.log_varies (B,), log s of log rho_j ~ N(log rho, s^2).
@@ -45,6 +43,8 @@ class HeadPopulation:
         groups: of A_j, and of S.
         rho_scale: of a half-normal prior of each rho, which holds it where no data speak.
         learn_scale: whether s_w is learned.
+        server_lr: how far the server goes: share of the newest sums in running ones of A_j and b_j, length of the steps
+            on logarithms.
     """
 
     name: str
@@ -54,6 +54,7 @@ class HeadPopulation:
     groups: Groups
     rho_scale: float
     learn_scale: bool = True
+    server_lr: float = 1.0
     sends_gradients: ClassVar[bool] = False
 
     @property
@@ -90,6 +91,7 @@ class HeadPopulation:
         known["m"] = known.pop(name)[order]
         said = sums_of(total, context)
         known, said, length, evidence = settled(known, said, self.groups, blocks, context)
+        length = self.server_lr * length
         prior = (-2 * known["log_scale"]).exp()[blocks]
         mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
         found = {
@@ -181,7 +183,6 @@ def settled(
     here = {f"known/{k}": v for k, v in known.items()} | {f"said/{k}": v for k, v in said.items()}
     nothing = torch.zeros_like(evidence)
     damping, tries, old = (kept.get(k, nothing) for k in ("damping", "tries", "begun"))
-    share = torch.maximum((context.reported / context.num_clients).to(evidence), 1 / (old + 1))  # (first a plain mean)
     here |= {f"running/{k}": _chosen(old > 0, kept.get(k, v), v) for k, v in begun.items()} | {"evidence": evidence}
     reference = kept.get("last/evidence", evidence)
     all_here = (context.reported == context.num_clients).to(evidence.device)
@@ -190,9 +191,9 @@ def settled(
     here = {k: _chosen(fallen, kept.get(f"last/{k}", v), v) for k, v in here.items()}
     damping = torch.where(fallen, 4 * damping + 3, 0.5 * damping).clamp_max(15.0)
     tries = torch.where(fallen, tries + 1, nothing)
-    kept.update({f"last/{k}": v.clone() for k, v in here.items()}, damping=damping, tries=tries, begun=old + 1)
+    kept.update({f"last/{k}": v.clone() for k, v in here.items()}, damping=damping, tries=tries, begun=nothing + 1)
     kept.update({k: here[f"running/{k}"] for k in begun})
-    return _under("known/", here), _under("said/", here), share / (1 + damping), evidence
+    return _under("known/", here), _under("said/", here), 1 / (1 + damping), evidence
 
 
 def _under(prefix: str, values: State) -> State:
