@@ -66,12 +66,12 @@ class Full:
 
     def scaled(self, r: Tensor) -> ScaledFull:
         """B and its Cholesky factor."""
-        b = self.matrix * r[..., :, None] * r[..., None, :]
+        b = (self.matrix * r[..., :, None]).mul_(r[..., None, :])
         largest = b.diagonal(dim1=-2, dim2=-1).amax()
         b.diagonal(dim1=-2, dim2=-1).add_(1)
         factor, failed = torch.linalg.cholesky_ex(b)
         # (B is at least one: it fails where H is not finite, and costs no other row its answer)
-        return ScaledFull(torch.where((failed == 0)[:, None, None], factor, torch.nan), self.matrix, r, largest)
+        return ScaledFull(factor.masked_fill_((failed != 0)[:, None, None], torch.nan), self.matrix, r, largest)
 
 
 @dataclass(frozen=True)
@@ -99,10 +99,10 @@ class ScaledFull:
     def seen(self) -> Tensor:
         """I - B^-1."""
         if bool(self.largest > LOST):
-            found = -torch.cholesky_inverse(self.factor)
+            found = torch.cholesky_inverse(self.factor).neg_()
             found.diagonal(dim1=-2, dim2=-1).add_(1)
             return found
-        scaled = self.matrix * self.r[..., :, None] * self.r[..., None, :]
+        scaled = (self.matrix * self.r[..., :, None]).mul_(self.r[..., None, :])
         return torch.cholesky_solve(scaled, self.factor)
 
     def seen_diagonal(self) -> Tensor:
