@@ -123,7 +123,9 @@ class PFedEB(NormalPopulation):
         server_lr: float = setting(
             1.0, "how far the server goes to what the clients say, of w, rho and the base", above=0, at_most=1
         )
-        server_momentum: float = setting(0.0, "momentum of the base at the server", at_least=0, below=1)
+        server_momentum: float = setting(
+            0.0, "momentum of the base at the server, while it is trained", at_least=0, below=1
+        )
         draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2, unless=FLAT)
 
         def __post_init__(self) -> None:
@@ -177,7 +179,7 @@ class PFedEB(NormalPopulation):
 
     def exchange(self) -> dict[str, AggregationRule]:
         s, order = self.settings, self.order_of_matrix
-        rules: dict[str, AggregationRule] = {"base": SampleWeighted(s.server_lr, s.server_momentum)}
+        rules: dict[str, AggregationRule] = {"base": SampleWeighted(s.server_lr, s.server_momentum, s.base_rounds)}
         if s.prior == "hierarchical":
             about = (order, self.blocks[order], self.groups, s.rho_scale)
             rules["w"] = HeadPopulation("w", "w_j", *about, learn_scale=not s.w_scale, server_lr=s.server_lr)

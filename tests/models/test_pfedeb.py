@@ -249,6 +249,19 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
         torch.testing.assert_close(other, w, rtol=0.1, atol=0.05)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_base_that_is_held_stays_where_it_is(momentum: float):
+    """Also where the server's momentum would go on; heads and population move."""
+    fed = blobs([9, 14, 11], features=3)
+    method = PFedEB(architecture("mlp:4", fed), base_rounds=2, server_momentum=momentum, base_lr=0.1)
+    shared = {rounds: fitted(method, fed, rounds).shared for rounds in (1, 2, 6)}
+    base = [name for name in shared[2] if name.startswith("base")]
+    for name in base:
+        torch.testing.assert_close(shared[6][name], shared[2][name], rtol=1e-10, atol=1e-12)
+    assert any((shared[2][name] - shared[1][name]).abs().max() > 1e-3 for name in base)
+    assert (shared[6]["w"] - shared[2]["w"]).abs().max() > 1e-3
+
+
 def test_what_cannot_be_is_refused():
     fed = blobs([9, 6], features=3)
     with pytest.raises(UserError, match="spreads=clients has none"):

@@ -27,10 +27,12 @@ class SampleWeighted:
             report, this averages over the rounds as well.
         momentum: beta of the server's heavy ball, v <- beta v + (mean - theta), theta <- theta + server_lr v (FedAvgM;
             Hsu, Qi and Brown, 2019); 0 for none. For lasting directions a round is 1 / (1 - beta) times as long.
+        rounds: the last round with momentum; 0 for all. Clients may hold their copies from then on.
     """
 
     server_lr: float = 1.0
     momentum: float = 0.0
+    rounds: int = 0
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -45,7 +47,7 @@ class SampleWeighted:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
         mean = {name: total[name] / total["weight"] for name in old}
-        if self.momentum:
+        if self.momentum and (not self.rounds or context.round <= self.rounds):
             kept = context.rule_state
             for name, value in mean.items():
                 v = value - old[name] + self.momentum * kept.get(f"{name}/velocity", torch.zeros_like(value))

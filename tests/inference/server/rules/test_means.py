@@ -33,3 +33,13 @@ def test_of_a_lasting_direction_a_round_is_ten_times_as_long():
         total = {"theta": theta + 1, "weight": torch.tensor(1.0).double()}
         theta = SampleWeighted(momentum=0.9).update({"theta": theta}, total, context)["theta"]
     assert float(theta) - last == pytest.approx(10)
+
+
+def test_after_its_last_round_there_is_none():
+    theta, kept, found = torch.zeros(1).double(), {}, []
+    for number in range(1, 6):
+        context = AggregationContext(1, torch.tensor(1.0), number, lambda names: {}, kept, {}, 0)
+        total = {"theta": theta + (1.0 if number <= 3 else 0.0), "weight": torch.tensor(1.0).double()}
+        theta = SampleWeighted(momentum=0.5, rounds=3).update({"theta": theta}, total, context)["theta"]
+        found.append(float(theta))
+    assert found == pytest.approx([1.0, 2.5, 4.25, 4.25, 4.25])
