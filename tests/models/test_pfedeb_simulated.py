@@ -65,6 +65,13 @@ def test_a_variational_spread_is_near_the_maximum_of_the_marginal_likelihood(rho
     assert float(found) == pytest.approx(maximum(truth)["rho"], rel=0.1)
 
 
+def test_the_start_does_not_matter():
+    truth, how = simulated("softmax", 0.3, 0, FEW), {**VARIATIONAL, "spreads": "blocks", "w_scale": 0.0}
+    few, many = (fitted(truth, 40, sigma_0=start, **how).shared for start in (0.1, 3.0))
+    torch.testing.assert_close(few["w.log_rho"], many["w.log_rho"], rtol=0, atol=0.01)
+    torch.testing.assert_close(few["w.log_scale"], many["w.log_scale"], rtol=0, atol=0.01)
+
+
 @pytest.mark.parametrize("family", ["gaussian", "logistic"])
 def test_where_clients_agree_predictions_are_as_good_as_the_pooled_models(family):
     truth = simulated(family, 0.0, 0)
