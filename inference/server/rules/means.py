@@ -9,6 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hierfl.nn.layers.batch_norm import is_statistic
+
 from ...clients.chunk import ClientChunk
 from ...messages.form import Form, beside, values_form
 from ...state import State
@@ -27,6 +29,7 @@ class SampleWeighted:
             report, this averages over the rounds as well.
         momentum: beta of the server's heavy ball, v <- beta v + (mean - theta), theta <- theta + server_lr v (FedAvgM;
             Hsu, Qi and Brown, 2019); 0 for none. For lasting directions a round is 1 / (1 - beta) times as long.
+            Statistics of batch norm have none: a variance would go below zero.
         rounds: the last round with momentum; 0 for all. Clients may hold their copies from then on.
     """
 
@@ -50,6 +53,8 @@ class SampleWeighted:
         if self.momentum and (not self.rounds or context.round <= self.rounds):
             kept = context.rule_state
             for name, value in mean.items():
+                if is_statistic(name):
+                    continue
                 v = value - old[name] + self.momentum * kept.get(f"{name}/velocity", torch.zeros_like(value))
                 kept[f"{name}/velocity"], mean[name] = v, old[name] + v
         return {name: server_step(self.server_lr, old[name], mean[name]) for name in old}

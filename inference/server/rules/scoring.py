@@ -13,8 +13,13 @@ from .base import AggregationContext
 LONGEST_STEP, LEAST_LOG = 1.0, -7.0
 #: log of what a step is multiplied by, at least and at most
 SHORTEST, LONGEST = math.log(0.125), math.log(4.0)
-#: where a step is longer than this share of the one before it, they are too short, and are made longer
+#: where a step is longer than this share of the one before it, its logarithm crawls; by how much the factor grows, and
+#: what is taken from it where a step turns back
 SLOW, LONGER, HALF = 0.7, math.log(1.25), math.log(2.0)
+#: steps shorter than this are noise, and say nothing
+LEAST_STEP = 0.01
+#: length of a step that was taken as a whole
+WHOLE = 0.9
 
 
 def scored(
@@ -24,8 +29,9 @@ def scored(
 
     Clients' posteriors and q(w) follow a spread rounds later: a step may be too long, so that rounds go to and fro, or
     far too short. Each logarithm has a factor of its own, which is halved where its step points back along the one
-    before, and grows where that has hardly become shorter. Where a sample of the clients reports, its noise decides
-    where steps point, and factors stay where they are.
+    before, and grows where the step before was taken as a whole and this one is hardly shorter. Where noise decides in
+    which direction steps point, factors fall to their least, which averages over rounds. Where not all clients report
+    factors stay where they are.
 
     Args:
         name: of the spreads in ``context.rule_state``, which keeps the last step and its factor.
@@ -34,17 +40,26 @@ def scored(
         length: share of a step, (1,) or ().
         context: of the round.
     """
-    kept, step = context.rule_state, torch.linalg.solve(definite(information), score)
+    kept, information = context.rule_state, definite(information)
+    step, zero = torch.linalg.solve(information, score), torch.zeros_like(log)
     # (logarithms: a rule that has not begun remembers zeros)
-    last, factor = (kept.get(f"{name}/{key}", torch.zeros_like(step)) for key in ("step", "log_factor"))
+    last, whole, factor = (kept.get(f"{name}/{key}", zero) for key in ("step", "whole", "log_factor"))
+    everybody, again = context.reported == context.num_clients, kept["tries"].flatten()[0] > 0
     share = step / torch.where(last == 0, torch.inf, last)
-    longer = torch.where(share > SLOW, factor + LONGER, factor)
+    longer = torch.where((share > SLOW) & (whole > 0), factor + LONGER, factor)
     adapted = torch.where(share < 0, factor - HALF, longer).clamp(SHORTEST, LONGEST)
-    # (a round that takes a step again says nothing of it)
-    says = (context.reported == context.num_clients) & (kept["tries"].flatten()[0] == 0)
+    says = everybody & ~again & (step.abs() > LEAST_STEP) & (last.abs() > LEAST_STEP)
     factor = torch.where(says, adapted, factor)
-    kept.update({f"{name}/step": step, f"{name}/log_factor": factor})
-    return (log + length * (factor.exp() * step).clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
+    # (root, step, root: with factors on one side alone it might lead downhill)
+    root = (0.5 * factor).exp()
+    move = root * torch.linalg.solve(information, root * score)
+    new = (log + length * move.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
+    taken = (length > WHOLE) & (move.abs() <= LONGEST_STEP) & (new > LEAST_LOG)
+    # (a round that takes a step again says nothing of it, and a sample's is no measure for the next round's)
+    kept[f"{name}/step"] = torch.where(everybody, torch.where(again, last, step), zero)
+    kept[f"{name}/whole"] = torch.where(everybody, torch.where(again, zero, taken.to(log)), zero)
+    kept[f"{name}/log_factor"] = factor
+    return new
 
 
 def definite(information: Tensor) -> Tensor:

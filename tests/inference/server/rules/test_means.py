@@ -43,3 +43,13 @@ def test_after_its_last_round_there_is_none():
         theta = SampleWeighted(momentum=0.5, rounds=3).update({"theta": theta}, total, context)["theta"]
         found.append(float(theta))
     assert found == pytest.approx([1.0, 2.5, 4.25, 4.25, 4.25])
+
+
+def test_variances_of_batch_norm_stay_above_zero():
+    old, kept = {"base.1.running_var": torch.ones(2), "base.1.weight": torch.ones(2)}, {}
+    for _ in range(2):
+        context = AggregationContext(1, torch.tensor(1.0), 1, lambda names: {}, kept, {}, 0)
+        total = {**dict.fromkeys(old, torch.full((2,), 0.05)), "weight": torch.tensor(1.0)}
+        old = SampleWeighted(momentum=0.9).update(old, total, context)
+    torch.testing.assert_close(old["base.1.running_var"], torch.full((2,), 0.05))
+    assert old["base.1.weight"].min() < 0  # a weight overshoots

@@ -21,14 +21,22 @@ def context(reported: int = 10, tries: int = 0, kept: dict[str, Tensor] | None =
     )  # everybody is there
 
 
-def path(curvature: float, rounds: int, reported: int = 10, tries: int = 0) -> list[float]:
+def path(curvature: float, rounds: int, reported: int = 10, tries: int = 0, length: float = 1.0) -> list[float]:
     """Scoring from START towards 0 with a step that is so many times the right one."""
     log, kept, found = torch.full((1,), START).double(), {}, []
     for _ in range(rounds):
         said = -curvature * log, torch.ones(1, 1).double()
-        log = scored("log_rho", log, *said, torch.ones(1).double(), context(reported, tries, kept))
+        log = scored("log_rho", log, *said, torch.full((1,), length).double(), context(reported, tries, kept))
         found.append(float(log))
     return found
+
+
+def plain(curvature: float, rounds: int) -> float:
+    """The same without factors."""
+    log = START
+    for _ in range(rounds):
+        log -= max(-1.0, min(1.0, curvature * log))
+    return log
 
 
 def test_one_that_is_right_is_left_alone():
@@ -37,15 +45,54 @@ def test_one_that_is_right_is_left_alone():
 
 @pytest.mark.parametrize("curvature", [1.95, 2.5, 0.1])
 def test_one_that_goes_to_and_fro_or_crawls_arrives(curvature: float):
-    plain = START * abs(1 - curvature) ** 30
-    assert plain > 0.01  # as the steps are
-    assert abs(path(curvature, 30)[-1]) < 0.05 * plain
+    assert abs(plain(curvature, 30)) > 0.01
+    assert abs(path(curvature, 30)[-1]) < 0.005
 
 
 @pytest.mark.parametrize("how", [{"reported": 9}, {"tries": 1}])
 def test_where_a_sample_reports_or_a_step_is_taken_again_steps_are_as_they_are(how: dict[str, int]):
     found = path(1.9, 6, **how)
     assert found == pytest.approx([START * (-0.9) ** k for k in range(1, 7)], rel=1e-6)
+
+
+def test_a_step_that_was_shortened_is_no_measure_of_the_next_ones_length():
+    """With a tenth of each step they hardly become shorter, and that is what was asked for."""
+    assert path(1.0, 10, length=0.1) == pytest.approx([START * 0.9**k for k in range(1, 11)], rel=1e-6)
+
+
+def test_a_samples_step_is_no_measure_of_the_next_rounds():
+    kept: dict[str, Tensor] = {}
+    for reported, direction in ((10, 1), (4, -1), (10, 1), (4, -1), (10, 1)):
+        said = 0.2 * torch.full((1,), float(direction)).double(), torch.ones(1, 1).double()
+        scored("log_rho", torch.zeros(1).double(), *said, torch.ones(1).double(), context(reported, 0, kept))
+    assert float(kept["log_rho/log_factor"]) == 0
+
+
+def test_steps_that_are_noise_say_nothing():
+    log, kept = torch.zeros(1).double(), {}
+    for k in range(20):
+        said = torch.full((1,), 0.005 * (-1) ** k).double(), torch.ones(1, 1).double()
+        log = scored("log_rho", log, *said, torch.ones(1).double(), context(kept=kept))
+    assert float(kept["log_rho/log_factor"]) == 0
+
+
+def test_at_its_floor_a_spread_does_not_gather_speed():
+    log, kept = torch.full((1,), -6.9).double(), {}
+    for _ in range(20):
+        said = torch.full((1,), -0.5).double(), torch.ones(1, 1).double()
+        log = scored("log_rho", log, *said, torch.ones(1).double(), context(kept=kept))
+    assert float(log) == -7
+    assert float(kept["log_rho/log_factor"]) == 0
+
+
+def test_factors_never_lead_downhill():
+    """Strongly correlated logarithms, one of which crawls and one of which goes to and fro."""
+    information = torch.linalg.inv(torch.tensor([[1.0, -0.95], [-0.95, 1.0]]).double())
+    score = torch.tensor([0.1, 0.09]).double()
+    factor = torch.tensor([0.125, 4.0]).double().log()
+    kept = {"log_rho/log_factor": factor}
+    new = scored("log_rho", torch.zeros(2).double(), score, information, torch.ones(1).double(), context(kept=kept))
+    assert float(new @ score) > 0
 
 
 def test_a_round_that_was_skipped_before_anything_was_remembered_changes_nothing():
