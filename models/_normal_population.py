@@ -106,6 +106,8 @@ class NormalPopulation(Method):
             network = replace(network, head=replace(network.head, contrasts=True))
         super().__init__(network, **settings)
         s, head = self.settings, network.head
+        # (of classes, draws of the biases would average over shares of the labels, and a pool has those of w)
+        self.global_draws = 0 if network.noise is None else 100
         #: the block of each of the head's numbers, (d,), and the order of its weight matrix
         self.blocks, self.order_of_matrix = block_numbers(head, s.spreads != "pooled"), head.matrix_order
         columns = head.features + head.bias

@@ -20,7 +20,7 @@ class PredictiveModel(JointModel, Protocol):
     """
 
     name: ClassVar[str]
-    global_draws: ClassVar[int]
+    global_draws: int
     independent_draws: ClassVar[bool]
     settings: Any
 

@@ -44,7 +44,7 @@ class Method(Configurable):
     local_copies: ClassVar[tuple[str, ...]] = ()
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
-    global_draws: ClassVar[int] = 0
+    global_draws: int = 0
     #: the draws that a client keeps are independent ones of its posterior, not a chain's
     independent_draws: ClassVar[bool] = False
     #: its network is cut into an encoder of latent features and the rest;

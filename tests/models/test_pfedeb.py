@@ -14,6 +14,7 @@ from hierfl.models._normal_population import population_draws
 from hierfl.nn.networks.build import architecture
 from tests.support.baselines import NOISE, Quadratics, fitted, linear, rows_of
 from tests.support.federations import blobs, slopes
+from tests.support.simulated_heads import simulated
 
 HELD = {"base_epochs": 0, "nodes": "off", "points": 2}
 
@@ -247,6 +248,22 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
         # (rho's score has the trace of A S A, in which the forms differ a little)
         assert abs(float(other_rho - rho)) < 0.15
         torch.testing.assert_close(other, w, rtol=0.1, atol=0.05)
+
+
+def test_the_global_model_is_at_the_mean_for_classes_and_averages_over_heads_for_a_regression():
+    fed = blobs([9, 14, 11], features=3)
+    run = fitted(PFedEB(architecture("linear", fed)), fed, 5)
+    x, y = fed.examples(torch.cat(list(fed.test)))
+    with torch.no_grad():
+        logits = run.fitted.method.network.head(run.shared["w"][None, None], x[None])[0]
+    wanted = torch.nn.functional.cross_entropy(logits.double(), y.long())
+    assert run.last("test")["gm_nll"] == pytest.approx(float(wanted), rel=1e-6)
+    wide = simulated("gaussian", 1.0, 0, (6, 7, 5)).fed
+    run = fitted(PFedEB(linear(wide), w_scale=1.0), wide, 5)
+    x, y = wide.examples(torch.cat(list(wide.test)))
+    mean = torch.cat([x, torch.ones(len(x), 1).double()], 1) @ run.shared["w"]
+    at_mean = -torch.distributions.Normal(mean, NOISE).log_prob(y).mean()
+    assert run.last("test")["gm_nll"] < float(at_mean) - 0.1
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
