@@ -3,10 +3,10 @@
     python experiments/results/posteriors/starts.py OUT.csv [--data digits] [--data-root DIR] [--rounds 60]
         [--starts 0.1 0.3 1 3] [--seeds 1]
 
-The base comes from 30 rounds of PFedEB with the settings below; then heads, q(w) and spreads begin again from each
-rho_0, all clients report (of Fashion-MNIST the first twenty of a hundred). Simulations are of 50 clients with features
-as their inputs. A row is written as its fit ends; rows that
-are in OUT.csv are not computed again.
+Of real data the base comes from 30 rounds of PFedEB with the settings below; it is held, and heads, q(w) and spreads
+begin again from each rho_0, at all clients (of Fashion-MNIST the first twenty of a hundred) in every round. Simulations
+are of 50 clients with features as their inputs. A row is written as its fit ends; rows that are in OUT.csv are not
+computed again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def row(run: Run) -> dict[str, float]:
     spreads = {f"rho_{name}": round(value, 5) for name, value in zip(("weights", "biases"), rho, strict=True)}
     errors = {f"se_log_{name}": round(value, 4) for name, value in zip(("weights", "biases"), sd, strict=True)}
     names = [k for k in ("pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece") if k in found]
-    scale = {"s_w": round(float(shared["w.log_scale"][0].exp()), 4)}
+    scale = {"s_w_weights": round(float(shared["w.log_scale"][0].exp()), 4)}
     bound = {"bound": round(float(shared["w.log_evidence"]), 2)}
     return {**spreads, **errors, **scale, **{k: round(float(found[k]), 5) for k in names}, **bound}
 
