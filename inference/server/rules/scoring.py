@@ -16,8 +16,6 @@ SHORTEST, LONGEST = math.log(0.125), math.log(4.0)
 #: where a step is longer than this share of the one before it, its logarithm crawls; by how much the factor grows, and
 #: what is taken from it where a step turns back
 SLOW, LONGER, HALF = 0.7, math.log(1.25), math.log(2.0)
-#: steps shorter than this are noise, and say nothing
-LEAST_STEP = 0.01
 #: length of a step that was taken as a whole
 WHOLE = 0.9
 
@@ -29,7 +27,7 @@ def scored(
 
     Clients' posteriors and q(w) follow a spread rounds later: a step may be too long, so that rounds go to and fro, or
     far too short. Each logarithm has a factor of its own, which is halved where its step points back along the one
-    before, and grows where the step before was taken as a whole and this one is hardly shorter. Where noise decides in
+    before, and grows where that was taken as it was meant and this one is hardly shorter. Where noise decides in
     which direction steps point, factors fall to their least, which averages over rounds. Where not all clients report
     factors stay where they are.
 
@@ -48,7 +46,7 @@ def scored(
     share = step / torch.where(last == 0, torch.inf, last)
     longer = torch.where((share > SLOW) & (whole > 0), factor + LONGER, factor)
     adapted = torch.where(share < 0, factor - HALF, longer).clamp(SHORTEST, LONGEST)
-    says = everybody & ~again & (step.abs() > LEAST_STEP) & (last.abs() > LEAST_STEP)
+    says = everybody & ~again
     factor = torch.where(says, adapted, factor)
     # (root, step, root: with factors on one side alone it might lead downhill)
     root = (0.5 * factor).exp()
