@@ -32,7 +32,8 @@ def scored(
     factors stay where they are.
 
     Args:
-        name: of the spreads in ``context.rule_state``, which keeps the last step and its factor.
+        name: of the spreads in ``context.rule_state``, which keeps the last step and its factor, and in which
+            :func:`~hierfl.inference.server.rules.heads.settled` has said by "tries" whether a step is taken again.
         log: where they are.
         score, information: gradient (B,) and expected information (B, B).
         length: share of a step, (1,) or ().
