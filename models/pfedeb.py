@@ -50,7 +50,7 @@ from ._normal_population import NormalPopulation, of_numbers
 FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
 HELD: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
 GAUSSIAN: dict[str, tuple[object, ...]] = {"prior": ("hierarchical", "fixed")}
-NOT_LOW_RANK: dict[str, tuple[object, ...]] = {"covariance": ("diagonal", "kronecker", "full")}
+NOT_LOW_RANK: dict[str, tuple[object, ...]] = {"covariance": ("diagonal", "kronecker", "outputs", "full")}
 
 
 class PFedEB(NormalPopulation):
@@ -74,7 +74,7 @@ class PFedEB(NormalPopulation):
             "prior of the clients' heads: q(w) and rho learned | held at 0 and sigma_0 | none, and a point by gradient "
             "steps",
         )
-        covariance: Literal["diagonal", "kronecker", "low_rank", "full"] = setting(
+        covariance: Literal["diagonal", "kronecker", "outputs", "low_rank", "full"] = setting(
             "full", "of a head's posterior: variances alone | a Kronecker product | low rank | any", unless=FLAT
         )
         rank: int = setting(50, "of covariance=low_rank", at_least=1, unless=NOT_LOW_RANK)

@@ -1,9 +1,10 @@
-"""What four forms of a curvature give of a head's posterior; see :mod:`hierfl.inference.local.laplace.curvature`."""
+"""What forms of a curvature give of a head's posterior; see :mod:`hierfl.inference.local.laplace.curvature`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -29,12 +30,15 @@ class Scaled(Protocol):
         """log |B|, (S,)."""
         ...
 
-    def seen(self) -> Tensor:
-        """I - B^-1 = B^-1 diag(r) H diag(r), (S, d, d): to full precision where it is small."""
+    def seen(self, number: int) -> Tensor:
+        """Blocks (S, G, p, p) on the diagonal of I - B^-1 = B^-1 diag(r) H diag(r), G in number and of equal size.
+
+        They are to full precision where they are small. One is the whole matrix, d are its diagonal.
+        """
         ...
 
-    def seen_diagonal(self) -> Tensor:
-        """Its diagonal, (S, d)."""
+    def seen_times(self, v: Tensor) -> Tensor:
+        """(I - B^-1) v."""
         ...
 
 
@@ -62,7 +66,7 @@ class Full:
 
     def times(self, v: Tensor) -> Tensor:
         """H v."""
-        return _along(self.matrix, v)
+        return along(self.matrix, v)
 
     def scaled(self, r: Tensor) -> ScaledFull:
         """B and its Cholesky factor."""
@@ -85,29 +89,34 @@ class ScaledFull:
 
     def solve(self, v: Tensor) -> Tensor:
         """B^-1 v."""
-        return _columns(lambda c: torch.cholesky_solve(c, self.factor), v)
+        return columns(lambda c: torch.cholesky_solve(c, self.factor), v)
 
     def root(self, v: Tensor) -> Tensor:
         """L^-T v."""
-        return _columns(lambda c: torch.linalg.solve_triangular(self.factor.mT, c, upper=True), v)
+        return columns(lambda c: torch.linalg.solve_triangular(self.factor.mT, c, upper=True), v)
 
     @property
     def log_det(self) -> Tensor:
         """log |B|."""
         return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
-    def seen(self) -> Tensor:
-        """I - B^-1."""
+    def seen(self, number: int) -> Tensor:
+        """Blocks of I - B^-1."""
+        return blocks_of(self.whole, number)
+
+    def seen_times(self, v: Tensor) -> Tensor:
+        """(I - B^-1) v."""
+        return along(self.whole, v)
+
+    @cached_property
+    def whole(self) -> Tensor:
+        """I - B^-1, (S, d, d)."""
         if bool(self.largest > LOST):
             found = torch.cholesky_inverse(self.factor).neg_()
             found.diagonal(dim1=-2, dim2=-1).add_(1)
             return found
         scaled = (self.matrix * self.r[..., :, None]).mul_(self.r[..., None, :])
         return torch.cholesky_solve(scaled, self.factor)
-
-    def seen_diagonal(self) -> Tensor:
-        """Its diagonal."""
-        return self.seen().diagonal(dim1=-2, dim2=-1)
 
 
 @dataclass(frozen=True)
@@ -144,13 +153,13 @@ class ScaledDiagonal:
         """log |B|."""
         return self.more.log1p().sum(-1)
 
-    def seen(self) -> Tensor:
-        """I - B^-1."""
-        return torch.diag_embed(self.seen_diagonal())
+    def seen(self, number: int) -> Tensor:
+        """Blocks of I - B^-1."""
+        return torch.diag_embed((self.more / (1 + self.more)).unflatten(-1, (number, -1)))
 
-    def seen_diagonal(self) -> Tensor:
-        """Its diagonal."""
-        return self.more / (1 + self.more)
+    def seen_times(self, v: Tensor) -> Tensor:
+        """(I - B^-1) v."""
+        return v * self.more / (1 + self.more)
 
 
 @dataclass(frozen=True)
@@ -171,10 +180,7 @@ class Kronecker:
         Raises:
             UserError: where the prior's spread differs between outputs: then B is no function of the two.
         """
-        by_output = r.unflatten(-1, (self.outputs.shape[-1], -1))
-        if bool((by_output != by_output[..., :1, :]).any()):
-            raise UserError("covariance kronecker needs a prior whose spread is the same for each output of the head")
-        feature = by_output[..., 0, :]
+        feature = same_for_outputs(r, self.outputs.shape[-1], "kronecker")
         scaled = self.features * feature[..., :, None] * feature[..., None, :]
         values, vectors = eigh(self.outputs)
         feature_values, feature_vectors = eigh(scaled)
@@ -190,107 +196,66 @@ class ScaledKronecker:
     features: Tensor
     values: Tensor
 
-    def _through(self, v: Tensor, power: float) -> Tensor:
-        matrix = v.unflatten(-1, self.values.shape[-2:])
-        inside = (self.outputs.mT @ matrix @ self.features) * (1 + self.values).pow(power)
+    def _rotated(self, v: Tensor, each: Tensor) -> Tensor:
+        """(U (x) V) diag(each) (U (x) V)^T v."""
+        inside = (self.outputs.mT @ v.unflatten(-1, self.values.shape[-2:]) @ self.features) * each
         return (self.outputs @ inside @ self.features.mT).flatten(-2)
 
     def solve(self, v: Tensor) -> Tensor:
         """B^-1 v."""
-        return self._through(v, -1.0)
+        return self._rotated(v, (1 + self.values).reciprocal())
 
     def root(self, v: Tensor) -> Tensor:
         """B^-1/2 v."""
-        return self._through(v, -0.5)
+        return self._rotated(v, (1 + self.values).rsqrt())
 
     @property
     def log_det(self) -> Tensor:
         """log |B|."""
         return self.values.log1p().sum((-2, -1))
 
-    def seen(self) -> Tensor:
-        """I - B^-1."""
-        each = (self.features[:, None] * (self.values / (1 + self.values))[..., None, :]) @ self.features.mT[:, None]
+    def seen(self, number: int) -> Tensor:
+        """Blocks of I - B^-1: without more numbers than they have where each is of one output."""
+        share, outputs = self.values / (1 + self.values), self.outputs.square()
+        if number == self.values.shape[-2]:  # one for each output
+            return (self.features[:, None] * (outputs @ share)[..., None, :]) @ self.features.mT[:, None]
+        if number == self.values[0].numel():
+            return (outputs @ share @ self.features.square().mT).flatten(-2)[..., None, None]
+        each = (self.features[:, None] * share[..., None, :]) @ self.features.mT[:, None]
         found = torch.einsum("sar,sbr,srij->saibj", self.outputs, self.outputs, each)
-        d = self.values[0].numel()
-        return found.reshape(-1, d, d)
+        return blocks_of(found.flatten(1, 2).flatten(2), number)
 
-    def seen_diagonal(self) -> Tensor:
-        """Its diagonal."""
-        return (self.outputs.square() @ (self.values / (1 + self.values)) @ self.features.square().mT).flatten(-2)
-
-
-@dataclass(frozen=True)
-class LowRank:
-    """V V^T + diag(rest): (S, d, k) and (S, d)."""
-
-    factor: Tensor
-    rest: Tensor
-
-    def times(self, v: Tensor) -> Tensor:
-        """H v."""
-        return _along(self.factor, _along(self.factor.mT, v)) + self.rest * v
-
-    def scaled(self, r: Tensor) -> ScaledLowRank:
-        """B by Woodbury's identity."""
-        more = r.square() * self.rest
-        within = self.factor * (r * (1 + more).rsqrt())[..., None]
-        values, vectors = eigh(within.mT @ within)
-        return ScaledLowRank(more, within @ vectors, values.clamp_min(0))
+    def seen_times(self, v: Tensor) -> Tensor:
+        """(I - B^-1) v."""
+        return self._rotated(v, self.values / (1 + self.values))
 
 
-@dataclass(frozen=True)
-class ScaledLowRank:
-    """B = L (I + U U^T) L, L^2 = diag(level) with level = 1 + more (S, d), U (S, d, k) with U^T U = diag(values)."""
-
-    more: Tensor
-    within: Tensor
-    values: Tensor
-
-    @property
-    def level(self) -> Tensor:
-        """1 + more."""
-        return 1 + self.more
-
-    def _inner(self, v: Tensor, power: float) -> Tensor:
-        """(I + U U^T)^power v."""
-        # (log1p and expm1: where U says nothing of a direction both are zero)
-        change = torch.expm1(power * torch.log1p(self.values))
-        there = self.values > 0
-        each = torch.where(there, change / torch.where(there, self.values, 1.0), power)
-        return v + _along(self.within, each * _along(self.within.mT, v))
-
-    def solve(self, v: Tensor) -> Tensor:
-        """B^-1 v."""
-        return self._inner(v * self.level.rsqrt(), -1.0) * self.level.rsqrt()
-
-    def root(self, v: Tensor) -> Tensor:
-        """diag(level)^-1/2 (I + U U^T)^-1/2 v."""
-        return self._inner(v, -0.5) * self.level.rsqrt()
-
-    @property
-    def log_det(self) -> Tensor:
-        """log |B|."""
-        return self.more.log1p().sum(-1) + torch.log1p(self.values).sum(-1)
-
-    def seen(self) -> Tensor:
-        """I - B^-1."""
-        scaled = self.within * self.level.rsqrt()[..., None]
-        return torch.diag_embed(self.more / self.level) + (scaled / (1 + self.values)[:, None]) @ scaled.mT
-
-    def seen_diagonal(self) -> Tensor:
-        """Its diagonal."""
-        return (self.more + (self.within.square() / (1 + self.values)[:, None]).sum(-1)) / self.level
+def blocks_of(matrix: Tensor, number: int) -> Tensor:
+    """Blocks of equal size on the diagonal: (S, d, d) to (S, number, p, p)."""
+    shape = (number, matrix.shape[-1] // number)
+    return matrix.unflatten(-1, shape).unflatten(-3, shape).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def _along(matrix: Tensor, v: Tensor) -> Tensor:
+def same_for_outputs(r: Tensor, outputs: int, covariance: str) -> Tensor:
+    """The part of r (..., d) that each output has, (..., p).
+
+    Raises:
+        UserError: where it is not the same for each.
+    """
+    by_output = r.unflatten(-1, (outputs, -1))
+    if bool((by_output != by_output[..., :1, :]).any()):
+        raise UserError(f"covariance {covariance} needs a prior whose spread is the same for each output of the head")
+    return by_output[..., 0, :]
+
+
+def along(matrix: Tensor, v: Tensor) -> Tensor:
     """M v, (S, a, b) and (..., S, b)."""
     if v.dim() == matrix.dim() - 1:
         return (matrix @ v[..., None]).squeeze(-1)
-    return _columns(lambda c: matrix @ c, v)
+    return columns(lambda c: matrix @ c, v)
 
 
-def _columns(function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+def columns(function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
     """A function of columns (S, d, K) of what is (..., S, d)."""
     rows, d = v.shape[-2:]
     columns = v.reshape(-1, rows, d).permute(1, 2, 0)

@@ -11,8 +11,9 @@ from .target import Expansion, Spread, Target
 
 #: halvings of a step that does not raise the log joint density
 HALVINGS = 8
-#: conjugate-gradient steps of a Newton direction, where the curvature's form is not exact
-CG_STEPS = 30
+#: conjugate-gradient steps of a Newton direction, at most, where the curvature's form is not exact; they end where what
+#: is left is so small a share, its squared norm in the metric of the preconditioner
+CG_STEPS, LEFT = 30, 1e-12
 
 
 def line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, spread: Spread | None) -> Expansion:
@@ -34,6 +35,7 @@ def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
     x, residual = torch.zeros_like(right), right
     z = scaled.solve(residual)
     p, inner = z, (residual * z).sum(-1, keepdim=True)
+    most = LEFT * inner
     for _ in range(CG_STEPS):
         image = p + at.r * product_with(at.z, at.weights, at.r * p)
         # (a row that has arrived has nothing left to divide)
@@ -42,4 +44,6 @@ def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
         z = scaled.solve(residual)
         new = (residual * z).sum(-1, keepdim=True)
         p, inner = z + new / inner.clamp_min(torch.finfo(x.dtype).tiny) * p, new
+        if bool((inner <= most).all()):
+            break
     return x

@@ -21,7 +21,7 @@ exactly that of the evidence lower bound, whose share of a client is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,11 +56,6 @@ class Groups:
     def split(self, vector: Tensor) -> Tensor:
         """(..., d) to (..., G, p)."""
         return vector.unflatten(-1, (self.number, self.size))
-
-    def blocks(self, matrix: Tensor) -> Tensor:
-        """A matrix's blocks: (S, d, d) to (S, G, p, p)."""
-        shape = (self.number, self.size)
-        return matrix.unflatten(-1, shape).unflatten(-3, shape).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
     def packed(self, precision: Tensor) -> Tensor:
         """(..., G, p, p) to (..., packed_size)."""
@@ -126,8 +121,7 @@ class PopulationTerms:
         promised = ((at.m + offset - at.mu) * at.slope).sum(-1, keepdim=True)
         offset = torch.where(promised < NEAR, offset, at.mu - at.m)
         member = torch.nn.functional.one_hot(self.blocks.to(at.r.device)).to(at.r)  # (d, B)
-        whole = scaled.seen()
-        seen = groups.blocks(whole)
+        seen = scaled.seen(groups.number).clone()
         seen.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # (rounding errors)
         gamma = seen.diagonal(dim1=-2, dim2=-1).flatten(-2)
         r = groups.split(at.r)
@@ -150,7 +144,7 @@ class PopulationTerms:
         }
         if self.stretched:
             size = gamma.sum(-1)
-            found["stretch"] = torch.stack([size * stretch(whole, seen, groups), size], -1)
+            found["stretch"] = torch.stack([size * stretch(scaled.seen_times, seen, groups), size], -1)
         if not self.own:
             return {**found, "score": score, "information": information}
         return {**found, **self._own(values, score, information.diagonal(dim1=-2, dim2=-1))}
@@ -178,23 +172,23 @@ NEAR = 0.01
 POWER_TURNS, MARGIN = 12, 1.1
 
 
-def stretch(whole: Tensor, blocks: Tensor, groups: Groups) -> Tensor:
+def stretch(whole: Callable[[Tensor], Tensor], blocks: Tensor, groups: Groups) -> Tensor:
     """The least c with whole <= c blocks, about: (S,). Newton's step with the blocks alone is too long by it at most.
 
     Args:
-        whole: (S, d, d).
+        whole: a matrix (S, d, d) times vectors (S, d).
         blocks: its blocks, (S, G, p, p).
         groups: of the blocks.
     """
-    little = 1e-3 * whole.diagonal(dim1=-2, dim2=-1).amax(-1)
+    little = 1e-3 * blocks.diagonal(dim1=-2, dim2=-1).amax((-2, -1))
     one = torch.eye(groups.size, dtype=blocks.dtype, device=blocks.device)
     factor, _ = torch.linalg.cholesky_ex(blocks + (little + torch.finfo(blocks.dtype).tiny)[:, None, None, None] * one)
     # (no eigenvector of a structured matrix is orthogonal to irregular numbers)
-    v = torch.sin(torch.arange(1, whole.shape[-1] + 1, dtype=whole.dtype, device=whole.device).square())
-    v, found = v.expand(whole.shape[:-1]), torch.ones_like(little)
+    d = groups.number * groups.size
+    v = torch.sin(torch.arange(1, d + 1, dtype=blocks.dtype, device=blocks.device).square())
+    v, found = v.expand(len(blocks), d), torch.ones_like(little)
     for _ in range(POWER_TURNS):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-        image = (whole @ v[..., None]).squeeze(-1)
-        v = torch.cholesky_solve(groups.split(image)[..., None], factor).squeeze(-1).flatten(-2)
+        v = torch.cholesky_solve(groups.split(whole(v))[..., None], factor).squeeze(-1).flatten(-2)
         found = v.norm(dim=-1)
     return (MARGIN * found).clamp(1.0, groups.number)

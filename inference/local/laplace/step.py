@@ -136,10 +136,12 @@ class GaussianHead:
 
     def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
         head = chunk.method.network.head
-        dense = self.covariance == "full" or self.terms is not None
+        # (numbers for each of the head's: a row of its matrix, or of the blocks that are sent, and its draws)
+        wide = head.d if self.covariance == "full" else self.rank * (self.covariance == "low_rank")
+        wide = max(wide, self.terms.groups.size) if self.terms else wide
         kept = max(chunk.values[self.drawn].shape[3], self.final)
         kept += deviations(head.d) if self.points > 1 else 0
-        each = head.d * max(head.d if dense else self.rank * (self.covariance == "low_rank"), kept)
+        each = head.d * max(wide, kept)
         most = max(1, HELD // each)
         seen = (DEVIATIONS + 2 * self.points + head.rows) * head.outputs + head.features
         for first, last in buckets(chunk.sizes, HELD // seen):

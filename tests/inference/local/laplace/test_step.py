@@ -1,6 +1,7 @@
 """Gaussian posteriors of heads: stationary points, forms of the covariance, limits."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from hierfl import Federation
 from hierfl.errors import UserError
 from hierfl.inference.local.laplace.curvature import COVARIANCES
+from hierfl.inference.local.laplace.forms import along, blocks_of
 from hierfl.inference.local.laplace.points import SETS, predictor_points
 from hierfl.inference.local.laplace.population_terms import Groups, stretch
 from hierfl.inference.local.laplace.step import GaussianHead
@@ -167,8 +169,8 @@ def test_stretched_blocks_are_above_the_whole(groups):
     make = torch.Generator().manual_seed(1)
     root = torch.randn(5, 12, 6, generator=make, dtype=torch.float64)
     whole = root @ root.mT
-    blocks = groups.blocks(whole)
-    c = stretch(whole, blocks, groups)
+    blocks = blocks_of(whole, groups.number)
+    c = stretch(partial(along, whole), blocks, groups)
     dense = torch.stack([torch.block_diag(*each) for each in blocks])
     least = torch.linalg.eigvalsh(c[:, None, None] * dense - whole).amin(-1)
     assert (least > -0.01 * whole.diagonal(dim1=-2, dim2=-1).amax(-1)).all()

@@ -1,7 +1,10 @@
 """The population's mean where only part of a precision is sent."""
 
+from functools import partial
+
 import torch
 
+from hierfl.inference.local.laplace.forms import along, blocks_of
 from hierfl.inference.local.laplace.population_terms import Groups, stretch
 from hierfl.inference.server.rules.heads import posterior_mean
 
@@ -13,8 +16,8 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
     linear = torch.arange(1.0, 7.0).double()
     prior = torch.full((d,), 0.01, dtype=torch.float64)
     expected = torch.linalg.solve(precision + torch.diag(prior), linear)
-    blocks = groups.blocks(precision[None])
-    c = stretch(precision[None], blocks, groups)
+    blocks = blocks_of(precision[None], groups.number)
+    c = stretch(partial(along, precision[None]), blocks, groups)
 
     def after(rounds: int, weights: torch.Tensor) -> torch.Tensor:
         m, kept = torch.zeros(d).double(), {}
