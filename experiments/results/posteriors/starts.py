@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,18 +37,22 @@ from support.simulated_heads import fitted, simulated
 
 @dataclass(frozen=True)
 class Case:
-    """Clients, network, how its base is found, and how many clients begin again."""
+    """Clients, network, how its base is found, how many clients begin again, and with which settings."""
 
     clients: int
     network: str
     settings: dict[str, Any]
     participation: float
     again: int
+    held: dict[str, Any] = field(default_factory=dict)
 
 
+FASHION: dict[str, Any] = {"server_lr": 0.5, "base_lr": 0.0025, "base_batch": 20}
 CASES = {
     "digits": Case(20, "mlp:64", {"base_lr": 0.005}, 1.0, 20),
-    "fashion-mnist": Case(100, "mlp:100", {"server_lr": 0.5, "base_lr": 0.0025, "base_batch": 20}, 0.1, 20),
+    "fashion-mnist": Case(100, "mlp:100", FASHION, 0.1, 20),
+    # (q(w)'s whole covariance, where the default has a matrix for each output)
+    "fashion-mnist-full": Case(100, "mlp:100", FASHION, 0.1, 20, {"exchange": "full"}),
 }
 #: family and true rho
 SIMULATIONS = {
@@ -68,14 +72,16 @@ class HeldBase(PFedEB):
 
 def made(data: str, root: Path, seed: int) -> tuple[Federation, Any]:
     """The federation and its network."""
-    case, pool = CASES[data], registry.load(data, root, seed)
+    case, pool = CASES[data], registry.load(data.removesuffix("-full"), root, seed)
     federation = Federation.from_pool(pool, case.clients, "label-skew:5", validation=0.0, seed=seed)
     return federation, architecture(case.network, federation)
 
 
-def real(federation: Federation, network: Any, base: State, start: float, rounds: int, seed: int) -> Run:
+def real(
+    federation: Federation, network: Any, base: State, held: dict[str, Any], start: float, rounds: int, seed: int
+) -> Run:
     """Heads and population from one start."""
-    method = HeldBase(network, sigma_0=start, base_epochs=0, draws=500)
+    method = HeldBase(network, sigma_0=start, base_epochs=0, draws=500, **held)
     method.base = base
     how: dict[str, Any] = {"seed": seed, "evaluate_every": rounds, "draws": 500, "progress": False}
     return fit(method, federation, rounds, **how)
@@ -120,7 +126,7 @@ def main() -> None:
             how: dict[str, Any] = {"seed": seed, "evaluate_every": 30, "progress": False}
             first = fit(PFedEB(network, **case.settings), federation, 30, participation=case.participation, **how)
             base = {k: v for k, v in first.shared.items() if k.startswith("base")}
-            begin = partial(real, federation.select(list(range(case.again))), network, base)
+            begin = partial(real, federation.select(list(range(case.again))), network, base, case.held)
         for key in lack:
             began = time.process_time()
             found = row(begin(key["rho_0"], given.rounds, seed))

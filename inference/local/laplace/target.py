@@ -164,7 +164,7 @@ class Target:
         return Expansion(mu, m, r, height, density, gradient, self.z, curvature_of_outputs, away)
 
     def followed(self, mu: Tensor, begun: Tensor, spread: Spread | None) -> Expansion:
-        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier.
+        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier by itself.
 
         Where the prior is narrow the mean has gone with w. What is left of the way is no gradient of the likelihood.
 
@@ -173,12 +173,11 @@ class Target:
             begun: where w was when it was made, (S, d).
             spread: over which likelihoods are averaged.
         """
-        here = self.at(mu, spread)
-        there = self.at(here.m + mu - begun, spread)
+        here = self.at(mu)
+        there = self.at(here.m + mu - begun)
         better = there.height > here.height
-        if not bool(better.any()):
-            return here
-        return there if bool(better.all()) else self.at(torch.where(better[:, None], there.mu, mu), spread)
+        begin = torch.where(better[:, None], there.mu, mu)
+        return here if spread is None and not bool(better.any()) else self.at(begin, spread)
 
     def prior(self) -> tuple[Tensor, Tensor]:
         """Its mean and standard deviation, (S, d)."""
