@@ -113,6 +113,7 @@ class NormalPopulation(Method):
         columns = head.features + head.bias
         groups = {"diagonal": Groups(head.d, 1), "outputs": Groups(head.rows, columns), "full": Groups(1, head.d)}
         self.groups = groups[s.exchange if s.exchange != "auto" else "full" if head.d <= MEDIUM else "outputs"]
+        self.covariance = s.covariance if s.covariance != "auto" else "full" if head.d <= MEDIUM else "low_rank"
         self.points = s.points or (64 if self.is_small else 16)
         self.own = s.spreads == "clients" and s.prior == "hierarchical"
         nodes = s.nodes == "on" or (s.nodes == "auto" and self.is_small)

@@ -50,7 +50,7 @@ from ._normal_population import NormalPopulation, of_numbers
 FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
 HELD: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
 GAUSSIAN: dict[str, tuple[object, ...]] = {"prior": ("hierarchical", "fixed")}
-NOT_LOW_RANK: dict[str, tuple[object, ...]] = {"covariance": ("diagonal", "kronecker", "outputs", "full")}
+NOT_LOW_RANK: dict[str, tuple[object, ...]] = {"covariance": ("diagonal", "kronecker", "full")}
 
 
 class PFedEB(NormalPopulation):
@@ -74,8 +74,11 @@ class PFedEB(NormalPopulation):
             "prior of the clients' heads: q(w) and rho learned | held at 0 and sigma_0 | none, and a point by gradient "
             "steps",
         )
-        covariance: Literal["diagonal", "kronecker", "outputs", "low_rank", "full"] = setting(
-            "full", "of a head's posterior: variances alone | a Kronecker product | low rank | any", unless=FLAT
+        covariance: Literal["auto", "diagonal", "kronecker", "low_rank", "full"] = setting(
+            "auto",
+            "of a head's posterior: variances alone | a Kronecker product | low rank and variances | any; auto: any for "
+            "heads of at most 600 numbers, else low rank",
+            unless=FLAT,
         )
         rank: int = setting(50, "of covariance=low_rank", at_least=1, unless=NOT_LOW_RANK)
         exchange: Literal["auto", "diagonal", "outputs", "full"] = setting(
@@ -160,7 +163,7 @@ class PFedEB(NormalPopulation):
         turns, newton, draws = (*((3, 20) if self.is_small else (2, 5)), s.draws) if final else (1, s.newton, 0)
         own = "log_rho" if self.own else ""
         return GaussianHead(
-            "w_j", "mu", s.covariance, newton, turns, s.rank, terms, "w" if learned else "",
+            "w_j", "mu", self.covariance, newton, turns, s.rank, terms, "w" if learned else "",
             self.groups if learned else None, draws, own, self.has_nodes, self.points,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The curvature of linear heads' log likelihoods, in five forms.
+"""The curvature of linear heads' log likelihoods, in four forms.
 
 A head with design rows z_i (p numbers, the bias's 1 among them) and outputs W z_i has the curvature
 
@@ -22,11 +22,10 @@ from torch import Tensor
 from hierfl.errors import UserError, unknown
 from hierfl.ppl.gaussian_factors import eigh
 
-from .by_output import ByOutput
 from .forms import Curvature, Diagonal, Full, Kronecker
 from .low_rank import LowRank
 
-Covariance = Literal["diagonal", "kronecker", "outputs", "low_rank", "full"]
+Covariance = Literal["diagonal", "kronecker", "low_rank", "full"]
 COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)
 #: turns of the alternating least squares that finds the nearest Kronecker product
 ALTERNATIONS = 4
@@ -37,9 +36,8 @@ def curvature(kind: Covariance, z: Tensor, weights: Tensor, rank: int = 0) -> Cu
 
     Args:
         kind: "full" is exact; "diagonal" is H's diagonal; "kronecker" the nearest product of one matrix of the outputs
-            and one of the features, exact where there is one output; "outputs" the exact blocks of the combinations of
-            outputs that are apart in sum_i Lambda_i, exact where they are so in each; "low_rank" a matrix of this rank
-            and the rest's diagonal, exact where n q is at most the rank.
+            and one of the features, exact where there is one output; "low_rank" a matrix of this rank and the rest's
+            diagonal, exact where n q is at most the rank.
         z: design (S, n, p); rows of zeros are none.
         weights: Lambda_i, (S, n, q, q).
         rank: of "low_rank".
@@ -50,8 +48,6 @@ def curvature(kind: Covariance, z: Tensor, weights: Tensor, rank: int = 0) -> Cu
         return Diagonal(_diagonal(z, weights))
     if kind == "kronecker":
         return Kronecker(*_nearest_product(z, weights))
-    if kind == "outputs":
-        return ByOutput(*_by_output(z, weights))
     if kind == "low_rank":
         if rank < 1:
             raise UserError(f"a low-rank covariance has a rank of at least 1, not {rank}")
@@ -101,13 +97,6 @@ def _nearest_product(z: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         along = ((z @ (features / size)) * z).sum(-1)
         outputs = (weights * along[..., None, None]).sum(1)
     return outputs, features
-
-
-def _by_output(z: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """U (S, q, q), the eigenvectors of sum_i Lambda_i, and sum_i (u_k^T Lambda_i u_k) z_i z_i^T, (S, q, p, p)."""
-    _, outputs = eigh(weights.sum(1))
-    each = ((weights @ outputs[:, None]) * outputs[:, None]).sum(-2).clamp_min(0)  # (S, n, q)
-    return outputs, torch.stack([(z * each[..., k, None]).mT @ z for k in range(each.shape[-1])], 1)
 
 
 def _low_rank(z: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:

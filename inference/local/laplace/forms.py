@@ -180,7 +180,10 @@ class Kronecker:
         Raises:
             UserError: where the prior's spread differs between outputs: then B is no function of the two.
         """
-        feature = same_for_outputs(r, self.outputs.shape[-1], "kronecker")
+        by_output = r.unflatten(-1, (self.outputs.shape[-1], -1))
+        if bool((by_output != by_output[..., :1, :]).any()):
+            raise UserError("covariance kronecker needs a prior whose spread is the same for each output of the head")
+        feature = by_output[..., 0, :]
         scaled = self.features * feature[..., :, None] * feature[..., None, :]
         values, vectors = eigh(self.outputs)
         feature_values, feature_vectors = eigh(scaled)
@@ -234,18 +237,6 @@ def blocks_of(matrix: Tensor, number: int) -> Tensor:
     """Blocks of equal size on the diagonal: (S, d, d) to (S, number, p, p)."""
     shape = (number, matrix.shape[-1] // number)
     return matrix.unflatten(-1, shape).unflatten(-3, shape).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
-
-
-def same_for_outputs(r: Tensor, outputs: int, covariance: str) -> Tensor:
-    """The part of r (..., d) that each output has, (..., p).
-
-    Raises:
-        UserError: where it is not the same for each.
-    """
-    by_output = r.unflatten(-1, (outputs, -1))
-    if bool((by_output != by_output[..., :1, :]).any()):
-        raise UserError(f"covariance {covariance} needs a prior whose spread is the same for each output of the head")
-    return by_output[..., 0, :]
 
 
 def along(matrix: Tensor, v: Tensor) -> Tensor:

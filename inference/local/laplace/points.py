@@ -43,9 +43,10 @@ def deviations(d: int) -> int:
     return 2 * d if d <= EXACT else DEVIATIONS
 
 
-def client_deviations(chunk: ClientChunk, site: str, d: int) -> Tensor:
-    """Standard normals (M, S, d) of each client; where a head is small, with exactly a standard normal's covariance."""
-    noise = ClientNoise(chunk.keys.to(chunk.n.device), (chunk.seed, "deviations"), _made(d), dtype=torch.float64)
+def client_deviations(chunk: ClientChunk, site: str, like: Tensor) -> Tensor:
+    """Standard normals (M, S, d) of clients (S, d); of small heads with exactly a standard normal's covariance."""
+    d = like.shape[-1]
+    noise = ClientNoise(chunk.keys.to(chunk.n.device), (chunk.seed, "deviations"), _made(d), dtype=like.dtype)
     e = noise.normal(site, None, torch.Size((d,))).squeeze(2)
     return _exact(e.transpose(0, 1), 1).transpose(0, 1) if d <= EXACT else e
 

@@ -148,13 +148,14 @@ class GaussianHead:
             yield from ((k, min(k + most, last)) for k in range(first, last, most))
 
     def _rows(self, chunk: ClientChunk, phase: object, root: Tensor | None) -> State:
-        target, kept = Target(chunk, self.latent), chunk.values[self.drawn].shape[3]
-        mu, away = chunk.values[self.mean].squeeze(1).double()[:, target.order], None
+        dtype = chunk.n.dtype if self.covariance == "low_rank" else torch.float64
+        target, kept = Target(chunk, self.latent, dtype), chunk.values[self.drawn].shape[3]
+        mu, away = chunk.values[self.mean].squeeze(1).to(dtype)[:, target.order], None
         if self.points > 1:
-            away = chunk.values[self.away].squeeze(1).transpose(0, 1).double()[..., target.order]
+            away = chunk.values[self.away].squeeze(1).transpose(0, 1).to(dtype)[..., target.order]
         begun = None
         if self.groups is not None:
-            begun = chunk.values[self.begun].squeeze(1).double()[:, target.order]
+            root, begun = root.to(dtype), chunk.values[self.begun].squeeze(1).to(dtype)[:, target.order]
         posterior = self._turned(target, Posterior(mu, away), root, self.turns, begun)
         at, h, scaled = posterior.expansion
         found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
@@ -167,11 +168,11 @@ class GaussianHead:
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
         if self.final:
-            return found | self._final(chunk, target, self._places(chunk, target, posterior, root))
-        noise = self._noise(chunk, kept, (chunk.round, phase))
+            return found | self._final(target, self._places(target, posterior, root))
+        noise = self._noise(target, kept, (chunk.round, phase))
         away = at.r * scaled.root(noise)
         if root is not None:
-            away = away + self._of_population(at, scaled, root, self._noise(chunk, kept, (chunk.round, phase, "w")))
+            away = away + self._of_population(at, scaled, root, self._noise(target, kept, (chunk.round, phase, "w")))
         return found | self._kept(target, posterior.mu + away)
 
     def _of_population(self, at: Expansion, scaled: Scaled, root: Tensor, noise: Tensor) -> Tensor:
@@ -184,10 +185,11 @@ class GaussianHead:
         """Draws (K, S, d) as they are kept."""
         return {self.drawn: heads[..., target.back].transpose(0, 1)[:, None, None]}
 
-    def _noise(self, chunk: ClientChunk, number: int, when: tuple[object, ...]) -> Tensor:
+    def _noise(self, target: Target, number: int, when: tuple[object, ...]) -> Tensor:
         """Standard normals (K, S, d) of each client."""
+        chunk = target.chunk
         keys, d = chunk.keys.to(chunk.n.device), chunk.method.network.head.d
-        noise = ClientNoise(keys, (chunk.seed, "head", *when), max(1, number // 2), dtype=torch.float64)
+        noise = ClientNoise(keys, (chunk.seed, "head", *when), max(1, number // 2), dtype=target.dtype)
         return pairs(noise, self.latent, d, number)
 
     def _turned(
@@ -195,7 +197,7 @@ class GaussianHead:
     ) -> Posterior:
         """Mean and precision, in turns."""
         if posterior.away is not None:
-            noise = client_deviations(target.chunk, self.latent, posterior.mu.shape[-1])
+            noise = client_deviations(target.chunk, self.latent, posterior.mu)
             others = population_deviations(posterior.mu)
         for turn in range(turns):
             at, h, scaled = self._moved(target, posterior, None if turn else begun)
@@ -243,26 +245,24 @@ class GaussianHead:
         """B^-1 right, B exact."""
         return scaled.solve(right) if self.covariance == "full" else conjugate_gradients(at, scaled, right)
 
-    def _final(self, chunk: ClientChunk, target: Target, places: Iterator[AtDraws]) -> State:
+    def _final(self, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""
-        fresh = self._noise(chunk, self.final, ())
+        fresh = self._noise(target, self.final, ())
         found = torch.empty_like(fresh)
         for at in places:
             found[at.places] = at.centre + at.r * at.scaled.root(fresh[at.places])
         return self._kept(target, found)
 
-    def _places(
-        self, chunk: ClientChunk, target: Target, posterior: Posterior, root: Tensor | None
-    ) -> Iterator[AtDraws]:
+    def _places(self, target: Target, posterior: Posterior, root: Tensor | None) -> Iterator[AtDraws]:
         """The posterior at draws of the shared values, those that share a precision at a time."""
-        shared = self._shared_draws(chunk)
+        shared = self._shared_draws(target)
         if not shared:
             at, h, scaled = posterior.expansion
-            everywhere = torch.arange(self.final, device=chunk.n.device)
+            everywhere = torch.arange(self.final, device=at.r.device)
             yield AtDraws(everywhere, target, at.m + at.offset(h, scaled), at.r, h, scaled)
             return
         w = shared.pop(self.population)
-        for there, others, own in self._alike(shared, chunk):
+        for there, others, own in self._alike(shared, target):
             middle = w[there].mean(0)
             here = target.given({self.population: middle[0, target.back], **others}, own)
             if self.refit:
@@ -275,28 +275,26 @@ class GaussianHead:
             each = here.given({self.population: w[there][..., None, target.back]}, {})
             yield AtDraws(there, each, mean, at.r, h, scaled)
 
-    def _shared_draws(self, chunk: ClientChunk) -> State:
+    def _shared_draws(self, target: Target) -> State:
         """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
         if self.groups is None:
             return {}
-        found = chunk.method.shared_draws(chunk.shared, self.final)  # type: ignore[attr-defined]
-        order = chunk.method.network.head.matrix_order.to(chunk.n.device)
-        return {k: (v[:, 0, :, order] if k == self.population else v[:, 0, 0]).double() for k, v in found.items()}
+        found = target.chunk.method.shared_draws(target.chunk.shared, self.final)  # type: ignore[attr-defined]
+        w = target.cast(found.pop(self.population)[:, 0, :, target.order])
+        return {k: target.cast(v[:, 0, 0]) for k, v in found.items()} | {self.population: w}
 
-    def _alike(self, shared: State, chunk: ClientChunk) -> Iterator[tuple[Tensor, State, State]]:
+    def _alike(self, shared: State, target: Target) -> Iterator[tuple[Tensor, State, State]]:
         """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
-        device = chunk.n.device
         if self.own:
-            own, sd = (chunk.values[name].double() for name in (self.own, f"{self.own}_sd"))
-            points, pair = standard_points(own.shape[-1]).to(own), torch.arange(self.final, device=device)
+            own, sd = (target.cast(target.chunk.values[name]) for name in (self.own, f"{self.own}_sd"))
+            points, pair = standard_points(own.shape[-1]).to(own), torch.arange(self.final, device=own.device)
             pair = pair % (self.final - self.final // 2)
             for number, z in enumerate(points):
                 there = (pair % len(points) == number).nonzero().flatten()
                 if len(there):
                     yield there, {}, {self.own: own + sd * z}
             return
-        flat = torch.cat([v.flatten(1) for v in shared.values()], 1)
-        _, which = torch.unique(flat, dim=0, return_inverse=True)
+        _, which = torch.unique(torch.cat([v.flatten(1) for v in shared.values()], 1), dim=0, return_inverse=True)
         for number in range(int(which.max()) + 1):
             there = (which == number).nonzero().flatten()
             yield there, {k: v[there[0]] for k, v in shared.items()}, {}

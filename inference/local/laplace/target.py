@@ -89,26 +89,26 @@ class Spread:
 
 
 class Target:
-    """The restricted model of some rows as a function of their heads, in double precision.
+    """The restricted model of some rows as a function of their heads.
 
-    Differences between a likelihood with the head integrated out and without are small numbers beside both, and
-    posteriors of well-separated classes have precisions of many sizes. Features are computed as the run's are.
+    Features are computed in the run's precision.
 
     Args:
         chunk: the rows.
         latent: the head's site, whose prior is Normal.
+        dtype: of everything else.
     """
 
-    def __init__(self, chunk: ClientChunk, latent: str) -> None:
-        self.chunk, self.latent = chunk, latent
+    def __init__(self, chunk: ClientChunk, latent: str, dtype: torch.dtype = torch.float64) -> None:
+        self.chunk, self.latent, self.dtype = chunk, latent, dtype
         batch = chunk.batch()
-        self.batch = replace(batch, y=_double(batch.y))
+        self.batch = replace(batch, y=self.cast(batch.y))
         self.head = chunk.method.network.head
         self.order = self.head.matrix_order.to(chunk.n.device)
         self.back = self.order.argsort()
         base, x, values = chunk.method.network.base, batch.x, chunk.view
         with Restrict(values):
-            features = base(x).double()
+            features = base(x).to(dtype)
         self.frozen = FrozenFeatures(frozenset(), lambda network: features)
         self.frozen.show(x)
         if not self.frozen.serves(base, x):
@@ -118,7 +118,11 @@ class Target:
     @property
     def values(self) -> State:
         """What the rows see."""
-        return {k: _double(v) for k, v in self.chunk.view.items()}
+        return {k: self.cast(v) for k, v in self.chunk.view.items()}
+
+    def cast(self, value: Tensor) -> Tensor:
+        """In the precision of the computation, where it is no whole number."""
+        return value.to(self.dtype) if value.is_floating_point() else value
 
     def given(self, shared: State, own: State) -> Target:
         """The same rows where some shared values and some of their own are others, of which no feature depends."""
@@ -134,7 +138,8 @@ class Target:
         each = each.unflatten(-1, (len(away), q))
         covariance = each.mT @ each / len(away)
         # (a class that says nothing, and an example of zeros, have no spread at all)
-        little = 1e-10 * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) + torch.finfo(covariance.dtype).tiny
+        info = torch.finfo(covariance.dtype)
+        little = max(1e-10, 10 * info.eps) * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) + info.tiny
         root = torch.linalg.cholesky(covariance + torch.diag_embed(little[..., None].expand(rows, n, q)))
         sets = predictor_points(q, points).to(root)
         moves = sets[torch.arange(n, device=root.device) % len(sets)] @ root.mT  # (S, n, K, q)
@@ -164,7 +169,7 @@ class Target:
         return Expansion(mu, m, r, height, density, gradient, self.z, curvature_of_outputs, away)
 
     def followed(self, mu: Tensor, begun: Tensor, spread: Spread | None) -> Expansion:
-        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier by itself.
+        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier.
 
         Where the prior is narrow the mean has gone with w. What is left of the way is no gradient of the likelihood.
 
@@ -214,7 +219,3 @@ class Target:
         if not isinstance(base, Normal):
             raise UserError(f"Laplace needs a Normal prior of {self.latent!r}, not {type(base).__name__}")
         return tuple(v.reshape(-1, v.shape[-1])[:, self.order] for v in (base.loc, base.scale))  # type: ignore[return-value]
-
-
-def _double(value: Tensor) -> Tensor:
-    return value.double() if value.is_floating_point() else value
