@@ -76,7 +76,7 @@ class PFedEB(NormalPopulation):
         )
         covariance: Literal["auto", "diagonal", "kronecker", "low_rank", "full"] = setting(
             "auto",
-            "of a head's posterior: variances alone | a Kronecker product | low rank and variances | any; auto: any for "
+            "of a head's posterior: variances alone | a Kronecker product | low rank, variances | any; auto: any for "
             "heads of at most 600 numbers, else low rank",
             unless=FLAT,
         )
