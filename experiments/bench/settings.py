@@ -15,7 +15,7 @@ from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.nn.networks.build import architecture
 
-from ..methods import load
+from ..methods import load, shipped_settings
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Setting:
         classes: of the labels.
         beside: another method, whose round on the same data and with the same settings of the base is timed too.
         participation: probability with which a client reports.
+        chosen: the data set whose shipped settings each method has, minibatches too; "" for none.
     """
 
     about: str
@@ -47,6 +48,7 @@ class Setting:
     classes: int = 10
     beside: str = ""
     participation: float = 0.1
+    chosen: str = ""
 
 
 SETTINGS = {
@@ -78,6 +80,17 @@ SETTINGS = {
         beside="pfedvem",
         participation=1.0,
     ),
+    "fashion-mnist-chosen": Setting(
+        "28x28 images, MLP: PFedEB beside PFedVEM, each with its own settings, a tenth reports",
+        (1, 28, 28),
+        60_000,
+        100,
+        "mlp:100",
+        0,
+        "pfedeb",
+        beside="pfedvem",
+        chosen="fashion-mnist",
+    ),
 }
 
 
@@ -98,6 +111,8 @@ def choose_setting(name: str, clients: int | None = None, batch: int | None = No
         )
     if batch is not None and batch < 1:
         raise UserError(f"a batch needs at least one example, not {batch}")
+    if batch is not None and setting.chosen:
+        raise UserError(f"{name} takes no --batch: each method has its own")
     return replace(setting, clients=clients or setting.clients, batch=batch or setting.batch)
 
 
@@ -119,8 +134,11 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0, **options: An
     pool = make_pool("noise", x[tests:], y[tests:], x[:tests], y[:tests])
     federation = Federation.from_pool(pool, setting.clients, setting.split, validation=0.0)
     loaded = load(setting.method)
-    names = [name for name in ("base_batch", "batch") if name in loaded.cls.Settings.__dataclass_fields__]
-    own = dict.fromkeys(names[:1], setting.batch)
+    if setting.chosen:
+        own, _ = shipped_settings(loaded.cls.name, setting.chosen)
+    else:
+        names = [name for name in ("base_batch", "batch") if name in loaded.cls.Settings.__dataclass_fields__]
+        own = dict.fromkeys(names[:1], setting.batch)
     method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **own)
     quorum = min(2, setting.clients)
     how = Options(

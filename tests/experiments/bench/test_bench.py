@@ -163,8 +163,10 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
     assert hierfl("bench", "digits", "--out", "b.json")[0] == 2  # nothing is overwritten
 
 
-def test_a_method_is_timed_beside_another(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "fashion-mnist-pfedeb"
+@pytest.mark.parametrize("name", ["fashion-mnist-pfedeb", "fashion-mnist-chosen"])
+def test_a_method_is_timed_beside_another(
+    hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     small = replace(SETTINGS[name], event=(1, 4, 4), examples=200, clients=4, network="mlp:5")
     monkeypatch.setitem(SETTINGS, name, small)
     monkeypatch.setattr(timing, "matmul_rate", partial(timing.matmul_rate, size=256))
@@ -186,6 +188,7 @@ def test_a_method_is_timed_beside_another(hierfl: Call, tmp_path: Path, monkeypa
         (["digits", "--clients", "4,x"], "--clients takes whole numbers, as in 50,100; not '4,x'"),
         (["digits", "--repeats", "0"], "repeats must be at least 1"),
         (["digits", "--batch", "0"], "a batch needs at least one example"),
+        (["fashion-mnist-chosen", "--batch", "5"], "takes no --batch: each method has its own"),
         (["digits", "--device", "abacus"], "device 'abacus' is not there"),
     ],
 )
