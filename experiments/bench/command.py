@@ -90,9 +90,10 @@ def show(result: Mapping[str, Any]) -> None:
 
     console = Console(markup=False, highlight=False)
     setting, bound, spent = result["setting"], result["bound"], result["parts"]
+    batches = f"batch {setting['batch']}" if setting["batch"] else "each method's own minibatches"
     console.print(
         f"{setting['clients']} clients, {setting['examples']} examples {tuple(setting['event'])}, "
-        f"{setting['network']}, batch {setting['batch']}, {result['chunk']} rows a plate",
+        f"{setting['network']}, {batches}, {result['chunk']} rows a plate",
         soft_wrap=True,
     )
     table = Table("a round", box=box.SIMPLE_HEAD, pad_edge=False)
