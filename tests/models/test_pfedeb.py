@@ -1,13 +1,11 @@
 """pFedEB beside exact answers: linear-Gaussian federations, where nothing is approximate, and limits of the others."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from hierfl import Federation, fit
+from hierfl import Federation
 from hierfl.errors import UserError
 from hierfl.inference.local.laplace.population_terms import Groups
 from hierfl.inference.run.result import Run
@@ -300,17 +298,3 @@ def test_draws_of_w_move_as_little_as_its_covariance():
 
     one = torch.eye(d, dtype=torch.float64)
     torch.testing.assert_close(draws(one + little + little.T), draws(one), rtol=0, atol=1e-6)
-
-
-def test_low_rank_posteriors_in_single_precision_are_those_of_double():
-    fed = blobs([40, 9, 25, 31], features=6)
-
-    def found(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        of_it = replace(fed, x=fed.x.to(dtype))
-        how = {**HELD, "covariance": "low_rank", "rank": 7, "exchange": "outputs", "points": 16}
-        run = fit(PFedEB(architecture("mlp:5", fed), **how), of_it, 10, dtype=dtype, progress=False, evaluate_every=100)
-        assert run.shared["w"].dtype == dtype
-        return run.shared["w"].double(), run.shared["w.log_rho"].double()
-
-    for single, double in zip(found(torch.float32), found(torch.float64), strict=True):
-        torch.testing.assert_close(single, double, rtol=0, atol=2e-3)
