@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hierfl.inference.local.laplace.curvature import Covariance
 from hierfl.inference.local.laplace.points import EXACT, deviations
 from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
@@ -113,7 +114,9 @@ class NormalPopulation(Method):
         columns = head.features + head.bias
         groups = {"diagonal": Groups(head.d, 1), "outputs": Groups(head.rows, columns), "full": Groups(1, head.d)}
         self.groups = groups[s.exchange if s.exchange != "auto" else "full" if head.d <= MEDIUM else "outputs"]
-        self.covariance = s.covariance if s.covariance != "auto" else "full" if head.d <= MEDIUM else "low_rank"
+        self.covariance: Covariance = (
+            s.covariance if s.covariance != "auto" else "full" if head.d <= MEDIUM else "low_rank"
+        )
         self.points = s.points or (64 if self.is_small else 16)
         self.own = s.spreads == "clients" and s.prior == "hierarchical"
         nodes = s.nodes == "on" or (s.nodes == "auto" and self.is_small)

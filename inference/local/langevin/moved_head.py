@@ -9,7 +9,6 @@ import torch
 
 from hierfl.rng import ClientNoise
 
-from ...clients.chunk import ClientChunk
 from ...state import State
 from ..laplace.posterior import AtDraws
 from ..laplace.step import GaussianHead
@@ -38,10 +37,11 @@ class MovedHead(GaussianHead):
     step_size: float
     since: int = 0
 
-    def _final(self, chunk: ClientChunk, target: HeadTarget, places: Iterator[AtDraws]) -> State:
+    def _final(self, target: HeadTarget, places: Iterator[AtDraws]) -> State:
+        chunk = target.chunk
         if chunk.round < self.since:
-            return super()._final(chunk, target, places)
-        fresh = self._noise(chunk, self.final, ())
+            return super()._final(target, places)
+        fresh = self._noise(target, self.final, ())
         found, rows = torch.empty_like(fresh), len(chunk.clients)
         stats = fresh.new_empty((rows, 1, 1, self.final, 3))
         for number, at in enumerate(places):
@@ -49,7 +49,7 @@ class MovedHead(GaussianHead):
             density = Target(here)
             density.maps = {self.latent: Coordinates.of(at.centre, at.r, at.h, at.scaled, target.order)}
             stream = (chunk.seed, chunk.round, "moved head", number)
-            noise = ClientNoise(chunk.keys.to(chunk.n.device), stream, len(at.places), dtype=torch.float64)
+            noise = ClientNoise(chunk.keys.to(chunk.n.device), stream, len(at.places), dtype=target.dtype)
             with torch.enable_grad():
                 given = density.density(at.target.batch, at.target.frozen)
                 kept, _, said = self.chain.run(

@@ -154,7 +154,7 @@ class GaussianHead:
         if self.points > 1:
             away = chunk.values[self.away].squeeze(1).transpose(0, 1).to(dtype)[..., target.order]
         begun = None
-        if self.groups is not None:
+        if root is not None:
             root, begun = root.to(dtype), chunk.values[self.begun].squeeze(1).to(dtype)[:, target.order]
         posterior = self._turned(target, Posterior(mu, away), root, self.turns, begun)
         at, h, scaled = posterior.expansion
