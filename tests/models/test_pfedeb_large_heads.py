@@ -1,4 +1,4 @@
-"""pFedEB's large heads are computed in the run's precision."""
+"""pFedEB where heads are large: low rank, in the run's precision."""
 
 from dataclasses import replace
 
@@ -25,3 +25,10 @@ def test_low_rank_posteriors_in_single_precision_are_those_of_double():
 
     for single, double in zip(found(torch.float32), found(torch.float64), strict=True):
         torch.testing.assert_close(single, double, rtol=0, atol=2e-3)
+
+
+def test_only_large_heads_have_low_rank_posteriors_by_default():
+    fed = blobs([20, 20], classes=10, features=6, test=20)
+    found = {width: PFedEB(architecture(f"mlp:{width}", fed)).posterior().covariance for width in (65, 66)}
+    assert found == {65: "full", 66: "low_rank"}  # 9 (65 + 1) is 594
+    assert PFedEB(architecture("mlp:66", fed), covariance="kronecker").posterior().covariance == "kronecker"
