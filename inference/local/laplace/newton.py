@@ -38,8 +38,9 @@ def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
     most = LEFT * inner
     for _ in range(CG_STEPS):
         image = p + at.r * product_with(at.z, at.weights, at.r * p)
-        # (a row that has arrived has nothing left to divide)
+        # (a row that has arrived stays, whoever is beside it; numbers that are not finite never do)
         length = inner / (p * image).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
+        length = torch.where(inner <= most, 0.0, length)
         x, residual = x + length * p, residual - length * image
         z = scaled.solve(residual)
         new = (residual * z).sum(-1, keepdim=True)

@@ -154,6 +154,16 @@ def test_a_mean_begins_as_far_from_w_as_it_was_where_the_prior_is_narrow(fed, rh
     torch.testing.assert_close(found, mu + 1.0 if with_w else mu)
 
 
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_a_row_does_not_depend_on_who_is_beside_it(fed, covariance):
+    method = method_of(fed)
+    chunk, step = rows_of(method, fed), GaussianHead("w_j", "mu", newton=1, covariance=covariance, rank=3)
+    together = step.run(chunk, 0).values["mu"]
+    for row in range(len(together)):
+        alone = step.run(chunk.part(row, row + 1), 0).values["mu"]
+        torch.testing.assert_close(alone[0], together[row], rtol=1e-11, atol=1e-11)
+
+
 def test_a_step_needs_its_draws_and_a_normal_prior(fed):
     with pytest.raises(UserError, match="which personal\\(\\) does not declare"):
         GaussianHead("w_j", "mu").run(rows_of(PFedVEM(architecture("linear", fed)), fed), 0)
