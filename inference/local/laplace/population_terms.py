@@ -180,15 +180,18 @@ def stretch(whole: Callable[[Tensor], Tensor], blocks: Tensor, groups: Groups) -
         blocks: its blocks, (S, G, p, p).
         groups: of the blocks.
     """
-    little = 1e-3 * blocks.diagonal(dim1=-2, dim2=-1).amax((-2, -1))
-    one = torch.eye(groups.size, dtype=blocks.dtype, device=blocks.device)
-    factor, _ = torch.linalg.cholesky_ex(blocks + (little + torch.finfo(blocks.dtype).tiny)[:, None, None, None] * one)
+    # (each number by itself: where one spread is far smaller than another, so are its numbers in the matrix)
+    little = 1e-3 * blocks.diagonal(dim1=-2, dim2=-1) + torch.finfo(blocks.dtype).tiny
+    factor, _ = torch.linalg.cholesky_ex(blocks + torch.diag_embed(little))
     # (no eigenvector of a structured matrix is orthogonal to irregular numbers)
     d = groups.number * groups.size
     v = torch.sin(torch.arange(1, d + 1, dtype=blocks.dtype, device=blocks.device).square())
-    v, found = v.expand(len(blocks), d), torch.ones_like(little)
+    v, found = v.expand(len(blocks), d), blocks.new_ones(len(blocks))
     for _ in range(POWER_TURNS):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-        v = torch.cholesky_solve(groups.split(whole(v))[..., None], factor).squeeze(-1).flatten(-2)
+        # (L^-1 whole L^-T, the same whatever the numbers' scales)
+        u = torch.linalg.solve_triangular(factor.mT, groups.split(v)[..., None], upper=True).squeeze(-1).flatten(-2)
+        seen = groups.split(whole(u))[..., None]
+        v = torch.linalg.solve_triangular(factor, seen, upper=False).squeeze(-1).flatten(-2)
         found = v.norm(dim=-1)
     return (MARGIN * found).clamp(1.0, groups.number)

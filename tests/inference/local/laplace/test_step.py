@@ -186,3 +186,18 @@ def test_stretched_blocks_are_above_the_whole(groups):
     assert (least > -0.01 * whole.diagonal(dim1=-2, dim2=-1).amax(-1)).all()
     assert (c <= groups.number).all()
     torch.testing.assert_close(groups.unpacked(groups.packed(blocks)), blocks, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("groups", [Groups(3, 4), Groups(12, 1)])
+def test_stretch_is_the_same_where_some_spreads_are_tiny(groups):
+    """A spread that goes to zero takes its block's numbers along, and not what the blocks leave out."""
+    make = torch.Generator().manual_seed(2)
+    root = torch.randn(5, 12, 20, generator=make, dtype=torch.float64)
+    whole = root @ root.mT
+    size = torch.tensor([1e-4, 1e-4, 1e-4, 4.0], dtype=torch.float64).repeat(3)
+    found = []
+    for scale in (torch.ones(12).double(), size):
+        scaled = scale[:, None] * whole * scale
+        found.append(stretch(partial(along, scaled), blocks_of(scaled, groups.number), groups))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=0)
+    assert (found[0] > 1.3).all()
