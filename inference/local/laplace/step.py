@@ -37,7 +37,7 @@ from .posterior import AtDraws, Posterior, pairs
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
-HELD = 1_000_000
+HELD = 2_000_000
 #: Newton's steps end where what one of them promises is less: 1e-8 posterior standard deviations
 ARRIVED = 1e-16
 
