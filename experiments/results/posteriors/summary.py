@@ -29,7 +29,7 @@ def percent(df: pd.DataFrame, by: list[str], columns: list[str]) -> pd.DataFrame
 
 def recovery() -> None:
     """Intervals, spreads beside the truth and the maximum, predictions."""
-    df, best = read("gaussian", "laplace", "variational", "forms"), read("importance")
+    df, best = read("gaussian", "laplace", "variational", "chains", "forms"), read("importance")
     print("Coverage of 90 % intervals, %: of w, of w_j, and of w_j at clients of n < 15, 15 to 49, 50 and more")
     print(percent(df, ["family", "true_rho", "variant"], COVERED).to_string(), end="\n\n")
     keys = ["family", "true_rho", "data_set"]
@@ -65,8 +65,11 @@ def others() -> None:
         print(pd.concat([table, rho], axis=1).to_string(), end="\n\n")
     chains = read("nuts")
     if len(chains):
-        print("Beside NUTS: differences of means (sd), ratios of sds")
-        print(chains.drop(columns="data_set").to_string(index=False), end="\n\n")
+        print("Beside NUTS: differences of means (sd), ratios of sds; means over data sets, the largest and the least of all")
+        by = chains.groupby(["family", "rho", "variant", "n"])
+        how = {k: ("min" if k.endswith("sd_min") else "max" if k.endswith("_max") else "mean") for k in chains.columns[5:]}
+        how = {k: v for k, v in how.items() if k not in ("directions", "logits")}
+        print(by.agg(how).round(3).assign(sets=by.size()).to_string(), end="\n\n")
     pareto = read("loo")
     if len(pareto):
         print("Share of examples with Pareto's k below 0.7")
