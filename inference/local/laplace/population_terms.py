@@ -144,7 +144,7 @@ class PopulationTerms:
         }
         if self.stretched:
             size = gamma.sum(-1)
-            found["stretch"] = torch.stack([size * stretch(scaled.seen_times, seen, groups), size], -1)
+            found["stretch"] = torch.stack([size * stretch(scaled.seen_times, seen, groups, member), size], -1)
         if not self.own:
             return {**found, "score": score, "information": information}
         return {**found, **self._own(values, score, information.diagonal(dim1=-2, dim2=-1))}
@@ -172,16 +172,19 @@ NEAR = 0.01
 POWER_TURNS, MARGIN = 12, 1.1
 
 
-def stretch(whole: Callable[[Tensor], Tensor], blocks: Tensor, groups: Groups) -> Tensor:
+def stretch(whole: Callable[[Tensor], Tensor], blocks: Tensor, groups: Groups, member: Tensor) -> Tensor:
     """The least c with whole <= c blocks, about: (S,). Newton's step with the blocks alone is too long by it at most.
 
     Args:
         whole: a matrix (S, d, d) times vectors (S, d).
         blocks: its blocks, (S, G, p, p).
         groups: of the blocks.
+        member: which numbers have which spread, (d, B), 0 or 1.
     """
-    # (each number by itself: where one spread is far smaller than another, so are its numbers in the matrix)
-    little = 1e-3 * blocks.diagonal(dim1=-2, dim2=-1) + torch.finfo(blocks.dtype).tiny
+    # (directions of which next to nothing is said do not count, those of each spread by themselves: where one is far
+    # smaller than another, so are its numbers in the matrix)
+    most = (blocks.diagonal(dim1=-2, dim2=-1).flatten(-2)[..., None] * member).amax(-2)  # (S, B)
+    little = groups.split(1e-3 * most @ member.mT) + torch.finfo(blocks.dtype).tiny
     factor, _ = torch.linalg.cholesky_ex(blocks + torch.diag_embed(little))
     # (no eigenvector of a structured matrix is orthogonal to irregular numbers)
     d = groups.number * groups.size
@@ -189,7 +192,7 @@ def stretch(whole: Callable[[Tensor], Tensor], blocks: Tensor, groups: Groups) -
     v, found = v.expand(len(blocks), d), blocks.new_ones(len(blocks))
     for _ in range(POWER_TURNS):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-        # (L^-1 whole L^-T, the same whatever the numbers' scales)
+        # (L^-1 whole L^-T, the same whatever the spreads)
         u = torch.linalg.solve_triangular(factor.mT, groups.split(v)[..., None], upper=True).squeeze(-1).flatten(-2)
         seen = groups.split(whole(u))[..., None]
         v = torch.linalg.solve_triangular(factor, seen, upper=False).squeeze(-1).flatten(-2)

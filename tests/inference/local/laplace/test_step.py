@@ -180,7 +180,7 @@ def test_stretched_blocks_are_above_the_whole(groups):
     root = torch.randn(5, 12, 6, generator=make, dtype=torch.float64)
     whole = root @ root.mT
     blocks = blocks_of(whole, groups.number)
-    c = stretch(partial(along, whole), blocks, groups)
+    c = stretch(partial(along, whole), blocks, groups, torch.ones(12, 1).double())
     dense = torch.stack([torch.block_diag(*each) for each in blocks])
     least = torch.linalg.eigvalsh(c[:, None, None] * dense - whole).amin(-1)
     assert (least > -0.01 * whole.diagonal(dim1=-2, dim2=-1).amax(-1)).all()
@@ -194,10 +194,11 @@ def test_stretch_is_the_same_where_some_spreads_are_tiny(groups):
     make = torch.Generator().manual_seed(2)
     root = torch.randn(5, 12, 20, generator=make, dtype=torch.float64)
     whole = root @ root.mT
-    size = torch.tensor([1e-4, 1e-4, 1e-4, 4.0], dtype=torch.float64).repeat(3)
+    member = torch.eye(2).double()[[0, 0, 0, 1] * 3]
+    size = member @ torch.tensor([1e-4, 4.0]).double()
     found = []
     for scale in (torch.ones(12).double(), size):
         scaled = scale[:, None] * whole * scale
-        found.append(stretch(partial(along, scaled), blocks_of(scaled, groups.number), groups))
+        found.append(stretch(partial(along, scaled), blocks_of(scaled, groups.number), groups, member))
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=0)
     assert (found[0] > 1.3).all()

@@ -17,7 +17,7 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
     prior = torch.full((d,), 0.01, dtype=torch.float64)
     expected = torch.linalg.solve(precision + torch.diag(prior), linear)
     blocks = blocks_of(precision[None], groups.number)
-    c = stretch(partial(along, precision[None]), blocks, groups)
+    c = stretch(partial(along, precision[None]), blocks, groups, torch.ones(d, 1).double())
 
     def after(rounds: int, weights: torch.Tensor) -> torch.Tensor:
         m, kept = torch.zeros(d).double(), {}
