@@ -1,0 +1,128 @@
+"""FedProto: networks of one's own, and class centroids of their features for all. Tan et al., AAAI 2022, Alg. 1.
+
+    c_k            ~ flat                                        centroids of D features, shared
+    w_j, theta_j   ~ flat                                        rho -> inf on the whole network, z = h_theta_j(x)
+    z_ij           ~ N(c_{y_ij}, D / (2 lambda) I)               where the class has a centroid
+    y_ij | z_ij    ~ Categorical(softmax(w_j^T z_ij))            (site y_head)
+
+    minimised by client j: mean over i of -log p(y_ij | z_ij, w_j) + lambda |z_ij - c_{y_ij}|^2 / D
+
+What it needs beyond the one model is the factor of z, which is no datum but what theta_j makes of x. The head is there
+to train the features; predictions are the nearest centroid's. As a distribution, that of prototypical networks (Snell
+et al., NeurIPS 2017, Eq. 2), which the paper does not need, and which no client trains on:
+
+    p(y = k | x)   = softmax_k(-|z - c_k|^2 / T)                 (site y)
+
+A round: every client trains (w_j, theta_j) jointly, by minibatch gradient descent, the centroids held. Then those who
+take part pass over their data once more and send, for each class, the sum of z_ij and the number of examples. The
+server divides: c_k is the mean over all their examples. A class that none of them has keeps its centroid.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pyro.distributions import Normal
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
+from hierfl.errors import UserError
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.class_means import ClassMeans
+from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.likelihoods import Softmax
+from hierfl.ppl.plates import clients, data, flat, mask, param, sample
+
+from .local import Local
+
+
+class FedProto(Local):
+    """rho -> inf on the whole network, whose features are pulled to class centroids that clients agree on."""
+
+    name = "fedproto"
+    about = "class centroids of own features (Tan et al., AAAI 2022)"
+    family = "rho -> inf, centroids"
+    stays = "all"
+    sent = "classes' sums of features"
+    message_size = 0.01
+    order = 145
+
+    @dataclass(frozen=True)
+    class Settings(Local.Settings):
+        """The paper: lambda 1."""
+
+        lam: float = setting(
+            1.0, "lambda, how strongly features are pulled to their class's centroid; 0 is local training", at_least=0
+        )
+        temperature: float = setting(
+            1.0, "T, what squared distances to centroids are divided by in predictions; accuracy is the same for all",
+            above=0,
+        )  # fmt: skip
+
+    settings: Settings
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        if network.noise is not None:
+            raise UserError("fedproto has a centroid for every class: data with labels, not a regression")
+        super().__init__(network, **settings)
+        self.classes, self.features = network.head.outputs, network.head.features
+
+    def shared(self, start: InitialWeights) -> State:
+        centroids = start.head.new_zeros(self.classes, self.features)
+        return {"centroids": centroids, "centroids.counts": centroids.new_zeros(self.classes)}
+
+    def model(self, batch: Batch) -> None:
+        net, lam = self.network, self.settings.lam
+        c, known = sample("centroids", flat(self.classes, self.features)), param("centroids.counts") > 0
+        with clients(batch):
+            w_j = sample("w_j", flat(net.head.d))
+            with data(batch):
+                z = net.base(batch.x)  # (S, n, D)
+                if lam:
+                    spread = c.new_full((), (self.features / (2 * lam)) ** 0.5)
+                    with mask(mask=known[batch.y]):
+                        sample("z", Normal(c[batch.y], spread).to_event(1), obs=z)
+                sample("y_head", net.likelihood(net.head(w_j, z)), obs=batch.y)
+                with mask(mask=False):  # (no term of the objective)
+                    sample("y", self.nearest(z.detach(), c, known), obs=batch.y)
+
+    def nearest(self, z: Tensor, c: Tensor, known: Tensor) -> Softmax:
+        """Softmax of minus the squared distances over T, whose mode is the nearest centroid.
+
+        A class without a centroid is less likely than every other by a factor e at least, so that it is never the mode
+        and log densities are finite; where none has one, all are alike.
+
+        Args:
+            z: features, (S, n, D).
+            c: centroids, (C, D).
+            known: which of them there are, (C,).
+        """
+        distances = torch.cdist(z, c, compute_mode="donot_use_mm_for_euclid_dist").square() / self.settings.temperature
+        farthest = distances.where(known, 0).amax(-1, keepdim=True)
+        return Softmax(-torch.where(known, distances, farthest + 1))
+
+    def schedule(self) -> Schedule:
+        return Schedule(new_client_steps=[self.sgd("mu", "base")])
+
+    def class_sums(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
+        """Each row's sums of features (S, C, D) and numbers of examples (S, C), by class, of its trained network."""
+        base, sums, counts = self.network.base, [], []
+        for first, last in buckets(chunk.sizes):
+            part = chunk.part(first, last)
+            batch = part.batch()
+            z = base.apply(base.parameters_from(part.view), batch.x)  # (S, n, D)
+            member = torch.nn.functional.one_hot(batch.y, self.classes).to(z)
+            if batch.mask is not None:
+                member = member * batch.mask[..., None]
+            sums.append(member.mT @ z)
+            counts.append(member.sum(1))
+        return torch.cat(sums), torch.cat(counts)
+
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {"centroids": ClassMeans("centroids", self.class_sums)}
