@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.nn.functional import Network
 
 from .fitted import Fitted
 
 
+class LastSeen(Messenger):  # type: ignore[misc]
+    """Keeps what a network has made of its inputs, whatever its weights come from: the last time it is asked.
+
+    A method with one model for all and a personal one beside it asks for the personal one's last.
+
+    Args:
+        network: which.
+    """
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        self.value: Tensor = torch.empty(0)
+
+    def _pyro_post_network(self, msg: dict[str, Any]) -> None:
+        if msg["args"][0] is self.network:
+            self.value = msg["value"]
+
+
 def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What every client's base network makes of its own test data: the last layer's inputs.
+    """What every client's base network makes of its own test data, under its personal model: the last layer's inputs.
 
     Latent features are at their mean.
 
@@ -28,13 +54,10 @@ def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, 
     for j in np.unique(owner[taken]).tolist():
         index = federation.test[j][torch.as_tensor(place[taken[owner[taken] == j]], device=federation.device)]
         x, y = federation.examples(index[None])
-        values = fitted.values([j])
-        with torch.no_grad():
-            for net in network.networks:
-                x = net.apply(net.parameters_from(values), x)
-                if net is network.encoder:
-                    x = x[..., : network.latents]  # (the means)
-        found.append(x[0].cpu().double().numpy())
+        batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
+        with LastSeen(network.base) as seen:
+            fitted.personal_sites([j], batch, 0)
+        found.append(seen.value.reshape(-1, network.head.features).cpu().double().numpy())
         targets.append(y[0].cpu().numpy())
     names = np.array(federation.ids)[owner[taken]]
     return np.concatenate(found), np.concatenate(targets), names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 from torch.func import grad
@@ -65,3 +67,14 @@ def slope_at(net: Architecture, w: Tensor, x: Tensor, y: Tensor, batch: Tensor) 
 
 def linear(fed: Federation) -> Architecture:
     return architecture("linear", fed, noise=NOISE)
+
+
+def assert_resumed_is_the_same(method: Method, fed: Federation, folder: Path, participation: float) -> None:
+    """Four rounds are those of two and then two from the checkpoint, bit for bit."""
+    options = {"participation": participation, "progress": False}
+    whole = fit(method, fed, rounds=4, **options)
+    fit(method, fed, rounds=2, folder=folder, **options)
+    again = fit(method, fed, rounds=4, folder=folder, resume=True, **options)
+    for one, other in ((whole.shared, again.shared), (whole.personal, again.personal)):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(v, other[k]) for k, v in one.items())

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.baselines import fitted, linear, rows_of
+from support.baselines import assert_resumed_is_the_same, fitted, linear, rows_of
 from support.federations import blobs, pictures
 from support.methods import order_of
 from support.rounds import Rounds
 from torch import Tensor
 
 from hierfl import Federation, UserError
-from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
@@ -248,13 +247,7 @@ def test_a_new_client_is_pulled_to_the_centroids(skewed: Federation, net: Archit
 
 
 def test_a_resumed_run_is_the_same(skewed: Federation, net: Architecture, tmp_path: Path) -> None:
-    method, options = FedProto(net, **COMMON), {"participation": 0.4, "progress": False}
-    whole = fit(method, skewed, rounds=4, **options)
-    fit(method, skewed, rounds=2, folder=tmp_path, **options)
-    again = fit(method, skewed, rounds=4, folder=tmp_path, resume=True, **options)
-    for one, other in ((whole.shared, again.shared), (whole.personal, again.personal)):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(v, other[k]) for k, v in one.items())
+    assert_resumed_is_the_same(FedProto(net, **COMMON), skewed, tmp_path, 0.4)
 
 
 def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.baselines import WHOLE, fitted, linear, rows_of
+from support.baselines import WHOLE, assert_resumed_is_the_same, fitted, linear, rows_of
 from support.federations import blobs, pictures
 from support.methods import largest_first, order_of
 from support.rounds import Rounds
 from torch import Tensor
 
 from hierfl import Federation, UserError
-from hierfl.inference import SVI, fit
+from hierfl.inference import SVI
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.class_counts import ClassCounts
 from hierfl.inference.local.optimizers import sgd
@@ -222,13 +222,7 @@ def test_a_new_client_fits_a_residual_head(skewed: Federation) -> None:
 
 
 def test_a_resumed_run_is_the_same(skewed: Federation, tmp_path: Path) -> None:
-    method, options = FedROD(architecture("mlp:5", skewed), **COMMON), {"participation": 0.6, "progress": False}
-    whole = fit(method, skewed, rounds=4, **options)
-    fit(method, skewed, rounds=2, folder=tmp_path, **options)
-    again = fit(method, skewed, rounds=4, folder=tmp_path, resume=True, **options)
-    for one, other in ((whole.shared, again.shared), (whole.personal, again.personal)):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(v, other[k]) for k, v in one.items())
+    assert_resumed_is_the_same(FedROD(architecture("mlp:5", skewed), **COMMON), skewed, tmp_path, 0.6)
 
 
 def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> None:
