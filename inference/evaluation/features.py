@@ -15,7 +15,7 @@ from hierfl.nn.functional import Network
 from .fitted import Fitted
 
 
-class LastSeen(Messenger):  # type: ignore[misc]
+class LastSeen(Messenger):
     """Keeps what a network has made of its inputs, whatever its weights come from: the last time it is asked.
 
     A method with one model for all and a personal one beside it asks for the personal one's last.
