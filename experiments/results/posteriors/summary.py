@@ -65,10 +65,10 @@ def others() -> None:
         print(pd.concat([table, rho], axis=1).to_string(), end="\n\n")
     chains = read("nuts")
     if len(chains):
-        print("Beside NUTS: differences of means (sd), ratios of sds; means over data sets, the largest and the least of all")
+        print("Beside NUTS: differences of means (sd), ratios of sds; means, largest and least over data sets")
         by = chains.groupby(["family", "rho", "variant", "n"])
-        how = {k: ("min" if k.endswith("sd_min") else "max" if k.endswith("_max") else "mean") for k in chains.columns[5:]}
-        how = {k: v for k, v in how.items() if k not in ("directions", "logits")}
+        kept = [k for k in chains.columns[5:] if k not in ("directions", "logits")]
+        how = {k: k.rsplit("_", 1)[-1] if k.endswith(("_min", "_max")) else "mean" for k in kept}
         print(by.agg(how).round(3).assign(sets=by.size()).to_string(), end="\n\n")
     pareto = read("loo")
     if len(pareto):
