@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
 
-from hierfl.errors import UserError
+from hierfl.errors import RankLost, UserError
 from hierfl.files import shown
 
 from ..allocator import keep_memory
@@ -76,6 +77,12 @@ def main() -> NoReturn:
     try:
         refuse_empty(sys.argv[1:])
         code = app(standalone_mode=False)
+    except RankLost as error:
+        # (the threads of a broken group would abort the ordinary exit: this rank would seem the one that was killed)
+        _say(str(error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.status)
     except UserError as error:
         _fail(str(error), error.status)
     except KeyboardInterrupt:
@@ -95,5 +102,9 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, status: int = UserError.status) -> NoReturn:
-    typer.echo(f"error: {shown(' '.join(message.split()))}", err=True)
+    _say(message)
     sys.exit(status)
+
+
+def _say(message: str) -> None:
+    typer.echo(f"error: {shown(' '.join(message.split()))}", err=True)
