@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..objective.elbo import Terms
+from .gradient_transforms import GradientTransform
 from .optimizers import MakeOptimizer
 
 #: "sum" ascends the ELBO; "example" ascends ELBO / n_j, the mean log likelihood less KL / n_j
@@ -18,10 +19,21 @@ class Block:
     """Values that are trained in turn with others, on the same minibatches.
 
     Args:
-        names, optimizer, terms, repeats: as for :class:`~hierfl.inference.local.svi.SVI`.
+        names, optimizer, terms, repeats, transform: as for :class:`~hierfl.inference.local.svi.SVI`.
     """
 
     names: Sequence[str]
     optimizer: MakeOptimizer
     terms: Terms = "all"
     repeats: int = 1
+    transform: GradientTransform | None = None
+
+    @property
+    def batches(self) -> int:
+        """How many minibatches an iteration of it uses."""
+        return 1 if self.transform is None else self.transform.batches
+
+    @property
+    def turns(self) -> int:
+        """How many times it draws, each time anew: at every step, on each of its minibatches."""
+        return self.repeats * self.batches

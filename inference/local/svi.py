@@ -49,8 +49,8 @@ class SVI:
         steps: so many minibatches instead of whole epochs.
         repeats: steps on each minibatch.
         terms: of the ELBO: all, those of the data plate, or the others (of which no data are needed).
-        then: other values, trained after these on each minibatch.
-        transform: where the steps go, if not down the gradient.
+        then: other values, trained after these on each minibatch, or these once more.
+        transform: where the steps of ``names`` go, if not down the gradient.
     """
 
     names: Sequence[str]
@@ -80,16 +80,14 @@ class SVI:
             value = getattr(self, name)
             if isinstance(value, int) and value < lowest:
                 raise UserError(f"SVI's {name} must be at least {lowest}, not {value}")
-        if self.transform is not None and self.transform.batches > 1 and (self.steps is None or self.batch is None):
+        if max(block.batches for block in self._blocks) > 1 and (self.steps is None or self.batch is None):
             raise UserError(
                 "a gradient transform of several minibatches is counted in steps: SVI(..., batch=B, steps=N)"
             )
-        if self.transform is not None and self.then:
-            raise UserError("a gradient transform is of one block of values: SVI(..., then=()) beside it")
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
-        return (Block(self.names, self.optimizer, self.terms, self.repeats), *self.then)
+        return (Block(self.names, self.optimizer, self.terms, self.repeats, self.transform), *self.then)
 
     @property
     def trains(self) -> Sequence[str]:
@@ -119,8 +117,8 @@ class SVI:
     def _whole(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int) -> None:
         names = frozenset(k for block in blocks for k in block.names)
         batch = chunk.batch()
-        trainers = [Trainer(block, chunk, self.per, self.transform, bool(self.then)) for block in blocks]
-        turns = sum(block.repeats for block in blocks)
+        trainers = [Trainer(block, chunk, self.per, bool(self.then)) for block in blocks]
+        turns = sum(block.turns for block in blocks)
         noise = chunk.noise(phase, self.particles, chunk.sizes).reading(steps * turns)
         values = {**chunk.view, **all_leaves(trainers)}
         frozen = FrozenFeatures.of(batch.x, names, values)
@@ -133,14 +131,14 @@ class SVI:
 
     def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
-        each = self.transform.batches if self.transform is not None else 1
+        each = max(block.batches for block in blocks)  # (the first is for all of them)
         planned = plan(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
         frozen = FrozenFeatures(names, partial(constant_features, chunk))
-        turns = sum(block.repeats for block in blocks)
+        turns = sum(block.turns for block in blocks)
         noise = chunk.noise(phase, self.particles).reading(planned.steps[0] * turns)
         batches = Minibatches(chunk, planned, frozen)
-        trainers = [Trainer(block, chunk, self.per, self.transform, bool(self.then)) for block in blocks]
-        alone = turns == 1 and self.transform is None
+        trainers = [Trainer(block, chunk, self.per, bool(self.then)) for block in blocks]
+        alone = turns == 1 and blocks[0].transform is None
 
         def places(number: int) -> list[MinibatchPlaces]:
             return [batches.at(number * each + k) for k in range(each)]
@@ -180,13 +178,14 @@ class SVI:
         latents: Mapping[str, Site] | None = None,
     ) -> None:
         """All blocks on one minibatch (or an iteration's several), one after the other."""
-        turns, turn = sum(trainer.block.repeats for trainer in trainers), 0
+        turns, turn = sum(trainer.block.turns for trainer in trainers), 0
         for trainer in trainers:
-            for _ in range(trainer.block.repeats):
-                if turns > 1 or self.transform is not None:  # (a turn has draws of its own)
+            block = trainer.block
+            for _ in range(block.repeats):
+                if turns > 1 or block.transform is not None:  # (a turn has draws of its own)
                     noise.at(step * turns + turn, batches[0].num_clients)
                 trainer.step(batches, values, noise, frozen, latents)
-                turn += 1
+                turn += block.batches
 
 
 def running_statistics(names: Iterable[str], epochs: int, batch: int | None) -> SVI:

@@ -19,7 +19,6 @@ from ..clients.gradients import leaves
 from ..objective.elbo import elbo
 from ..state import State
 from .block import Block, Per
-from .gradient_transforms import GradientTransform
 from .optimizers import narrow_optimizer, step_on_device
 
 
@@ -35,7 +34,6 @@ class Trainer:
         block: what is trained, and how.
         chunk: the rows that are.
         per: of what the objective is.
-        transform: where the steps go, if not down the gradient.
         several: whether other blocks are trained on the same minibatches.
     """
 
@@ -44,11 +42,10 @@ class Trainer:
         block: Block,
         chunk: ClientChunk,
         per: Per,
-        transform: GradientTransform | None,
         several: bool,
     ) -> None:
         self.block, self.method = block, chunk.method
-        self.per, self.transform, self.several = per, transform, several
+        self.per, self.several = per, several
         self.leaves = leaves(chunk, block.names)
         self.recorded, self.rows = chunk.recorder is not None, len(chunk.clients)
         self.optimizer = block.optimizer(list(self.leaves.values())) if self.leaves else None
@@ -78,7 +75,9 @@ class Trainer:
             latents: the guide's, where they have been drawn already.
         """
         norms = Norms(batches[0].mask, frozen.moving)
-        transform = self.transform
+        transform = self.block.transform
+        if self.several:  # (another block may have leaves of its own over the same values)
+            values = {**values, **self.leaves}
         if transform is None:
             # (zero_grad costs more: it calls the profiler)
             for group in self.optimizer.param_groups if self.optimizer else ():
@@ -88,12 +87,15 @@ class Trainer:
             if self.optimizer is not None:
                 loss.backward(inputs=list(self.leaves.values()) if self.several else None)
         else:
+            turn = noise.step
 
             def gradient(at: Mapping[str, Tensor], number: int) -> State:
                 nonlocal norms
                 batch = batches[number]
                 norms = Norms(batch.mask, frozen.moving)
                 noise.counts = batch.present()
+                if noise.step != turn + number:  # (each minibatch has draws of its own)
+                    noise.at(turn + number)
                 leaves = {k: v.detach().requires_grad_() for k, v in at.items()}
                 loss = self._loss(batch, {**values, **leaves}, noise, frozen, None, norms)
                 slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
@@ -102,6 +104,7 @@ class Trainer:
                 }
 
             found = transform(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
+            noise.counts = batches[0].present()  # (of which all other steps are)
             for name, leaf in self.leaves.items():
                 leaf.grad = found[name].detach()
         if self.optimizer is not None and self.recorded:

@@ -20,7 +20,7 @@ def test_every_method_has_features(cls):
     run = fitted(cls(architecture(spec, fed)), fed, 1)
     z, y, names = features(run.fitted)
     number = sum(fed.sizes("test"))
-    assert z.shape == (number, 5)
+    assert z.shape == (number, run.fitted.method.network.head.features)
     assert np.isfinite(z).all()
     assert len(y) == len(names) == number
 
