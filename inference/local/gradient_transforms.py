@@ -75,6 +75,25 @@ class Clipped:
 
 
 @dataclass(frozen=True)
+class Preconditioned:
+    """The gradient of a value times another value, number by number.
+
+    Args:
+        trained: the value that is trained.
+        by: one of the same shape, shared or personal, or that a step before has put beside the rows' values.
+    """
+
+    trained: str
+    by: str
+    batches: ClassVar[int] = 1
+
+    def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
+        """See the class."""
+        found = gradient(at, 0)
+        return {**found, self.trained: found[self.trained] * values[self.by]}
+
+
+@dataclass(frozen=True)
 class MetaGradient:
     """The gradient of the loss that is left after one step of gradient descent: (I - a H(w)) g(w - a g(w)).
 

@@ -32,6 +32,7 @@ def take_steps(
     places: Callable[[int], Sequence[MinibatchPlaces]],
     noise: ClientNoise,
     turns: int,
+    after: Callable[[int], None] | None = None,
 ) -> None:
     """Takes steps one after the other.
 
@@ -42,10 +43,13 @@ def take_steps(
         places: of a step's minibatches.
         noise: of all steps.
         turns: of the noise in a step.
+        after: called when a step has been taken, with its number; no part of what is recorded.
     """
     if chunk.recorder is None:
         for number in numbers:
             step(places(number), noise, number)
+            if after is not None:
+                after(number)
         return
 
     def function(inputs: Sequence[Tensor | None], noise: ClientNoise) -> Sequence[Tensor]:
@@ -56,6 +60,8 @@ def take_steps(
     for number in numbers:
         inputs = [value for at in places(number) for value in at]
         replayed(inputs, numbers.stop - number, number * turns, len(chunk.clients))
+        if after is not None:
+            after(number)
 
 
 class Replayed:

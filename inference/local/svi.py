@@ -32,6 +32,8 @@ from .trainer import Trainer, all_leaves
 
 #: a number, or one for each round, the same for all clients
 Count = int | Callable[[ClientChunk], int]
+#: from the rows that have taken a step (values as they are now), the place of the first of them, and the step's number
+Watch = Callable[[ClientChunk, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class SVI:
         terms: of the ELBO: all, those of the data plate, or the others (of which no data are needed).
         then: other values, trained after these on each minibatch, or these once more.
         transform: where the steps of ``names`` go, if not down the gradient.
+        watch: is shown the rows after each step; it must not change them.
     """
 
     names: Sequence[str]
@@ -64,6 +67,7 @@ class SVI:
     terms: Terms = "all"
     then: Sequence[Block] = ()
     transform: GradientTransform | None = None
+    watch: Watch | None = None
 
     def __post_init__(self) -> None:
         if self.per not in ("sum", "example"):
@@ -109,12 +113,25 @@ class SVI:
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is None:
                 for first, last in buckets(chunk.sizes):
-                    self._whole(chunk.part(first, last), blocks, phase, self.epochs if steps is None else steps)
+                    count = self.epochs if steps is None else steps
+                    self._whole(chunk.part(first, last), blocks, phase, count, self._after(chunk, first, last))
             else:
                 self._minibatches(chunk, blocks, phase, steps)
         return chunk
 
-    def _whole(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int) -> None:
+    def _after(self, chunk: ClientChunk, first: int, last: int) -> Callable[[int], None] | None:
+        """What is done after each step of these rows."""
+        watch, part = self.watch, chunk.part(first, last)
+        return None if watch is None else lambda number: watch(part, first, number)
+
+    def _whole(
+        self,
+        chunk: ClientChunk,
+        blocks: Sequence[Block],
+        phase: object,
+        steps: int,
+        after: Callable[[int], None] | None,
+    ) -> None:
         names = frozenset(k for block in blocks for k in block.names)
         batch = chunk.batch()
         trainers = [Trainer(block, chunk, self.per, bool(self.then)) for block in blocks]
@@ -127,7 +144,7 @@ class SVI:
             noise.at(number * turns)
             self._round([batch], trainers, values, noise, frozen, number)
 
-        take_steps(chunk, step, range(steps), lambda number: [], noise, turns)
+        take_steps(chunk, step, range(steps), lambda number: [], noise, turns, after)
 
     def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
@@ -165,7 +182,8 @@ class SVI:
                 drawn = None if standing is None else standing.redrawn(noise)
                 self._round(found, trainers, values, noise, frozen, number, drawn)
 
-            take_steps(part, step, range(first // each, last // each), places, noise, turns)
+            take_steps(part, step, range(first // each, last // each), places, noise, turns,
+                       self._after(chunk, 0, active))  # fmt: skip
 
     def _round(
         self,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
@@ -61,8 +62,11 @@ class FedAvgFT(FineTuned):
         return {"offset": start.head.new_zeros(d)}
 
     def model(self, batch: Batch) -> None:
+        self.response(batch, sample("w", flat(self.network.d)))
+
+    def response(self, batch: Batch, w: Tensor) -> None:
+        """p(y | x), given w."""
         net, offset = self.network, param("offset")  # (S, 1, d), or that of the head, which comes last
-        w = sample("w", flat(net.d))
         with clients(batch), data(batch):
             y = net(w + torch.nn.functional.pad(offset, (net.d - offset.shape[-1], 0)), batch.x)
             sample("y", net.likelihood(y), obs=batch.y)

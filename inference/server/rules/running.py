@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...clients.chunk import ClientChunk
-from ...messages.form import Form, not_negative, values_form
+from ...messages.form import Form, not_negative, positive, values_form
 from ...state import State
 from .base import AggregationContext
 
@@ -98,3 +98,28 @@ class CountSum:
         """Their sum."""
         ((name, value),) = old.items()
         return {name: torch.where(total[name] > 0, total[name].to(value), value)}
+
+
+@dataclass(frozen=True)
+class EstimatedTotal:
+    """The sum over all clients of what each counts, estimated from those who report: their sum times J / |A|.
+
+    Args:
+        counts: of each row, (S, *shape), above zero.
+    """
+
+    counts: Callable[[ClientChunk], Tensor]
+    sends_gradients: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Counts, all above zero."""
+        return {name: replace(field, holds=positive) for name, field in values_form(old).items()}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """The counts."""
+        (name,) = names
+        return {name: self.counts(chunk)}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Scale."""
+        return {name: total[name] * (context.num_clients / context.reported) for name in old}
