@@ -23,6 +23,7 @@ from hierfl.data.formula.missing import Missing
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
+from hierfl.inference.engines.remote.expected import refuse_replies
 from hierfl.inference.engines.remote.wire import Handshake
 from hierfl.inference.method.settings import make_settings
 from hierfl.inference.options import Options
@@ -125,6 +126,7 @@ class Study:
         made = cls(path, table, loaded, _data_of(table, path))
         if loaded.cls.tabular != (kind == "formula"):
             raise UserError(f"{path}: {loaded.name} is {'' if loaded.cls.tabular else 'not '}for data of a formula")
+        refuse_replies(loaded.cls)
         make_settings(loaded.cls, table["settings"])
         made.options("cpu")
         return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -50,16 +51,21 @@ class ClientStore:
     def _copy(self, value: Tensor) -> Tensor:
         return torch.empty(value.shape, dtype=value.dtype, device=value.device, pin_memory=self._pinned).copy_(value)
 
-    def settle(self, used: Tensor | None) -> None:
+    def settle(self, used: Tensor | None, replies: Mapping[str, Tensor] = MappingProxyType({})) -> None:
         """Says whose messages of the last round were used: the others' personal values go back.
 
         Args:
             used: (J,); None where nothing is left to say.
+            replies: personal values as the server has made them, {name: (J, *shape)}; of the used alone.
         """
-        if self._before is None or used is None:
+        if used is None:
             return
-        self.personal = {k: _where(used.to(v.device), v, self._before[k]) for k, v in self.personal.items()}
-        self._before = None
+        if self._before is not None:
+            self.personal = {k: _where(used.to(v.device), v, self._before[k]) for k, v in self.personal.items()}
+            self._before = None
+        for name, value in replies.items():
+            held = self.personal[name]
+            held.copy_(_where(used.to(held.device), value.to(held), held))
 
     def open(self, everyone: bool) -> None:
         """Begins a round.

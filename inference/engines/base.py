@@ -7,7 +7,7 @@ own stays behind it. Every request comes with a broadcast, which also says what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
@@ -49,12 +49,16 @@ class Broadcast:
         shared: {name: (*shape)}.
         used: (J,), True where the message of the round before was used; None where nothing is left to say of it.
         final: whether clients are asked for what the final steps make of their values.
+        replies: personal values as the server has made them, {name: (J, *shape)}: a client whose message of the round
+            before was used takes its own row, and is told no other. The first broadcast after a round says it, and all
+            until the next round say the same.
     """
 
     round: int
     shared: State
     used: Tensor | None = None
     final: bool = False
+    replies: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,9 @@ class DistributedEngine:
         if exchange.individual:
             group = exchange.individual[0]
             raise UserError(f"the messages of {group!r} are looked at one by one, and ranks send sums: --engine plate")
+        if self.method.replies:
+            name = self.method.replies[0]
+            raise UserError(f"the server makes each client's {name!r}, and ranks hear one broadcast: --engine plate")
         self.exchange = exchange
         self.plate.begin(shared, initial, exchange)
 

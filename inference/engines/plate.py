@@ -150,7 +150,7 @@ class PlateEngine:
 
     def _trained(self, broadcast: Broadcast, clients: Sequence[int]) -> Iterator[tuple[ClientChunk, Tensor]]:
         """Plates of clients after a round's local steps, whose values are kept, and who is healthy, (S,)."""
-        self.store.settle(broadcast.used)
+        self.store.settle(broadcast.used, broadcast.replies)
         self.store.open(len(clients) == len(self.ids))
         for rows, start in self._plates(clients):
             chunk = ClientChunk(
@@ -180,7 +180,7 @@ class PlateEngine:
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        self.store.settle(broadcast.used)
+        self.store.settle(broadcast.used, broadcast.replies)
         personal = self._finished(broadcast) if broadcast.final else self.store.personal
         return Fitted(
             self.method, self.federation, self.method.prediction_params(broadcast.shared), personal, self.store.copies,
@@ -249,7 +249,7 @@ class PlateEngine:
 
     def state(self, broadcast: Broadcast) -> State:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        self.store.settle(broadcast.used)
+        self.store.settle(broadcast.used, broadcast.replies)
         return self.store.state()
 
     def form(self) -> StateForm:

@@ -42,6 +42,8 @@ class Method(Configurable):
     # (name: on the command line; a file of your own is called by its class)
     #: shared values of which a client uses its own locally trained copy when it predicts
     local_copies: ClassVar[tuple[str, ...]] = ()
+    #: personal values that the server makes anew, each client its own (a rule puts them into its context's ``replies``)
+    replies: ClassVar[tuple[str, ...]] = ()
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: int = 0

@@ -107,7 +107,9 @@ class Fit:
         shared, self.initial = self._initial()
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()
-        self.server = Server(method, exchange, template, self.initial, clients, options.quorum, options.seed)
+        self.server = Server(
+            method, exchange, template, self.initial, clients, options.quorum, options.seed, method.replies
+        )
         self.state = self.server.begin(shared)
         self.schedule = method.schedule().at_least(options.absent_clients)
         self.engine.begin(shared, self.initial, exchange)
@@ -134,6 +136,8 @@ class Fit:
         both = shared.keys() & personal.keys()
         if both:
             raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
+        if strange := set(method.replies) - personal.keys():
+            raise UserError(f"the method's replies name {sorted(strange)[0]!r}, which personal() does not declare")
         for name, value in {**shared, **personal}.items():
             if not bool(value.isfinite().all()):
                 raise UserError(f"the initial value of {name!r} is not finite in {self.options.dtype}")
@@ -143,7 +147,7 @@ class Fit:
         """What clients learn after the round that has ended."""
         number = self.journal.round
         final = self.schedule.is_final(number, number if self.finished else self.options.rounds)
-        return Broadcast(number, self.state.shared, self.used, final)
+        return Broadcast(number, self.state.shared, self.used, final, self.state.replies)
 
     @property
     def finished(self) -> bool:
@@ -203,7 +207,8 @@ class Fit:
         reporting = draw_participants(self.keys, number, options.seed, options.participation, options.quorum)
         personal = bool(self.initial or self.method.local_copies)
         plan = self.schedule.plan(reporting, len(ids), evaluated=options.evaluates(number), personal=personal)
-        reports = self.engine.round(Broadcast(number, self.state.shared, self.used), plan)
+        broadcast = Broadcast(number, self.state.shared, self.used, replies=self.state.replies)
+        reports = self.engine.round(broadcast, plan)
         self.state = self.server(self.state, reports.sums)
         self.used = (reports.status == ClientStatus.REPORTED) & ~self.state.last_skipped
         self.journal.status.append(reports.status)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyro
 import torch
@@ -38,6 +38,8 @@ class ServerState:
         last_skipped: whether the last round was one of them, (), bool.
         round: rounds that have ended.
         bytes: what clients have sent so far.
+        replies: personal values that rules have made of the last round's messages, {name: (J, *shape)}. They are in no
+            checkpoint: with the next broadcast they are the clients'.
     """
 
     shared: State
@@ -47,6 +49,7 @@ class ServerState:
     last_skipped: Tensor
     round: int = 0
     bytes: int = 0
+    replies: State = field(default_factory=dict)
 
     def tensors(self) -> State:
         """All of it by name, for a checkpoint."""
@@ -73,6 +76,7 @@ class ServerState:
             skipped=tensors["skipped"],
             round=round,
             bytes=sent,
+            replies={},
         )
 
 
@@ -91,6 +95,7 @@ class Server(nn.Module):
         clients: J.
         quorum: a round with fewer valid messages changes nothing.
         seed: of the server's own randomness.
+        replies: personal values that rules may make, see :attr:`~hierfl.inference.method.base.Method.replies`.
     """
 
     def __init__(
@@ -102,8 +107,10 @@ class Server(nn.Module):
         clients: int,
         quorum: int = 1,
         seed: int = 0,
+        replies: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        self.replies = tuple(replies)
         self.model, self.exchange, self.template = model, exchange, template
         self.clients, self.quorum, self.seed = clients, quorum, seed
         self._initial = {k: v[None, None] for k, v in initial.items()}
@@ -131,20 +138,20 @@ class Server(nn.Module):
         Returns:
             The state with which the next one begins; nothing of the old one has changed.
         """
-        state = replace(state, round=state.round + 1, bytes=state.bytes + sums.bytes)
+        state = replace(state, round=state.round + 1, bytes=state.bytes + sums.bytes, replies={})
         if not self.exchange.groups:
             return state
         if not sums.totals:
             return _skipped(state)
         try:
-            new, kept = self._updated(state, sums)
+            new, kept, replies = self._updated(state, sums)
         except NUMERICAL as error:
             log.warning("round %d is skipped: %s: %s", state.round, type(error).__name__, str(error)[:LONGEST])
             return _skipped(state)
         # a round is skipped as a whole, whichever rule fails; and computed also with too few reports: no number leaves
         # the device
         sound = sums.reported >= self.quorum
-        for value in (*new.values(), *(v for rule in kept.values() for v in rule.values())):
+        for value in (*new.values(), *(v for rule in kept.values() for v in rule.values()), *replies.values()):
             sound = sound & value.isfinite().all().to(sound.device)
         old = state.shared
         new = {k: torch.where(sound, v, old[k]) for k, v in new.items()}
@@ -163,11 +170,12 @@ class Server(nn.Module):
             update_norm=norms,
             skipped=state.skipped + (~sound).long(),
             last_skipped=~sound,
+            replies=replies,  # (of a skipped round no message was used)
         )
 
-    def _updated(self, state: ServerState, sums: Sums) -> tuple[State, dict[str, State]]:
-        """What the rules make of the sums: new shared values, and what each rule then remembers."""
-        old, new, kept = state.shared, {}, {}
+    def _updated(self, state: ServerState, sums: Sums) -> tuple[State, dict[str, State], State]:
+        """What the rules make of the sums: new shared values, what each rule then remembers, and replies."""
+        old, new, kept, replies = state.shared, State(), dict[str, State](), State()
         for name, group in self.exchange.groups.items():
             kept[name] = {k: v.clone() for k, v in state.rule_state[name].items()}
             context = AggregationContext(
@@ -178,6 +186,7 @@ class Server(nn.Module):
                 kept[name],
                 old,  # every rule sees the same old values
                 self.seed,
+                replies,
             )
             total = group.pipeline.total(sums.totals.get(name, {}))
             found = group.rule.update({k: old[k] for k in group.names}, total, context)
@@ -188,7 +197,14 @@ class Server(nn.Module):
                         f"{tuple(found[k].shape)} of {found[k].dtype}; it was {tuple(old[k].shape)} of {old[k].dtype}"
                     )
                 new[k] = found[k]
-        return new, kept
+        for k, value in replies.items():
+            own = self._initial.get(k)
+            if k not in self.replies or own is None or value.shape != (self.clients, *own.shape[2:]):
+                raise UserError(
+                    f"a rule replies {k!r} {tuple(value.shape)}: replies are rows of personal values that the method "
+                    f"names in `replies`, {sorted(self.replies)}, one for each of {self.clients} clients"
+                )
+        return new, kept, replies
 
     def _prior_gradient(self, shared: State, names: Sequence[str]) -> State:
         leaves = {k: v.detach().clone().requires_grad_() for k, v in shared.items() if k in names}

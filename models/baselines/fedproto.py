@@ -26,7 +26,6 @@ from pyro.distributions import Normal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
@@ -39,6 +38,7 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.likelihoods import Softmax
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
+from ._class_features import class_features
 from .local import Local
 
 
@@ -112,17 +112,8 @@ class FedProto(Local):
 
     def class_sums(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
         """Each row's sums of features (S, C, D) and numbers of examples (S, C), by class, of its trained network."""
-        base, sums, counts = self.network.base, [], []
-        for first, last in buckets(chunk.sizes):
-            part = chunk.part(first, last)
-            batch = part.batch()
-            z = base.apply(base.parameters_from(part.view), batch.x)  # (S, n, D)
-            member = torch.nn.functional.one_hot(batch.y, self.classes).to(z)
-            if batch.mask is not None:
-                member = member * batch.mask[..., None]
-            sums.append(member.mT @ z)
-            counts.append(member.sum(1))
-        return torch.cat(sums), torch.cat(counts)
+        found = class_features(chunk)
+        return found.sums, found.counts
 
     def exchange(self) -> dict[str, AggregationRule]:
         return {"centroids": ClassMeans("centroids", self.class_sums)}

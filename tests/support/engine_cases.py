@@ -70,7 +70,8 @@ def _mixed(family: str) -> MakeFit:
 
 #: {name: what makes the method and its data}
 CASES: dict[str, MakeFit] = {
-    **{case_name(case): _plain(*case) for case in METHODS},
+    # (ranks and sites hear one broadcast, and refuse replies to single clients)
+    **{case_name(case): _plain(*case) for case in METHODS if not case[0].replies},
     **{case_name((FedPop, kernel)): _plain(FedPop, kernel) for kernel in KERNELS},
     "pfedvmp": _centroids,
     "mixed-gaussian": _mixed("gaussian"),

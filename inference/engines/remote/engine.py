@@ -29,7 +29,7 @@ from ...server.exchange import Exchange
 from ...server.receiver import Receiver
 from ...state import State, StateForm, form_of_state
 from ..base import Broadcast, ClientStatus, Reports, Scores
-from .expected import Expected
+from .expected import Expected, refuse_replies
 from .questions import Ask, Questions
 from .wire import (
     Handshake,
@@ -100,8 +100,9 @@ class RemoteEngine:
         """Greets the sites.
 
         Raises:
-            UserError: if none of them is there.
+            UserError: if none of them is there; for a method whose server has something to say to single clients.
         """
+        refuse_replies(self.method)
         self.expected = Expected(self.method, self.federation, self.options, shared, initial, exchange)
         #: the last round of each site, as it has said
         self._at: dict[int, object] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from hierfl.data.federation import Federation
+from hierfl.errors import UserError
 from hierfl.metrics.pooling import client_sums, example_sums
 
 from ...evaluation.fitted import Fitted
@@ -15,6 +16,19 @@ from ...options import Options
 from ...server.exchange import Exchange
 from ...state import State, StateForm
 from ..base import Broadcast, Scores
+
+
+def refuse_replies(method: Method | type[Method]) -> None:
+    """Sites hear one broadcast, the same for all.
+
+    Raises:
+        UserError: for a method whose server has something to say to single clients.
+    """
+    if method.replies:
+        raise UserError(
+            f"{method.name or 'this method'}: the server makes each client's {method.replies[0]!r}, and sites hear one "
+            "broadcast: it runs in a simulation alone (hierfl run)"
+        )
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ...state import State, form_of_state
 from ..base import Broadcast
 from ..plate import PlateEngine
 from .answering import Desk, Handler
+from .expected import refuse_replies
 from .site_state import SiteState
 from .wire import LARGEST_HEADER, Handshake, Unreadable, check_form, flat_answer, flat_scores, flattened, under
 
@@ -53,7 +54,7 @@ class Site:
             values: of some methods that is all of a personal model, in a sum.
 
     Raises:
-        UserError: for more than one client, or a folder of another study.
+        UserError: for more than one client, a folder of another study, or a method that sites do not know.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Site:
     ) -> None:  # fmt: skip
         if federation.clients != 1:
             raise UserError(f"a site is one client, not {federation.clients}")
+        refuse_replies(method)
         method = ending_as(options, method, federation)
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
         self.plate = PlateEngine(method, federation, replace(options, chunk=1))

@@ -61,6 +61,9 @@ class AggregationContext:
         rule_state: what the rule keeps from round to round, checkpointed with the server.
         shared: all shared values before the update, those of other rules among them.
         seed: of the run.
+        replies: where a rule puts what single clients are told: personal values {name: (J, *shape)}, of which each
+            client whose message was used gets its own row alone. The method must name them in
+            :attr:`~hierfl.inference.method.base.Method.replies`.
     """
 
     num_clients: int
@@ -70,6 +73,7 @@ class AggregationContext:
     rule_state: State = field(default_factory=dict)
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     seed: int = 0
+    replies: State = field(default_factory=dict)
 
     def normal(self, name: str, like: Tensor) -> Tensor:
         """Standard normals of the server's own for a value, keyed by seed and round."""
