@@ -97,6 +97,9 @@ class MOON(FedAvg):
         # (the last network is that of the last round in which the client took part)
         return Schedule(absent="freeze", new_client_steps=[])
 
+    def new_client_terms(self, personal: State) -> State:
+        return {}  # (predictions need no last network, so that none is sent)
+
 
 def projected(network: Architecture, outputs: int) -> Architecture:
     """The network with a projection head behind its base: a layer of as many units as features, ReLU, a layer.

@@ -155,6 +155,7 @@ def test_what_is_sent(fed: Federation, net: Architecture) -> None:
         chunk = step.run(chunk, number)
     sent = {key for message in server.messages(chunk).values() for key in message}
     assert sent == {"w", "weight", *method.network.base.names}
+    assert method.new_client_terms({k: v.squeeze(1) for k, v in chunk.values.items()}) == {}
     for name in method.network.base.names:
         trained, kept = chunk.values[name], chunk.values[name.replace("base.", "last.")]
         assert torch.equal(trained, kept)
