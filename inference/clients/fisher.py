@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyro
 import torch
 from torch import Tensor
 
@@ -34,7 +35,7 @@ def fisher_diagonal(network: Architecture, chunk: ClientChunk, w: Tensor) -> Ten
         raise UserError(f"a Fisher information is of single examples: no batch norm, as network {network.spec} has")
     found = torch.zeros_like(w[:, 0])
     size = max(1, MOST // network.d)
-    with torch.enable_grad():
+    with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(chunk.sizes):
             x = chunk.part(first, last).batch().x
             for row, n in enumerate(chunk.sizes[first:last]):

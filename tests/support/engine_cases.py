@@ -23,6 +23,7 @@ from torch import Tensor
 from hierfl import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, Run
+from hierfl.inference.method.settings import applicable
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.state import State
 from hierfl.metrics.pooling import HISTOGRAM
@@ -90,7 +91,7 @@ def small(method: Method) -> Method:
     steps = [f.name for f in dataclasses.fields(settings) if f.name in ("lr", "step_size") or f.name.endswith("_lr")]
     kept = {name: getattr(settings, name) for name in steps if name not in ("server_lr", "inner_lr")}
     changed = {name: value / 100 for name, value in kept.items() if isinstance(value, float) and value}
-    return type(method)(method.network, **{**vars(settings), **changed})
+    return type(method)(method.network, **applicable(type(method), {**vars(settings), **changed}))
 
 
 def named(federation: Federation) -> Federation:

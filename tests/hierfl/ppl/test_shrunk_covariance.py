@@ -28,6 +28,15 @@ def test_without_a_spread_it_is_the_gap() -> None:
     assert torch.equal(solved(torch.ones(2, 1, 4), gap, 0.5), gap)
 
 
+def test_what_is_not_finite_stays_so() -> None:
+    """In its own row alone."""
+    samples = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
+    samples[0, 1, 2] = torch.inf
+    found = solved(samples, samples[:, 0], 0.5)
+    assert not found[0].isfinite().any()
+    assert found[1].isfinite().all()
+
+
 def test_no_matrix_of_all_numbers_is_made() -> None:
     """Forty thousand numbers: a covariance would be six gigabytes."""
     samples = torch.randn(2, 4, 40_000, generator=torch.Generator().manual_seed(0))
