@@ -29,7 +29,7 @@ def combinations(variance: Tensor, mean: Tensor) -> Tensor:
     """
     v, h = variance.double().cpu().numpy(), mean.double().cpu().flatten(1).numpy()
     # (distances stay what they are in a basis of the means, of which there are no more than clients)
-    places = np.linalg.qr(h.T, mode="r") if len(h) else h
+    places = np.asarray(np.linalg.qr(h.T, mode="r")) if len(h) else h
     rows = np.empty((len(v), len(v)))
     for j in range(len(v)):
         if v[j] == 0:

@@ -19,6 +19,7 @@ from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import Membership, read_site_data
+from hierfl.experiments.methods import load
 
 
 @pytest.fixture
@@ -90,6 +91,23 @@ def test_a_draft_is_a_study(own: dict[str, Path], tmp_path: Path) -> None:
     assert kinds == {"age": "number", "n": "whole", "on": "flag", "y": "category"}
     with pytest.raises(UserError, match="--formula says nothing of"):
         draft("pfedvem", sample, ["a"], "trial", {"formula": "y ~ 1"}, {}, y="y", out=tmp_path / "s.toml")
+
+
+def test_a_method_whose_server_answers_single_clients_is_no_study(tmp_path: Path, hierfl: Call) -> None:
+    """Said before anything is written; and of a study that somebody else has written, too."""
+    sample = tmp_path / "sample.csv"
+    pd.DataFrame({"y": ["ill", "well"], "age": [50.5, 60.0]}).to_csv(sample, index=False)
+    said = ("--sample", sample, "--site", "a", "--site", "b", "--y", "y", "--out", tmp_path / "study.toml")
+    code, _, error = hierfl("federate", "study", "fedpac", *said)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "fedpac: the server makes each client's 'mu', and sites hear one broadcast" in error
+    assert not (tmp_path / "study.toml").exists()
+    assert hierfl("federate", "study", "fedrep", *said)[0] == 0
+    table = tomllib.loads((tmp_path / "study.toml").read_text())
+    other = load("fedpac")
+    (tmp_path / "study.toml").write_text(tomli_w.dumps(table | {"method": "fedpac", "method_digest": other.digest}))
+    with pytest.raises(UserError, match="fedpac: the server makes each client's 'mu'"):
+        Study.read(tmp_path / "study.toml")
 
 
 SITES: list[tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = [
