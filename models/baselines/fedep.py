@@ -34,7 +34,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.inference.clients.fisher import fisher_diagonal
+from hierfl.inference.clients.squared_scores import mean_squared_scores
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.gradient_transforms import Preconditioned
 from hierfl.inference.local.iterate_samples import IterateSamples
@@ -150,7 +150,7 @@ class FedEP(ThenFitted):
         s = self.settings
         found = w.new_ones(()).expand_as(w) * (s.least * chunk.n)[:, None, None]
         if s.precision == "laplace":
-            found = found + fisher_diagonal(self.network, chunk, w).unsqueeze(1)
+            found = found + (chunk.n[:, None] * mean_squared_scores(chunk, self.network, "w", "model")).unsqueeze(1)
         return s.scale * found
 
     def expand(self, name: str, known: Any) -> tuple[str, ...]:

@@ -8,10 +8,12 @@ from hierfl.inference import Method
 from hierfl.models import (
     APFL,
     DGLMC,
+    FOLA,
     GPFL,
     IFCA,
     L2GD,
     MOON,
+    QLSD,
     Ditto,
     FedAvg,
     FedAvgFT,
@@ -53,6 +55,7 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (FedBN, {"local_norm": "statistics"}),
     *((cls, {}) for cls in (LGFedAvg, FedProx, PFedMe, L2GD, PFedBayes, DGLMC, FedAvgFT, PerFedAvg, Scaffold)),
     *((cls, {}) for cls in (IFCA, Ditto, APFL, FedROD, FedProto, MOON, FedPA, FedEP, GPFL, FedCP, FedPAC)),
+    *((cls, {}) for cls in (FOLA, QLSD)),
     *((PFedBreD, {"shift": shift}) for shift in ("lg", "meg", "mh")),
     (FedPA, {"ft_epochs": 2}),
     (FedEP, {"factors": "one"}),
@@ -60,5 +63,7 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (FedCP, {"gumbel": "never", "sent_head": "half"}),
     (FedAvgFT, {"scope": "all"}),
     (IFCA, {"scope": "all"}),
+    (FOLA, {"fisher": "model"}),
+    (QLSD, {"levels": 0, "batch": 0}),
 ]
 METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]

@@ -6,25 +6,32 @@ import pytest
 import torch
 from support.baselines import Quadratics, linear, rows_of
 from support.federations import pictures
+from torch import Tensor
 from torch.autograd.functional import hessian
 from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
-from hierfl.inference.clients import fisher
-from hierfl.inference.clients.fisher import fisher_diagonal
+from hierfl.inference.clients import squared_scores
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.squared_scores import mean_squared_scores
 from hierfl.models import FedPA
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 
 
-@pytest.mark.parametrize("most", [1, 40, 2**22])
+def information(net: Architecture, chunk: ClientChunk) -> Tensor:
+    """The expected Fisher information of all of each row's examples, (S, d)."""
+    return chunk.n[:, None] * mean_squared_scores(chunk, net, "w", "model")
+
+
+@pytest.mark.parametrize("most", [1, 100, 2**22])
 def test_of_a_linear_regression_it_is_the_second_derivative(
     most: int, lines: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many examples at a time."""
-    monkeypatch.setattr(fisher, "MOST", most)
+    monkeypatch.setattr(squared_scores, "HELD", most)
     chunk, quadratics = rows_of(FedPA(linear(lines)), lines).own(["w"]), Quadratics(lines)
-    found = fisher_diagonal(linear(lines), chunk, chunk.values["w"])
+    found = information(linear(lines), chunk)
     for row, j in enumerate(chunk.clients):
         torch.testing.assert_close(found[row], quadratics.A[j].diagonal(), rtol=1e-10, atol=1e-12)
 
@@ -34,7 +41,7 @@ def test_of_a_linear_classifier_it_is_the_second_derivative(small: Federation) -
     net = architecture("linear", small)
     chunk = rows_of(FedPA(net), small).own(["w"])
     w = torch.randn(7, 1, net.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = fisher_diagonal(net, chunk, w)
+    found = information(net, chunk.put({"w": w}))
     for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         exact = hessian(lambda u: cross_entropy(net(u, x[None])[0], y, reduction="sum"), w[row, 0])  # noqa: B023
@@ -44,7 +51,7 @@ def test_of_a_linear_classifier_it_is_the_second_derivative(small: Federation) -
 def test_of_a_network_it_is_the_mean_square_of_scores(small: Federation, net: Architecture) -> None:
     chunk = rows_of(FedPA(net), small).own(["w"])
     w = chunk.values["w"] + 0.3
-    found = fisher_diagonal(net, chunk, w)
+    found = information(net, chunk.put({"w": w}))
     for row, j in enumerate(chunk.clients):
         total = torch.zeros(net.d, dtype=torch.float64)
         for x in small.examples(small.train[j])[0]:
@@ -59,4 +66,4 @@ def test_batch_norm_has_none() -> None:
     norm = architecture("bncnn:2:5", fed)
     chunk = rows_of(FedPA(norm), fed).own(["w"])
     with pytest.raises(UserError, match="no batch norm"):
-        fisher_diagonal(norm, chunk, chunk.values["w"])
+        information(norm, chunk)

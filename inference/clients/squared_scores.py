@@ -1,0 +1,95 @@
+"""The diagonal of the Fisher information in all weights of a network, one client's by itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyro
+import torch
+from pyro.distributions import Normal
+from torch import Tensor
+
+from hierfl.data.padding import buckets
+from hierfl.errors import UserError
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.likelihoods import Softmax
+from hierfl.nn.output_derivatives import output_gradient
+
+from .chunk import ClientChunk
+
+#: labels at which scores are taken: those of the data (the empirical Fisher), or the model's own, all of them
+Labels = Literal["data", "model"]
+#: gradients (examples x weights) that are held at a time
+HELD = 4_000_000
+
+
+def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, labels: Labels) -> Tensor:
+    """Mean over each client's examples of the squared gradients of log p(y | x, w), (S, d).
+
+    With the model's labels that is their expectation under p(y | x, w): the diagonal of the generalised Gauss-Newton
+    matrix, which for a linear network is the Hessian's. Each example is squared by itself: a minibatch's mean gradient
+    squared is smaller, by up to its size (Kunstner, Balles and Hennig, NeurIPS 2019, for both kinds of labels).
+
+    Networks are as they predict: nothing is dropped.
+
+    Args:
+        chunk: the rows.
+        network: whose weights are one vector.
+        name: of that vector, the rows' copies (S, 1, d).
+        labels: at which labels.
+
+    Raises:
+        UserError: for a network with batch norm.
+    """
+    if network.base.norm_names:
+        raise UserError(f"a Fisher information is of single examples: no batch norm, as network {network.spec} has")
+    w = chunk.values[name].squeeze(1)
+    found = []
+    with pyro.validation_enabled(False), torch.enable_grad():
+        for first, last in buckets(chunk.sizes):
+            part = chunk.part(first, last)
+            batch, here = part.batch(), w[first:last].detach()
+            total = torch.zeros_like(here)
+            each = max(1, HELD // here.numel())
+            for x, y, mask in zip(
+                batch.x.split(each, 1),
+                batch.y.split(each, 1),
+                (batch.x.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(each, 1),
+                strict=True,
+            ):
+                total = total + (_squares(network, here, x, y, labels) * mask[..., None]).sum(1)
+            found.append(total / part.n[:, None])
+    return torch.cat(found)
+
+
+def _squares(network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels) -> Tensor:
+    """Squared scores of each example, (S, n, d), for weights (S, d): every example is a row with weights of its own."""
+    rows, n = y.shape
+    alone = w[:, None].expand(rows, n, -1).reshape(rows * n, 1, -1).clone().requires_grad_()
+    output = network(alone, x.reshape(rows * n, 1, *x.shape[2:]))  # (S n, 1, outputs)
+    directions = score_roots(network.likelihood(output.detach()), y.reshape(-1, 1), labels)
+    found = torch.zeros_like(alone)
+    for number, along in enumerate(directions):
+        more = number + 1 < len(directions)
+        (slope,) = torch.autograd.grad((output * along).sum(), alone, retain_graph=more)
+        found += slope.square()
+    return found.view(rows, n, -1)
+
+
+def score_roots(fn: Softmax | Normal, y: Tensor, labels: Labels) -> list[Tensor]:
+    """Directions r_k (..., outputs) of an output, with sum_k r_k r_k^T = s s^T of the score s = d log p(y) / d output.
+
+    Args:
+        fn: the response's distribution, batch shape (...).
+        y: the data, (...).
+        labels: "model" takes the expectation of s s^T under ``fn`` instead.
+    """
+    if labels == "data":
+        return [output_gradient(fn, y)]
+    if isinstance(fn, Normal):
+        return [fn.scale.reciprocal().expand(fn.batch_shape)[..., None]]
+    if not isinstance(fn, Softmax):
+        raise UserError(f"the Fisher information of {type(fn).__name__} is not known: that of Softmax and Normal is")
+    roots = fn.probs.sqrt()
+    every = torch.full_like(y, 1)
+    return [roots[..., k, None] * output_gradient(fn, k * every) for k in range(roots.shape[-1])]

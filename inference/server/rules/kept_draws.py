@@ -1,0 +1,60 @@
+"""Draws that another shared value has left: thinned, the last ones kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ...clients.chunk import ClientChunk
+from ...messages.form import Form
+from ...state import State
+from .base import AggregationContext
+
+
+@dataclass(frozen=True)
+class KeptDraws:
+    """What another shared value was at the beginning of some rounds, (1, kept, *shape); no client sends anything.
+
+    Until burn-in is over all are the value's last. From then on each ``thin``-th round gives a draw; while there are
+    fewer than are to be kept those that there are come again, and later the last ones are kept.
+
+    Args:
+        of: the other value, as it was before the round's update.
+        burn: so many rounds give none, the first; skipped ones are not counted.
+        thin: rounds from one draw to the next.
+    """
+
+    of: str
+    burn: int = 0
+    thin: int = 1
+    sends_gradients: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Nothing."""
+        return {}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """Nothing."""
+        return {}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Adds a draw, where one is due."""
+        ((name, value),) = old.items()
+        kept, new = value[0], context.shared[self.of]
+        zero = torch.zeros((), dtype=torch.long, device=value.device)
+        seen = context.rule_state.get("seen", zero) + 1
+        context.rule_state["seen"] = seen
+        number = (seen - self.burn - 1).div(self.thin, rounding_mode="floor") + 1  # of the draw, where it is one
+        due = (seen > self.burn) & ((seen - self.burn - 1) % self.thin == 0)
+        most, place = len(kept), torch.arange(len(kept), device=value.device)
+        there = number.clamp(1, most)
+        older = torch.where(number > most, kept.roll(-1, 0), kept)
+        last = (place == there - 1).view(-1, *[1] * new.dim())
+        added = torch.where(last, new, older)[place % there]
+        found = torch.where(due, added, kept)
+        return {name: torch.where(seen > self.burn, found, new.expand_as(kept))[None]}
