@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..rng import ClientNoise
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -20,6 +22,7 @@ class Batch:
         n: (S,), how many training examples each of these clients has in all.
         scale: (S, 1), the likelihood's weight n_j / b_j in a minibatch; None where the whole set is here.
         counts: how many examples each row has here, on the host; None where that is not known without the device.
+        given: what is known of these clients beside it, where a method conditions on that; None for nothing.
     """
 
     x: Tensor
@@ -28,6 +31,7 @@ class Batch:
     n: Tensor
     scale: Tensor | None = None
     counts: Sequence[int] | Tensor | None = None
+    given: Given | None = None
 
     @property
     def num_clients(self) -> int:
@@ -59,6 +63,25 @@ class Batch:
     def column_numbers(self) -> Tensor:
         """0..n-1."""
         return numbers_up_to(self.width, self.x.device)
+
+
+@dataclass(frozen=True)
+class Given:
+    """Other examples of the same clients, on which a model conditions what it says of a batch.
+
+    Attributes:
+        examples: theirs, row by row; a row may have none.
+        keys: whose noise is whose, (S,); see :func:`hierfl.rng.client_keys`.
+        stream: keys what has to be drawn to condition on them, beside the client.
+    """
+
+    examples: Batch
+    keys: Tensor
+    stream: tuple[object, ...]
+
+    def noise(self, draws: int, dtype: torch.dtype) -> ClientNoise:
+        """What is drawn with: the same numbers every time, whatever the batch is."""
+        return ClientNoise(self.keys, self.stream, draws, dtype=dtype)
 
 
 _COUNTS: dict[torch.device, Tensor] = {}

@@ -8,7 +8,7 @@ are drawn from the prior (:attr:`~hierfl.inference.method.base.Method.global_dra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from hierfl.data.batch import Batch
+from hierfl.data.batch import Batch, Given
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.ppl.frozen_features import FrozenFeatures
@@ -108,6 +108,11 @@ class Fitted:
         keys = self.federation.keys[torch.tensor(rows, dtype=torch.long)].to(self.federation.device)
         return ClientNoise(keys, (self.seed, purpose), draws, dtype=self.federation.dtype)
 
+    def given(self, rows: Sequence[int]) -> Given:
+        """These clients' training data, for a method that conditions on them; what it draws is the same every time."""
+        keys = self.federation.keys[torch.tensor(rows, dtype=torch.long)].to(self.federation.device)
+        return Given(self.federation.batch(rows), keys, (self.seed, "given"))
+
     def personal_sites(
         self,
         rows: Sequence[int],
@@ -128,6 +133,8 @@ class Fitted:
             noise: what the guide draws with, where a batch comes in pieces: the same for all of them.
         """
         values = {**self.values(rows), **self.shared_draws(draws)}
+        if self.method.conditions:
+            batch = replace(batch, given=self.given(rows))
         with pyro.validation_enabled(False), torch.no_grad():
             if draws and noise is None:
                 noise = self.noise(rows, draws, purpose)

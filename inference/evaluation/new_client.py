@@ -26,7 +26,7 @@ def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
     """
     method, old = fitted.method, fitted.federation
     steps = method.new_client_steps()
-    if not (fitted.initial and steps):
+    if not (method.conditions or (fitted.initial and steps)):
         raise UserError(f"{method.name or type(method).__name__} has nothing that a new client could learn for itself")
     nothing = torch.empty(0, dtype=torch.long, device=old.device)
     federation = replace(

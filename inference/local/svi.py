@@ -21,6 +21,7 @@ from hierfl.ppl.restrict import Site
 from hierfl.rng import ClientNoise
 
 from ..clients.chunk import ClientChunk
+from ..clients.held_out import held_out
 from ..clients.minibatches import Minibatches, MinibatchPlaces, active_spans, constant_features, plan
 from ..objective.constant_latent import constant_latent
 from ..objective.elbo import Terms
@@ -54,6 +55,8 @@ class SVI:
         then: other values, trained after these on each minibatch, or these once more.
         transform: where the steps of ``names`` go, if not down the gradient.
         watch: is shown the rows after each step; it must not change them.
+        predicts: each step is on such a share of all examples, drawn at random, given the others, for a model that
+            conditions (:func:`hierfl.inference.clients.held_out.held_out`); None for all of them, given nothing.
     """
 
     names: Sequence[str]
@@ -68,6 +71,7 @@ class SVI:
     then: Sequence[Block] = ()
     transform: GradientTransform | None = None
     watch: Watch | None = None
+    predicts: float | None = None
 
     def __post_init__(self) -> None:
         if self.per not in ("sum", "example"):
@@ -88,6 +92,8 @@ class SVI:
             raise UserError(
                 "a gradient transform of several minibatches is counted in steps: SVI(..., batch=B, steps=N)"
             )
+        if self.predicts is not None and (self.batch is not None or not 0 < self.predicts <= 1):
+            raise UserError("SVI's predicts is a share of all examples: above 0, at most 1, without minibatches")
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
@@ -133,6 +139,8 @@ class SVI:
         after: Callable[[int], None] | None,
     ) -> None:
         names = frozenset(k for block in blocks for k in block.names)
+        if self.predicts is not None:  # (steps that differ in shape, and are drawn on the host, are not recorded)
+            chunk = dataclasses.replace(chunk, recorder=None)
         batch = chunk.batch()
         trainers = [Trainer(block, chunk, self.per, bool(self.then)) for block in blocks]
         turns = sum(block.turns for block in blocks)
@@ -142,7 +150,8 @@ class SVI:
 
         def step(places: Sequence[MinibatchPlaces], noise: ClientNoise, number: int) -> None:
             noise.at(number * turns)
-            self._round([batch], trainers, values, noise, frozen, number)
+            here = batch if self.predicts is None else held_out(chunk, batch, self.predicts, phase, number)
+            self._round([here], trainers, values, noise, frozen, number)
 
         take_steps(chunk, step, range(steps), lambda number: [], noise, turns, after)
 

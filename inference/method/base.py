@@ -54,6 +54,9 @@ class Method(Configurable):
     latent: ClassVar[bool] = False
     #: a round counts only with everybody's message
     needs_everyone: ClassVar[bool] = False
+    #: predictions are conditioned on the client's training data, which a batch then has beside it
+    #: (:attr:`hierfl.data.batch.Batch.given`)
+    conditions: ClassVar[bool] = False
     #: made from a table's design (a formula), not from a network
     tabular: ClassVar[bool] = False
 

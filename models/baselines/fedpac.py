@@ -36,6 +36,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.class_features import class_features
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
@@ -49,7 +50,6 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
 from .._common_settings import client_momentum
-from ._class_features import class_features
 from .fedrep import FedRep
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.class_features import class_features
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -38,7 +39,6 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.likelihoods import Softmax
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
 
-from ._class_features import class_features
 from .local import Local
 
 

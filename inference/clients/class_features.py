@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hierfl.data.padding import buckets
-from hierfl.inference.clients.chunk import ClientChunk
+
+from .chunk import ClientChunk
 
 
 @dataclass(frozen=True)

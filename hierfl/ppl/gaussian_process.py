@@ -1,0 +1,167 @@
+"""Gaussian processes of many clients at once, exactly: each row has examples of its own, padded on the right.
+
+Equations are those of Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 3. What is
+known of f are Gaussian factors of precision omega_i: exp(kappa_i f_i - omega_i f_i^2 / 2), omega_i = kappa_i = 0 for
+nothing; a regression's are omega_i = 1 / noise^2, kappa_i = y_i / noise^2, padded examples' are nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from pyro.distributions import Normal
+from torch import Tensor
+from torch.nn.functional import logsigmoid, normalize
+
+from ..rng import ClientNoise
+from .polya_gamma import NORMALS, polya_gamma
+
+#: where f itself is drawn: keeps Cholesky's factor of K finite
+NUGGET = 1e-6
+#: points of quadrature along a Gaussian
+POINTS = 32
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The covariance of f at two inputs.
+
+    "rbf" is scale exp(-|a - b|^2 / (2 length^2)); "linear" is scale (1 + a^T b), that of a^T w + b with all of w and b
+    independent N(0, scale).
+
+    Args:
+        kind: which.
+        scale: see there.
+        length: see there; "linear" has none.
+        normalise: inputs have length 1.
+    """
+
+    kind: Literal["rbf", "linear"]
+    scale: float
+    length: float = 1.0
+    normalise: bool = False
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        """(S, n, D), (S, m, D) -> (S, n, m)."""
+        if self.normalise:
+            a, b = normalize(a, dim=-1), normalize(b, dim=-1)
+        inner = a @ b.mT
+        if self.kind == "linear":
+            return self.scale * (1 + inner)
+        # (gradients of cdist at distance 0 are not finite; squared distances may be rounded below 0)
+        squared = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :] - 2 * inner
+        return self.scale * (-squared.clamp_min(0) / (2 * self.length**2)).exp()
+
+    def variance(self, a: Tensor) -> Tensor:
+        """The covariance of f with itself: (S, n, D) -> (S, n)."""
+        if self.kind == "rbf":
+            return a.new_full(a.shape[:-1], self.scale)
+        a = normalize(a, dim=-1) if self.normalise else a
+        return self.scale * (1 + a.square().sum(-1))
+
+    def matrix(self, a: Tensor, mask: Tensor | None, nugget: float = 0.0) -> Tensor:
+        """K of examples, (S, n, n): padded ones are independent of all others.
+
+        Args:
+            a: (S, n, D).
+            mask: (S, n), False where a row is padded; None where none is.
+            nugget: variance that each example has for itself, as a part of the scale.
+        """
+        k, extra = self(a, a), a.new_tensor(nugget * self.scale)
+        if mask is not None:
+            k = k * (mask[:, :, None] & mask[:, None, :])
+            extra = torch.where(mask, extra, self.scale)
+        return k + extra.expand(k.shape[:-1]).diag_embed()
+
+
+def conditional(k: Tensor, cross: Tensor, prior: Tensor, kappa: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of f elsewhere, each example by itself: (..., S, m) both.
+
+    Args:
+        k: K, (S, n, n).
+        cross: covariances with f elsewhere, (S, n, m).
+        prior: variances there, (S, m).
+        kappa, omega: the factors, (..., S, n).
+    """
+    root, factor = _system(k, omega)
+    half = torch.linalg.solve_triangular(factor, root[..., None] * cross, upper=False)  # (..., S, n, m)
+    target = torch.linalg.solve_triangular(factor, _over(kappa, root)[..., None], upper=False)
+    mean = (half.mT @ target).squeeze(-1)
+    return mean, (prior - half.square().sum(-2)).clamp_min(0)
+
+
+def one_after_another(k: Tensor, y: Tensor, noise: float) -> Normal:
+    """p(y_i | y_1, ..., y_{i-1}) of each example i, whose product is the marginal likelihood N(y; 0, K + noise^2 I).
+
+    Args:
+        k: K, (S, n, n).
+        y: (S, n).
+        noise: standard deviation of y around f.
+    """
+    factor = torch.linalg.cholesky(k + noise**2 * torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
+    scale = factor.diagonal(dim1=-2, dim2=-1)
+    standard = torch.linalg.solve_triangular(factor, y[..., None], upper=False).squeeze(-1)
+    return Normal(y - scale * standard, scale)
+
+
+def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, steps: int) -> Tensor:
+    """Draws of omega given labels: Gibbs chains of f | omega (Gaussian) and omega | f (Polya-Gamma), (D, S, n).
+
+    Chains begin at the mean of PG(1, 0). Draws of a row depend on its own examples and noise alone.
+
+    Args:
+        k: K, (S, n, n).
+        sign: of the labels, (S, n): 1 or -1, 0 for an example without one.
+        noise: of the rows, D draws.
+        site: which noise.
+        steps: of each chain.
+    """
+    n, number = sign.shape[-1], torch.Size((NORMALS,))
+    known, kappa, square = sign != 0, sign / 2, torch.linalg.cholesky(k)
+    omega = (known / 4.0).to(k).expand(noise.particles, *sign.shape)
+    for step in range(steps):
+        root, factor = _system(k, omega)
+        # f of the prior, moved by what data say that differs from it (Matheron's rule)
+        two = noise.normal(f"{site}/f/{step}", n, torch.Size((2,)))
+        f = (square @ two[..., :1]).squeeze(-1)
+        apart = _over(kappa, root) - root * f - two[..., 1]
+        f = f + (k @ (root[..., None] * torch.cholesky_solve(apart[..., None], factor))).squeeze(-1)
+        omega = polya_gamma(f, noise.normal(f"{site}/omega/{step}", n, number)) * known
+    return omega
+
+
+def log_logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """log E sigma(f) and log E sigma(-f), f ~ an equal mixture of D Gaussians.
+
+    Args:
+        mean, variance: (D, ...).
+    """
+    x, log_weight = (part.to(mean) for part in _hermite())
+    f = mean[..., None] + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()[..., None] * x
+    up, down = ((logsigmoid(s * f) + log_weight).logsumexp(-1) for s in (1, -1))
+    number = math.log(len(mean))
+    return up.logsumexp(0) - number, down.logsumexp(0) - number
+
+
+def _system(k: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
+    """sqrt(omega), and the lower factor of I + sqrt(omega) K sqrt(omega)."""
+    root = omega.sqrt()
+    b = root[..., :, None] * k * root[..., None, :]
+    return root, torch.linalg.cholesky(b + torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
+
+
+def _over(kappa: Tensor, root: Tensor) -> Tensor:
+    """kappa / root, 0 where nothing is known."""
+    return kappa / torch.where(root > 0, root, 1.0)
+
+
+@lru_cache
+def _hermite() -> tuple[Tensor, Tensor]:
+    """Points and log weights of Gauss-Hermite quadrature under N(0, 1); float64."""
+    x, w = np.polynomial.hermite_e.hermegauss(POINTS)
+    return torch.from_numpy(x), torch.from_numpy(np.log(w / w.sum()))

@@ -1,0 +1,262 @@
+"""pFedGP: a Gaussian process on the client's own data, on features of all."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+from support.baselines import NOISE, assert_resumed_is_the_same, fitted, linear, rows_of
+from support.federations import blobs, pictures, slopes
+from torch import Tensor
+
+from hierfl import Federation, UserError
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.held_out import held_out
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.options import Options
+from hierfl.inference.run.fit import Fit
+from hierfl.inference.run.result import Run
+from hierfl.models import PFedGP
+from hierfl.nn.networks.build import architecture
+
+SIZES = [23, 12, 9, 14, 3]
+#: as the GP is: nothing moves but what a test moves
+STILL = {"steps": 0, "normalise": False}
+
+
+@pytest.fixture
+def skewed() -> Federation:
+    """Only the first two clients have class 2, the third has class 1 alone."""
+    fed = blobs([23, 12, 9, 14, 5])
+    had = [(0, 1, 2), (2, 0), (1,), (0, 1), (1, 0)]
+    train = [torch.cat([t[fed.y[t] == k] for k in classes]) for t, classes in zip(fed.train, had, strict=True)]
+    return dataclasses.replace(fed, train=train)
+
+
+@pytest.fixture
+def towns() -> Federation:
+    return slopes(SIZES)
+
+
+def features(values: dict[str, Tensor], x: Tensor) -> Tensor:
+    """mlp:5 by hand."""
+    return (x @ values["base.1.weight"].T + values["base.1.bias"]).relu()
+
+
+def rbf(a: Tensor, b: Tensor, scale: float = 8.0, length: float = 1.0) -> Tensor:
+    """Of features of length 1."""
+    a, b = a / a.norm(dim=-1, keepdim=True), b / b.norm(dim=-1, keepdim=True)
+    return scale * (((a[:, None] - b[None]) ** 2).sum(-1) / (-2 * length**2)).exp()
+
+
+def test_a_regression_is_scikit_learns(towns: Federation) -> None:
+    """Each client's own, given all of its data and nothing else: mean and standard deviation."""
+    run = fitted(PFedGP(linear(towns), scale=2.0, length=1.5, **STILL), towns, 1)
+    new = torch.randn(7, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for j in range(5):
+        x, y = (t.numpy() for t in towns.examples(towns.train[j]))
+        kernel = ConstantKernel(2.0, "fixed") * RBF(1.5, "fixed")
+        alone = GaussianProcessRegressor(kernel, alpha=NOISE**2, optimizer=None).fit(x, y)
+        mean, spread = alone.predict(new.numpy(), return_std=True)
+        found = run.predict(new, client=towns.ids[j]).numpy()
+        np.testing.assert_allclose(found[:, 0], mean, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(found[:, 1], np.sqrt(spread**2 + NOISE**2), rtol=0, atol=1e-8)
+
+
+def test_a_linear_kernel_is_the_one_model_with_its_head_integrated_out(towns: Federation) -> None:
+    """w_j ~ N(0, s I), weights and bias: the marginal likelihood, and predictions by the posterior of w_j."""
+    method = PFedGP(linear(towns), kernel="linear", scale=1.7, objective="marginal", **STILL)
+    run, chunk = fitted(method, towns, 1), rows_of(method, towns)
+    found = elbo(method, chunk.batch(), chunk.view, None)
+    for row, j in enumerate(chunk.clients):
+        x, y = towns.examples(towns.train[j])
+        x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+        cov = 1.7 * x @ x.T + NOISE**2 * torch.eye(len(x), dtype=x.dtype)
+        marginal = torch.distributions.MultivariateNormal(torch.zeros(len(x), dtype=x.dtype), cov).log_prob(y)
+        assert float(found[row]) == pytest.approx(float(marginal), rel=1e-10)
+        precision = x.T @ x / NOISE**2 + torch.eye(3, dtype=x.dtype) / 1.7
+        mean = torch.linalg.solve(precision, x.T @ y / NOISE**2)
+        new = x[:3] + torch.tensor([0.3, -0.2, 0.0], dtype=x.dtype)
+        variance = (new @ torch.linalg.inv(precision) * new).sum(1) + NOISE**2
+        expected = torch.stack([new @ mean, variance.sqrt()], 1)
+        torch.testing.assert_close(
+            run.predict(new[:, :2], client=towns.ids[j]).double(), expected, rtol=1e-8, atol=1e-10
+        )
+
+
+def log_predictive(z: Tensor, y: Tensor, given_z: Tensor, given_y: Tensor) -> Tensor:
+    """Of each y by itself, by the textbook's formula."""
+    k = rbf(given_z, given_z) + NOISE**2 * torch.eye(len(given_z), dtype=z.dtype)
+    cross = rbf(z, given_z)
+    mean = cross @ torch.linalg.solve(k, given_y)
+    variance = 8.0 - (cross * torch.linalg.solve(k, cross.T).T).sum(1) + NOISE**2
+    return torch.distributions.Normal(mean, variance.sqrt()).log_prob(y)
+
+
+@pytest.mark.parametrize("objective", ["predictive", "marginal"])
+def test_rounds_of_a_regression_are_a_plain_loop_of_the_papers_formulas(objective: str, towns: Federation) -> None:
+    """Whoever takes part takes steps on a random half given the rest; the server takes the plain mean."""
+    net = architecture("mlp:5", towns, noise=NOISE)
+    method = PFedGP(net, steps=3, lr=0.02, clip=0.5, objective=objective)
+    options = Options(rounds=3, participation=0.5, dtype=torch.float64, evaluate_every=10, seed=1)
+    ready, clipped = Fit(method, towns, options), 0
+    for number in range(1, 4):
+        before = {k: v.clone() for k, v in ready.state.shared.items()}
+        ready.step()
+        copies = []
+        for j in ready.journal.status[-1].nonzero().flatten().tolist():
+            own, moving = before, {k: torch.zeros_like(v) for k, v in before.items()}
+            chunk = ClientChunk(method, towns, [j], number, 1, before, {})
+            for step in range(3):
+                own = {k: v.detach().requires_grad_() for k, v in own.items()}
+                batch = chunk.batch()
+                if objective == "predictive":
+                    half = held_out(chunk, batch, 0.5, 0, step)
+                    assert half.given is not None
+                    rest = half.given.examples
+                    parts = [features(own, half.x[0]), half.y[0], features(own, rest.x[0]), rest.y[0]]
+                    loss = -log_predictive(*parts).mean()
+                else:
+                    z, n = features(own, batch.x[0]), batch.width
+                    cov = rbf(z, z) + NOISE**2 * torch.eye(n, dtype=z.dtype)
+                    law = torch.distributions.MultivariateNormal(torch.zeros(n, dtype=z.dtype), cov)
+                    loss = -law.log_prob(batch.y[0]) / n
+                slopes_ = torch.autograd.grad(loss, list(own.values()))
+                length = torch.stack([g.square().sum() for g in slopes_]).sum().sqrt()
+                clipped += int(length > 0.5)
+                for (k, v), g in zip(own.items(), slopes_, strict=True):
+                    moving[k] = 0.9 * moving[k] + g * min(1.0, 0.5 / float(length)) + 1e-3 * v.detach()
+                own = {k: v.detach() - 0.02 * moving[k] for k, v in own.items()}
+            copies.append(own)
+        assert len(copies) in (2, 3)
+        for k, v in ready.state.shared.items():
+            torch.testing.assert_close(v, torch.stack([own[k] for own in copies]).mean(0), rtol=1e-7, atol=1e-10)
+    assert clipped
+
+
+def seen_by(run: Run, fed: Federation, j: int) -> tuple[Tensor, Tensor]:
+    x, y = fed.examples(fed.train[j])
+    return features({k: v.double() for k, v in run.shared.items()}, x), y
+
+
+def exact(z: Tensor, new: Tensor, sign: Tensor) -> float:
+    """p(y = + at new) of a logistic GP given three signs, by quadrature."""
+    x, w = np.polynomial.hermite_e.hermegauss(50)
+    w = w / w.sum()
+    k, cross = rbf(z, z).numpy(), rbf(z, new[None]).numpy()[:, 0]
+    root = np.linalg.cholesky(k + 8e-6 * np.eye(3))
+    f = np.stack([g.ravel() for g in np.meshgrid(x, x, x, indexing="ij")], 1) @ root.T
+    weight = np.einsum("i,j,k->ijk", w, w, w).ravel() * np.prod(1 / (1 + np.exp(-f * sign.numpy())), 1)
+    solved = np.linalg.solve(root @ root.T, cross)
+    there = (1 / (1 + np.exp(-((f @ solved)[:, None] + math.sqrt(max(8 - cross @ solved, 0)) * x)))) @ w
+    return float(weight @ there / weight.sum())
+
+
+def test_two_classes_are_a_logistic_gaussian_process() -> None:
+    """Of three examples, and a class that nobody has: Gibbs draws agree with quadrature."""
+    fed = blobs([3, 4])
+    fed = dataclasses.replace(fed, train=[torch.cat([fed.train[0][fed.y[fed.train[0]] != 2]] * 2)[:3], fed.train[1]])
+    net = architecture("mlp:5", fed)
+    run = fitted(PFedGP(net, steps=0, draws=4000, gibbs=20), fed, 1)
+    z, y = seen_by(run, fed, 0)
+    assert set(y.tolist()) == {0, 1}
+    new = fed.examples(fed.test[0][:2])[0]
+    found = run.predict(new, client=fed.ids[0]).double()
+    sign = torch.where(y == 0, 1.0, -1.0).double()
+    for i in range(2):
+        up = exact(z, features(run.shared, new)[i], sign)
+        expected = [5 / 6 * up, 5 / 6 * (1 - up), 1 / 6]  # (n + alpha K, alpha) / (n + alpha C), alpha = 1
+        np.testing.assert_allclose(found[i].numpy(), expected, atol=8e-3)
+
+
+def test_what_a_client_has_never_seen(skewed: Federation) -> None:
+    """Has a Dirichlet prior's probability, never the largest; a client of one class is sure of nothing else."""
+    net = architecture("mlp:5", skewed)
+    run = fitted(PFedGP(net, unseen=0.5, steps=2), skewed, 2)
+    x = skewed.examples(skewed.test[0])[0]
+    for j in range(5):
+        p = run.predict(x, client=skewed.ids[j]).double()
+        torch.testing.assert_close(p.sum(1), torch.ones(len(p), dtype=p.dtype))
+        counts = torch.bincount(skewed.y[skewed.train[j]], minlength=3)
+        there, n = counts > 0, int(counts.sum())
+        lacking = torch.full_like(p[:, ~there], 0.5 / (n + 1.5))
+        torch.testing.assert_close(p[:, ~there], lacking)
+        assert there[p.argmax(1)].all()
+    assert math.isfinite(run.evaluations[-1]["pm_nll"])
+    assert run.evaluations[-1]["gm_accuracy"] is None
+
+
+def test_predictions_know_the_training_data_and_no_other_test_input(skewed: Federation) -> None:
+    """Together and one by one they are the same; another client's data give others."""
+    run = fitted(PFedGP(architecture("mlp:5", skewed)), skewed, 2)
+    x = skewed.examples(skewed.test[0])[0]
+    p = run.predict(x, client=skewed.ids[0])
+    torch.testing.assert_close(torch.cat([run.predict(x[i : i + 1], client=skewed.ids[0]) for i in range(len(x))]), p)
+    assert (run.predict(x, client=skewed.ids[3]) - p).abs().max() > 0.05
+    own, y = skewed.examples(skewed.train[0])
+    assert (run.predict(own, client=skewed.ids[0]).argmax(1) == y).double().mean() > 0.8
+
+
+def test_features_learn(skewed: Federation) -> None:
+    """The gradient goes through the Gaussian process: the mean predictive likelihood of halves rises."""
+    net = architecture("mlp:5", skewed)
+    method = PFedGP(net, steps=1, lr=0.1, draws=10)
+    before, after = (fitted(method, skewed, rounds) for rounds in (1, 40))
+    scores = []
+    for run in (before, after):
+        chunk = rows_of(method, skewed, **{k: v.double() for k, v in run.shared.items()})
+        for step in method.arranged():
+            chunk = step.run(chunk, 0)
+        halves = [held_out(chunk, chunk.batch(), 0.5, "test", k) for k in range(10)]
+        values = chunk.view
+        scores.append(float(sum((elbo(method, half, values, None) / half.n).mean() for half in halves)) / 10)
+    assert scores[1] > scores[0] + 0.05
+
+
+def test_a_new_client_needs_no_training(towns: Federation, skewed: Federation) -> None:
+    """Its examples are conditioned on: as if it had been there."""
+    for fed, net in ((towns, linear(towns)), (skewed, architecture("mlp:5", skewed))):
+        run = fitted(PFedGP(net), fed, 2)
+        x, y = fed.examples(fed.train[1])
+        new = x[:4] + 0.1
+        found = run.predict_new_client(new, 0, (x, y))
+        torch.testing.assert_close(
+            found, run.predict(new, client=fed.ids[1]), rtol=0.0, atol=0.0 if fed is towns else 0.1
+        )
+        with pytest.raises(UserError, match="no global model"):
+            run.predict_new_client(new, 0)
+
+
+def test_what_is_kept_of_a_posterior(skewed: Federation) -> None:
+    """Nothing but what it says of the training data: f has no parameters."""
+    found = fitted(PFedGP(architecture("mlp:5", skewed)), skewed, 1).posterior(draws=4)
+    assert "posterior" not in found.groups() or not list(found.posterior.data_vars)
+    n = sum(len(t) for t in skewed.train)
+    assert found.log_likelihood["y"].shape[-1] == n
+    assert found.posterior_predictive["y"].shape[-1] == n
+
+
+def test_a_resumed_run_is_the_same(skewed: Federation, towns: Federation, tmp_path: Path) -> None:
+    assert_resumed_is_the_same(PFedGP(architecture("mlp:5", skewed)), skewed, tmp_path / "labels", 0.4)
+    net = architecture("mlp:5", towns, noise=NOISE)
+    assert_resumed_is_the_same(PFedGP(net), towns, tmp_path / "numbers", 0.4)
+
+
+def test_networks_and_data_that_fit(skewed: Federation) -> None:
+    fed = pictures()
+    for network, data in ((architecture("bncnn:2:5", fed), fed), (architecture("mlp:5,dropout=0.5", skewed), skewed)):
+        with pytest.raises(UserError, match="without batch norm and dropout"):
+            PFedGP(network)
+        assert data.clients
+    with pytest.raises(UserError, match="objective=marginal is a regression's"):
+        PFedGP(architecture("mlp:5", skewed), objective="marginal")
+    with pytest.raises(UserError, match="a client has 23 examples, and pfedgp takes 22 at most"):
+        fitted(PFedGP(architecture("mlp:5", skewed), most=22), skewed, 1)
+    assert InitialWeights.of(architecture("mlp:5", skewed), 0).base
