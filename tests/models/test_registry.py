@@ -50,7 +50,7 @@ def test_the_list_has_an_order() -> None:
     orders = [entry.order for entry in METHODS.values()]
     assert orders == sorted(set(orders))
     assert list(METHODS)[:4] == ["pfedvem", "fedpop", "mixed-effects", "pfedv"]
-    assert list(METHODS)[-3:] == ["ifca", "ditto", "apfl"]
+    assert list(METHODS)[-2:] == ["ditto", "apfl"]
 
 
 def test_settings_and_grids_are_of_methods_that_there_are() -> None:
