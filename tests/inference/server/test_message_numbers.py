@@ -54,7 +54,10 @@ def test_a_message_that_is_not_finite_is_rejected(case: tuple, poison: float) ->
 #: what is sent beside the values, or instead, and cannot be below zero
 SIGNED = ("weight", "tau", "precision", "counts")
 #: what must be above
-ABOVE = {"SampleWeighted": "weight", "ClusterMeans": "weight", "PrecisionWeightedMean": "tau", "GibbsDraw": "precision"}
+ABOVE = {
+    "SampleWeighted": "weight", "ClusterMeans": "weight", "PrecisionWeightedMean": "tau", "GibbsDraw": "precision",
+    "OnlineLaplace": "weight",
+}  # fmt: skip
 
 
 def test_a_negative_weight_is_rejected() -> None:
@@ -155,7 +158,8 @@ def test_only_gradients_and_counts_have_no_scale() -> None:
     servers = [honest(case)[0] for case in SENDING]
     bounded = {type(server.rules[group]).__name__ for server in servers for group, _ in scaled(server)}
     rules = {type(rule).__name__ for server in servers for rule in server.rules.values()}
-    assert rules - bounded == {"Gradient", "PopulationSearch", "CountSum", "RunningMean", *HEADS}
+    free = {"Gradient", "LangevinStep", "PopulationSearch", "CountSum", "RunningMean", "KeptDraws", *HEADS}
+    assert rules - bounded == free
 
 
 @pytest.mark.parametrize("size", [1e30, 1e9])
