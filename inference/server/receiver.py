@@ -84,6 +84,7 @@ class Receiver:
         """
         device, rows = self.device, len(clients)
         exist = self._existing(clients)
+        index = [j if there else 0 for j, there in zip(clients, exist, strict=True)]
         problem = self._unreadable(messages, rows)
         if problem:
             log.warning("rejected the message of client%s %s: %s", "s" * (rows > 1), list(clients), problem)
@@ -99,25 +100,26 @@ class Receiver:
                 valid = valid & self._sound(name, message)
             totals = {
                 name: {
-                    key: self._total(self._forms[name][key], value, valid, clients) for key, value in message.items()
+                    key: self._total(self._forms[name][key], value, valid, index) for key, value in message.items()
                 }
                 for name, message in received.items()
             }
             failed = torch.zeros_like(valid) if healthy is None else ~healthy
             self.sums = self.sums + Sums(valid.sum(), failed.sum(), totals, rows * self.exchange.bytes)
         lost = ~valid if all(exist) else ~valid & send(exist, device, torch.bool)
-        index = [j if there else 0 for j, there in zip(clients, exist, strict=True)]
         self.rejected.index_add_(0, send(index, device, torch.long), lost.long())
         return valid
 
-    def _total(self, field: Field, value: Tensor, valid: Tensor, clients: Sequence[int]) -> Tensor:
-        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places."""
+    def _total(self, field: Field, value: Tensor, valid: Tensor, index: Sequence[int]) -> Tensor:
+        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places.
+
+        Those of clients that do not exist, which are not valid, have any place.
+        """
         kept = torch.where(valid.view(-1, *[1] * (value.dim() - 1)), value, 0)
         if not field.individual:
             return kept.sum(0)
         places = kept.new_zeros((self.clients, *field.shape))
-        here = [j if 0 <= j < self.clients else 0 for j in clients]
-        return places.index_add_(0, send(here, self.device, torch.long), kept)
+        return places.index_add_(0, send(index, self.device, torch.long), kept)
 
     def _existing(self, clients: Sequence[int]) -> list[bool]:
         """Which of these clients there are; counts the others."""
