@@ -99,9 +99,7 @@ class Receiver:
             for name, message in received.items():
                 valid = valid & self._sound(name, message)
             totals = {
-                name: {
-                    key: self._total(self._forms[name][key], value, valid, index) for key, value in message.items()
-                }
+                name: {key: self._total(self._forms[name][key], value, valid, index) for key, value in message.items()}
                 for name, message in received.items()
             }
             failed = torch.zeros_like(valid) if healthy is None else ~healthy
