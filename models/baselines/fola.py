@@ -79,7 +79,8 @@ class FOLA(GlobalPosterior):
 
     def known(self, w: Tensor) -> Any:
         s = self.settings
-        return Normal(w, posterior_scale(*(param(f"w.{k}") for k in BESIDE), s.scale, s.sigma**-2)).to_event(1)
+        precision, rounds, examples = (param(f"w.{k}") for k in BESIDE)
+        return Normal(w, posterior_scale(precision, rounds, examples, s.scale, s.sigma**-2)).to_event(1)
 
     def working_prior(self, w: Tensor, batch: Batch) -> Any:
         c = self.settings.c

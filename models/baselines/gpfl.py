@@ -88,7 +88,7 @@ class GPFL(SharedBase):
         # (equal counts are those of a client of which nothing is known: its condition is g)
         return {**super().personal(start), "class_counts": start.head.new_ones(self.classes)}
 
-    def conditions(self, rows: int) -> Tensor:
+    def both_conditions(self, rows: int) -> Tensor:
         """g and p_j, (S, 2, D)."""
         sent, counts = param("broadcast.E"), param("class_counts")
         p = (counts / counts.sum(-1, keepdim=True)) @ sent
@@ -96,7 +96,7 @@ class GPFL(SharedBase):
 
     def model(self, batch: Batch) -> None:
         net, lam = self.network, self.settings.lam
-        e, conditions = sample("E", flat(self.classes, self.features)), self.conditions(batch.num_clients)
+        e, conditions = sample("E", flat(self.classes, self.features)), self.both_conditions(batch.num_clients)
         scales, shifts = 1 + self.gamma(conditions), self.beta(conditions)
         with clients(batch):
             self.decay(e, batch)

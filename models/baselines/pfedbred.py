@@ -104,7 +104,7 @@ class PFedBreD(PFedMe):
         return [] if self.settings.shift == "lg" else [ClosedForm("shift", lambda v: by * (v["theta"] - v["w"]))]
 
     def schedule(self) -> Schedule:
-        steps = [self.begin_at_w(), self.minibatches(), *self.memorise()]
+        steps: list[LocalStep] = [self.begin_at_w(), self.minibatches(), *self.memorise()]
         # (lg begins with w in every round; the others remember)
         return Schedule(absent="catch-up" if self.settings.shift == "lg" else "train", new_client_steps=steps)
 
