@@ -10,10 +10,10 @@
     minimised by client j: mean over i of -log p(y_ij | z_ij, w_j) + lambda |z_ij - c_{y_ij}|^2 / D
 
 What it needs beyond the one model is the factor of z (see fedproto.py), and in place of a prior of w_j a choice of whom
-to borrow from, pair by pair. H_j[k] = p_j(k) E_j[z | k], with p_j(k) the share of class k, estimates E[e_y z^T] with
-variance V_j = (E_j |z|^2 - |H_j|^2) / n_j; the server weighs all heads as it would all H_a to estimate client j's:
+to borrow from, pair by pair. H_j[k] = p_j(k) E_j[z given k], with p_j(k) the share of class k, estimates E[e_y z^T]
+with variance V_j; the server weighs all heads as it would all H_a to estimate client j's:
 
-    mu_j <- sum_a alpha_ja mu_a
+    V_j = (E_j |z|^2 - |H_j|^2) / n_j,   mu_j <- sum_a alpha_ja mu_a
     alpha_j = argmin over the simplex of sum_a alpha_a^2 V_a + |sum_a alpha_a (H_j - H_a)|^2
 
 A round, at every client: H_j and V_j of the features of theta as received; mu_j given theta; a copy theta_j given mu_j

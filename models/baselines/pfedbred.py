@@ -6,8 +6,8 @@
 
     lg:     shift_j = -eta_s grad F_j(w_j)                       of each minibatch (F_j the mean loss)
     meg:    shift_j = -eta_s (w_j - theta_j)                     as they were at the end of the client's last round
-    mh:     the same, and before theta_j trains w_j takes a first-order meta-step:
-            v = w_j - alpha grad F_j(w_j; D'),    w_j <- w_j - alpha grad F_j(v; D)
+    mh:     the same, and before theta_j trains w_j takes a first-order meta-step by way of v:
+    v = w_j - alpha grad F_j(w_j; D'),    w_j <- w_j - alpha grad F_j(v; D)
 
     minimised: sum_j min over theta_j of F_j(theta_j) + (lambda / 2) |theta_j - w - shift_j|^2    (shift_j held)
 

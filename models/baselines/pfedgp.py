@@ -3,8 +3,7 @@
     theta           ~ flat                                        rho -> 0 on the base: z = h_theta(x)
     f_j             ~ GP(0, k),  k(z, z') = s exp(-|z - z'|^2 / (2 l^2))      in the place of f = w_j^T z; z of length 1
     y_ij | f_j      ~ N(f_j(z_ij), noise^2)                       a regression
-    y_ij | f_j^t    ~ prod_t sigma(+-f_j^t(z_ij))                 classes: decisions t on the way from the root of the
-                                                                  client's tree of classes to y_ij, a GP each
+    y_ij | f_j^t    ~ prod_t sigma(+-f_j^t(z_ij))                 classes: decisions t down a tree, a process each
 
 What it needs beyond the one model is the Gaussian process: with k(z, z') = s (1 + z^T z') it is the model, its prior
 fixed at w_j ~ N(0, s I), its head integrated out, and any other k has a head of infinitely many features. So a
@@ -14,11 +13,12 @@ training data,
     p(y | x, D_j) = int p(y | f) p(f(z) | D_j) df,
 
 exactly for a regression; for classes averaged over Gibbs draws of the Polya-Gamma omega_i given D_j, given which f is
-Gaussian. A client's tree is 2-means of its classes' mean features, again and again. What a client has never seen has a
-probability all the same, that of a Dirichlet(alpha) prior of its class shares: of C classes, K seen among n_j examples,
+Gaussian. The decisions are those on the way from the root of the client's tree of classes to y_ij. The tree is 2-means
+of its classes' mean features, again and again. What a client has never seen has a probability all the same, that of a
+Dirichlet(alpha) prior of its class shares: of C classes, K seen among n_j examples,
 
-    p(y = c | x)  = alpha / (n_j + alpha C)                       c not seen
-                  = (n_j + alpha K) / (n_j + alpha C) p(path to c | x, D_j)     c seen
+    c not seen:   p(y = c | x) = alpha / (n_j + alpha C)
+    c seen:       p(y = c | x) = (n_j + alpha K) / (n_j + alpha C) p(path to c | x, D_j)
 
 A round: each client that takes part makes its tree, and takes gradient steps of a copy theta_j on the mean of
 log p(y_i | x_i, D') over a random half of its examples, D' being the others (or, for a regression, on the marginal
