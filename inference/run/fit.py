@@ -107,9 +107,7 @@ class Fit:
         shared, self.initial = self._initial()
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()
-        self.server = Server(
-            method, exchange, template, self.initial, clients, options.quorum, options.seed, method.replies
-        )
+        self.server = Server(method, exchange, template, self.initial, clients, options.quorum, options.seed)
         self.state = self.server.begin(shared)
         self.schedule = method.schedule().at_least(options.absent_clients)
         self.engine.begin(shared, self.initial, exchange)

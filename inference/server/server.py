@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import pyro
 import torch
@@ -80,6 +81,15 @@ class ServerState:
         )
 
 
+class ServedModel(JointModel, Protocol):
+    """What the server needs of a method beside its rules."""
+
+    @property
+    def replies(self) -> Sequence[str]:
+        """Personal values that rules may make, see :attr:`~hierfl.inference.method.base.Method.replies`."""
+        ...
+
+
 class Server(nn.Module):
     """Updates the shared values by the method's aggregation rules, from sums alone.
 
@@ -88,29 +98,26 @@ class Server(nn.Module):
     rule's update fails or is not finite.
 
     Args:
-        model: the method, for log p(globals).
+        model: the method, for log p(globals), and for which personal values rules may make.
         exchange: the method's rules.
         template: a batch of one row without data, which is all that log p(globals) needs.
         initial: one client's initial values, {name: (*shape)}; log p(globals) does not depend on them.
         clients: J.
         quorum: a round with fewer valid messages changes nothing.
         seed: of the server's own randomness.
-        replies: personal values that rules may make, see :attr:`~hierfl.inference.method.base.Method.replies`.
     """
 
     def __init__(
         self,
-        model: JointModel,
+        model: ServedModel,
         exchange: Exchange,
         template: Batch,
         initial: State,
         clients: int,
         quorum: int = 1,
         seed: int = 0,
-        replies: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.replies = tuple(replies)
         self.model, self.exchange, self.template = model, exchange, template
         self.clients, self.quorum, self.seed = clients, quorum, seed
         self._initial = {k: v[None, None] for k, v in initial.items()}
@@ -199,10 +206,10 @@ class Server(nn.Module):
                 new[k] = found[k]
         for k, value in replies.items():
             own = self._initial.get(k)
-            if k not in self.replies or own is None or value.shape != (self.clients, *own.shape[2:]):
+            if k not in self.model.replies or own is None or value.shape != (self.clients, *own.shape[2:]):
                 raise UserError(
                     f"a rule replies {k!r} {tuple(value.shape)}: replies are rows of personal values that the method "
-                    f"names in `replies`, {sorted(self.replies)}, one for each of {self.clients} clients"
+                    f"names in `replies`, {sorted(self.model.replies)}, one for each of {self.clients} clients"
                 )
         return new, kept, replies
 
