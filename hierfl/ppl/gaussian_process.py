@@ -18,6 +18,7 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
+from ..devices import send
 from ..rng import ClientNoise
 from .polya_gamma import NORMALS, polya_gamma
 
@@ -72,7 +73,7 @@ class Kernel:
             mask: (S, n), False where a row is padded; None where none is.
             nugget: variance that each example has for itself, as a part of the scale.
         """
-        k, extra = self(a, a), a.new_tensor(nugget * self.scale)
+        k, extra = self(a, a), a.new_full((), nugget * self.scale)
         if mask is not None:
             k = k * (mask[:, :, None] & mask[:, None, :])
             extra = torch.where(mask, extra, self.scale)
@@ -103,7 +104,7 @@ def one_after_another(k: Tensor, y: Tensor, noise: float) -> Normal:
         y: (S, n).
         noise: standard deviation of y around f.
     """
-    factor = torch.linalg.cholesky(k + noise**2 * torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
+    factor = _cholesky(k + noise**2 * torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
     scale = factor.diagonal(dim1=-2, dim2=-1)
     standard = torch.linalg.solve_triangular(factor, y[..., None], upper=False).squeeze(-1)
     return Normal(y - scale * standard, scale)
@@ -122,7 +123,7 @@ def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, 
         steps: of each chain.
     """
     n, number = sign.shape[-1], torch.Size((NORMALS,))
-    known, kappa, square = sign != 0, sign / 2, torch.linalg.cholesky(k)
+    known, kappa, square = sign != 0, sign / 2, _cholesky(k)
     omega = (known / 4.0).to(k).expand(noise.particles, *sign.shape)
     for step in range(steps):
         root, factor = _system(k, omega)
@@ -141,7 +142,7 @@ def log_logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         mean, variance: (D, ...).
     """
-    x, log_weight = (part.to(mean) for part in _hermite())
+    x, log_weight = (send(part, mean.device, mean.dtype) for part in _hermite())
     f = mean[..., None] + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()[..., None] * x
     up, down = ((logsigmoid(s * f) + log_weight).logsumexp(-1) for s in (1, -1))
     number = math.log(len(mean))
@@ -152,7 +153,13 @@ def _system(k: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     """sqrt(omega), and the lower factor of I + sqrt(omega) K sqrt(omega)."""
     root = omega.sqrt()
     b = root[..., :, None] * k * root[..., None, :]
-    return root, torch.linalg.cholesky(b + torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
+    return root, _cholesky(b + torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    """The lower factor; NaN where there is none (torch would wait for the device to say so)."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
 
 
 def _over(kappa: Tensor, root: Tensor) -> Tensor:

@@ -134,11 +134,7 @@ class PFedGP(Method):
         }
 
     def model(self, batch: Batch) -> None:
-        if int(batch.n.max()) > self.settings.most:
-            raise UserError(
-                f"a client has {int(batch.n.max())} examples, and pfedgp takes {self.settings.most} at most "
-                "(most=N allows N): memory grows with their square, time with their cube"
-            )
+        self.refuse_large(batch)
         with clients(batch):
             # (in double precision: variances are small differences)
             seen = None if batch.given is None else self.network.base(batch.given.examples.x).double()
@@ -149,6 +145,16 @@ class PFedGP(Method):
 
     def guide(self, batch: Batch) -> None:
         """Nothing is kept of f."""
+
+    def refuse_large(self, batch: Batch) -> None:
+        """Raises a UserError where a client has too many examples: those given, and in training those beside them."""
+        n = 0 if batch.given is None else batch.given.examples.width
+        n += batch.width if batch.given is None or batch.scale is not None else 0
+        if n > self.settings.most:
+            raise UserError(
+                f"a client has {n} examples, and pfedgp takes {self.settings.most} at most "
+                "(most=N allows N): memory grows with their square, time with their cube"
+            )
 
     def responses(self, batch: Batch, z: Tensor, seen: Tensor | None) -> Normal:
         """p(y_i | x_i, D'), or given nothing p(y_i | y_1, ..., y_{i-1}), whose product is the marginal likelihood.
@@ -194,10 +200,12 @@ class PFedGP(Method):
         signs = signs if mask is None else signs * mask[..., None]
         noise = Given(known, given.keys[rows], given.stream).noise(self.settings.draws, z.dtype)
         total = z.new_zeros(*z.shape[:2], self.classes)
-        for node in tree.abs().sum((0, 1)).nonzero().flatten().tolist():
-            # (examples that are below the node come first, and the others are left away: they say nothing)
-            below = signs[..., node] != 0
-            first = (~below).to(torch.uint8).argsort(stable=True)[:, : max(1, int(below.sum(1).max()))]
+        # (the device is waited for once: matrices of all examples at every node would cost far more)
+        known_at, there = torch.stack([(signs != 0).sum(1).amax(0), (tree != 0).sum((0, 1))]).tolist()
+        for node in (node for node, leaves in enumerate(there) if leaves):
+            # examples that are below the node come first, and the others are left away: they say nothing
+            first = (signs[..., node] == 0).to(torch.uint8).argsort(stable=True)
+            first = first[:, : max(1, known_at[node])]
             sign, here = signs[..., node].gather(1, first), torch.arange(len(z), device=z.device)[:, None]
             k_here = k[here[..., None], first[:, :, None], first[:, None, :]]
             with torch.no_grad():

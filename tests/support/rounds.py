@@ -53,7 +53,7 @@ class Rounds:
     ) -> None:
         self.exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template, clients = federation.template(), federation.clients
-        self.server = Server(method, self.exchange, template, personal, clients, quorum, seed, method.replies)
+        self.server = Server(method, self.exchange, template, personal, clients, quorum, seed)
         self.state = self.server.begin(shared)
         self.max_message_ratio, self.device, self.clients = max_message_ratio, federation.device, clients
         self.receiver = self._receiver()
