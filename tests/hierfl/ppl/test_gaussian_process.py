@@ -72,6 +72,17 @@ def test_kernels() -> None:
             torch.testing.assert_close(k.variance(x), k(x, x).diagonal(dim1=1, dim2=2))
 
 
+def test_padded_examples_are_independent_of_all_others() -> None:
+    x, _, mask, _ = rows()
+    k = Kernel("linear", 3.0)
+    found, whole = k.matrix(x, mask, 0.1), k(x, x)
+    for j, n in enumerate(SIZES):
+        torch.testing.assert_close(found[j, :n, :n], whole[j, :n, :n] + 0.3 * torch.eye(n, dtype=x.dtype))
+        assert torch.equal(found[j, n:, n:], 3.0 * torch.eye(9 - n, dtype=x.dtype))
+        assert (found[j, :n, n:] == 0).all()
+        assert (found[j, n:, :n] == 0).all()
+
+
 def test_gradients_are_finite_where_inputs_coincide() -> None:
     x = torch.ones(1, 3, 2, dtype=torch.float64, requires_grad=True)
     for kind in ("rbf", "linear"):
