@@ -44,15 +44,18 @@ class Trace:
     Attributes:
         latents: of the guide, by name.
         global_latents: shared values that are latents of the model, not parameters.
+        shared_draws: whether shared values have draws of their own posterior.
     """
 
     latents: Mapping[str, Latent]
     global_latents: tuple[str, ...]
+    shared_draws: bool = False
 
     @classmethod
     def of(
-        cls, method: JointModel, template: Batch, values: Mapping[str, Tensor], shared: Mapping[str, Tensor]
-    ) -> Trace:
+        cls, method: JointModel, template: Batch, values: Mapping[str, Tensor], shared: Mapping[str, Tensor],
+        drawn: bool,
+    ) -> Trace:  # fmt: skip
         """Runs guide and model once, on one row without data.
 
         Args:
@@ -60,6 +63,7 @@ class Trace:
             template: a batch of one row.
             values: what the row sees.
             shared: the shared values among them.
+            drawn: whether there are draws of the shared values.
         """
         with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is reported elsewhere)
             sites = guide_latents(method, template, values, None)
@@ -68,12 +72,13 @@ class Trace:
             name: Latent(site.fn.event_shape, site.per_example, is_point(site.fn), _draws(site.fn))
             for name, site in sites.items()
         }
-        return cls(latents, tuple(name for name, s in model.items() if s.kind == "fixed" and name in shared))
+        fixed = tuple(name for name, s in model.items() if s.kind == "fixed" and name in shared)
+        return cls(latents, fixed, drawn)
 
     @property
     def random(self) -> bool:
-        """Whether some latent has a posterior that is no point."""
-        return not all(latent.point for latent in self.latents.values())
+        """Whether something has a posterior that is no point."""
+        return self.shared_draws or not all(latent.point for latent in self.latents.values())
 
     @property
     def by_example(self) -> bool:

@@ -114,6 +114,7 @@ def _separable(fitted: Fitted) -> bool:
 
 def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> float:
     """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
-    numbers = fitted.trace.numbers_per_client
+    numbers, population = fitted.trace.numbers_per_client, fitted.method.population_draws(fitted.shared, 1)
     each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(fitted.federation.sizes()[j] for j in rows)
+    each += 0 if population is None else len(population[0])
     return float(dtype.itemsize * each)

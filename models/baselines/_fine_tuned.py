@@ -7,6 +7,7 @@ The offset is fitted from 0 whenever the client's model is evaluated, stopped ea
 """
 
 import torch
+from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
@@ -16,6 +17,11 @@ from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ._whole_network import WholeNetwork
+
+
+def with_offset(w: Tensor, offset: Tensor) -> Tensor:
+    """Weights (..., d), moved by an offset of all of them, or of the last, which are the head's: (..., at most d)."""
+    return w + torch.nn.functional.pad(offset, (w.shape[-1] - offset.shape[-1], 0))
 
 
 class FineTuned(WholeNetwork):

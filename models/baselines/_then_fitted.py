@@ -17,19 +17,24 @@ from .fedavg_ft import FedAvgFT
 UNFITTED = {"ft_epochs": (0,)}
 
 
+@dataclass(frozen=True)
+class Fit:
+    """No fit in the end, where nothing is said."""
+
+    scope: Literal["head", "all"] = setting(
+        "head", "what each client fits for itself in the end: the last layer | all weights", unless=UNFITTED
+    )
+    ft_epochs: int = setting(
+        0, "passes through a client's data of a fit of its own in the end (10 in FedAvg-FT); 0 for none", at_least=0
+    )
+    ft_lr: float = setting(1e-2, "step size of that fit", above=0, unless=UNFITTED)
+
+
 class ThenFitted(FedAvgFT):
     """FedAvg-FT, whose fit in the end is left out where it is not asked for."""
 
     @dataclass(frozen=True)
-    class Settings(FedAvgFT.Settings):
+    class Settings(Fit, FedAvgFT.Settings):
         """No fit."""
-
-        scope: Literal["head", "all"] = setting(
-            "head", "what each client fits for itself in the end: the last layer | all weights", unless=UNFITTED
-        )
-        ft_epochs: int = setting(
-            0, "passes through a client's data of a fit of its own in the end (10 in FedAvg-FT); 0 for none", at_least=0
-        )
-        ft_lr: float = setting(1e-2, "step size of that fit", above=0, unless=UNFITTED)
 
     settings: Settings

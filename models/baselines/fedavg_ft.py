@@ -11,7 +11,6 @@ given w, from 0, for a few epochs: early stopping is the only prior.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -26,7 +25,7 @@ from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from .._common_settings import server_step
-from ._fine_tuned import FineTuned
+from ._fine_tuned import FineTuned, with_offset
 from ._whole_network import WholeNetwork
 
 
@@ -66,9 +65,9 @@ class FedAvgFT(FineTuned):
 
     def response(self, batch: Batch, w: Tensor) -> None:
         """p(y | x), given w."""
-        net, offset = self.network, param("offset")  # (S, 1, d), or that of the head, which comes last
+        net = self.network
         with clients(batch), data(batch):
-            y = net(w + torch.nn.functional.pad(offset, (net.d - offset.shape[-1], 0)), batch.x)
+            y = net(with_offset(w, param("offset")), batch.x)
             sample("y", net.likelihood(y), obs=batch.y)
 
     def local(self) -> list[LocalStep]:

@@ -15,13 +15,15 @@ passes end), finds a precision of its own there, and so the tilted posterior and
     Lambda_t = cavity's + s (c n_j I + diag H_j),   h_t = Lambda_t mu_t,   d = delta ((h_t, Lambda_t) - (h, Lambda))
 
 with H_j = 0 or the Fisher information of its data. Those who take part send d (h's as delta Lambda_t (mu_t - mu)) and
-add it to (h_j, Lambda_j); the server adds their sum to (h, Lambda). Predictions are at mu. delta is 1 in the first
-round, which is FedAvg, and then eta / |A|, of the round before, at most 1.
+add it to (h_j, Lambda_j); the server adds their sum to (h, Lambda). delta is 1 in the first round, which is FedAvg, and
+then eta / |A|, of the round before, at most 1. Predictions are at mu, or averaged over
+
+    w ~ N(mu, P^-1),    P = Lambda + 1 / sigma^2
 
 Whatever the precisions, where a round changes nothing sum_j n_j grad F_j(mu) = 0: it is the pooled model's mode. They
 are above zero since Lambda_j moves by a share of at most 1 to s (c n_j I + diag H_j), which is; hence no momentum.
 FedSEP (``factors=one``) keeps no factors: its cavity is q^(1 - n_j / n), with n as estimated from those who reported.
-With ``ft_epochs`` each client fits an offset_j of its own before every evaluation (FedEP-FT); it is never sent.
+With ``ft_epochs`` each client fits an offset_j of its own at mu before every evaluation (FedEP-FT); it is never sent.
 """
 
 from collections.abc import Callable
@@ -29,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyro
+import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -49,6 +52,7 @@ from hierfl.inference.server.rules.running import EstimatedTotal
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, flat, param, sample
+from hierfl.rng import normals
 
 from ._then_fitted import ThenFitted
 
@@ -81,6 +85,9 @@ class FedEP(ThenFitted):
         batch: int = setting(20, "examples in a minibatch", at_least=1)
         server_lr: float = setting(
             0.5, "eta, a step of all clients together: each change is damped by eta / |A|", above=0
+        )
+        sigma: float = setting(
+            0.1, "largest standard deviation of a weight in draws of the posterior; 0 for none", at_least=0
         )
 
     settings: Settings
@@ -155,6 +162,17 @@ class FedEP(ThenFitted):
 
     def expand(self, name: str, known: Any) -> tuple[str, ...]:
         return ("w", "precision", "damping") if name == "posterior" else super().expand(name, known)
+
+    def shared_draws(self, shared: State, number: int) -> State:
+        if not self.settings.sigma:
+            return {}
+        w, d = shared["w"], self.network.d
+        xi = normals(torch.Size((number, d)), 0, "draws of q(w)", dtype=w.dtype, device=w.device)
+        return {"w": (w + xi * (shared["precision"] + self.settings.sigma**-2).rsqrt())[:, None, None]}
+
+    def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
+        drawn = self.shared_draws(shared, number)
+        return ([f"w[{k}]" for k in range(self.network.d)], drawn["w"].flatten(0, 2)) if drawn else None
 
     def exchange(self) -> dict[str, AggregationRule]:
         posterior = GaussianIncrements("w", "precision", "damping", self.settings.server_lr, changes)

@@ -11,9 +11,11 @@ moves by a C(g_j - m_j), a = 1 / (1 + omega). The server has the sum m of all cl
     w <- w + gamma (m + (J / |A|) sum over A of C(g_j - m_j) - lambda w) + sqrt(2 gamma) xi,    xi ~ N(0, I)
 
 After burn-in each so many rounds' w is kept, up to a number of them, the last. There are no local epochs.
+With ``ft_epochs`` each client fits an offset_j of its own at w before every evaluation (QLSD-FT), which is added to
+each draw; it is never sent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyro.distributions import Delta, Normal
@@ -36,7 +38,9 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import param
 
+from ._fine_tuned import with_offset
 from ._global_posterior import GlobalPosterior
+from ._then_fitted import UNFITTED, Fit
 
 
 class QLSD(GlobalPosterior):
@@ -51,7 +55,7 @@ class QLSD(GlobalPosterior):
     order = 347
 
     @dataclass(frozen=True)
-    class Settings:
+    class Settings(Fit):
         """The authors' code: gamma 1e-5, 2^8 levels, batches of 64, lambda 5."""
 
         step_size: float = setting(1e-5, "gamma, of the server's Langevin steps, along the sum over all data", above=0)
@@ -66,6 +70,7 @@ class QLSD(GlobalPosterior):
         thin: int = setting(1, "rounds from one draw to the next", at_least=1)
         keep: int = setting(20, "draws to predict with: so many, the last", at_least=1)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+        ft_momentum: float = setting(0.9, "momentum of the fit in the end", at_least=0, unless=UNFITTED)
 
     settings: Settings
 
@@ -73,7 +78,12 @@ class QLSD(GlobalPosterior):
         return {**super().shared(start), "draws": self.begin(start).expand(1, self.settings.keep, -1)}
 
     def personal(self, start: InitialWeights) -> State:
-        return {"memory": self.begin(start).new_zeros(self.network.d)}
+        nothing, s = self.begin(start).new_zeros(self.network.d), self.settings
+        of = len(start.head) if s.scope == "head" else self.network.d
+        return {"memory": nothing, **({"offset": nothing[:of]} if s.ft_epochs else {})}
+
+    def weights(self, w_j: Tensor) -> Tensor:
+        return with_offset(w_j, param("offset")) if self.settings.ft_epochs else w_j
 
     def global_prior(self, batch: Batch) -> Any:
         scale = batch.n.new_full((self.network.d,), self.settings.prior_precision**-0.5)
@@ -111,4 +121,9 @@ class QLSD(GlobalPosterior):
 
     def schedule(self) -> Schedule:
         # the server's memory must stay the sum of the clients'
-        return Schedule(absent="freeze", commit="if-used", new_client_steps=[])
+        schedule, s = Schedule(absent="freeze", commit="if-used", new_client_steps=[]), self.settings
+        if not s.ft_epochs:
+            return schedule
+        at_w = SVI(["w"], 0, sgd(1.0))  # (a copy of w, where it is: not the draws)
+        fit = [at_w, SVI(["offset"], s.ft_epochs, sgd(s.ft_lr, s.ft_momentum), s.batch or None, per="example")]
+        return replace(schedule, final_steps=fit, final_when="evaluation", new_client_steps=fit)

@@ -48,6 +48,29 @@ def test_without_noise_and_quantiser_it_is_gradient_ascent_of_the_pooled_log_pos
     torch.testing.assert_close(run.shared["w"], w, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("scope", ["head", "all"])
+def test_the_fit_in_the_end_begins_at_w_and_moves_every_draw(scope: str, small: Federation, net: Architecture) -> None:
+    """It is never sent, and says nothing to the chain."""
+    common = {"step_size": 1e-3, "burn": 1, "keep": 3, "batch": 0}
+    method = QLSD(net, scope=scope, ft_epochs=4, ft_lr=0.05, ft_momentum=0.5, **common)
+    run, alone = fitted(method, small, 4), fitted(QLSD(net, **common), small, 4)
+    assert all(torch.equal(v, run.shared[k]) for k, v in alone.shared.items())
+    assert torch.equal(run.personal["memory"], alone.personal["memory"])
+    w, j, d = run.shared["w"], 1, run.personal["offset"].shape[-1]
+    assert d == (net.d if scope == "all" else 18)
+    x, y = small.examples(small.train[j])
+    offset, speed = torch.zeros_like(w), torch.zeros_like(w)
+    for _ in range(4):
+        slope = slope_at(net, w + offset, x, y, torch.arange(len(y)))
+        slope[: net.d - d] = 0
+        speed = 0.5 * speed + slope
+        offset = offset - 0.05 * speed
+    torch.testing.assert_close(run.personal["offset"][j], offset[-d:], rtol=1e-9, atol=1e-11)
+    x = small.examples(small.test[j])[0]
+    each = torch.stack([net(draw + offset, x[None])[0].softmax(-1) for draw in run.shared["draws"][0]]).mean(0)
+    torch.testing.assert_close(run.predict(x, small.ids[j], draws=3).double(), each, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("memory", [True, False])
 def test_a_round_is_a_plain_loop_of_the_papers_formulas(memory: bool, small: Federation, net: Architecture) -> None:
     """Minibatches as of all data, quantised changes, memories of those who report, absent clients made up for."""
