@@ -14,7 +14,7 @@ from .options import Offline, Quiet, path_option, whole_numbers, with_run_option
 
 @with_run_options("data_root", "device")
 def table(
-    name: Annotated[str, typer.Argument(help="Which table: pfedvem-1.")] = "",
+    name: Annotated[str, typer.Argument(help="Which table: pfedvem-1, pfedvmp-1.")] = "",
     data: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these data sets.")] = None,
     clients: Annotated[
         str | None, typer.Option("--clients", "-J", metavar="J,...", help="Only these numbers of clients.")

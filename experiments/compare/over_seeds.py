@@ -42,8 +42,8 @@ def summarise_over_seeds(runs: list[Path]) -> list[dict[str, Any]]:
         record: dict[str, Any] = {"method": name, "seeds": seeds, "setting": members[0]["setting"]}
         record["settings_chosen"] = members[0]["chosen"]
         record["method_digests"] = sorted({m["digest"] for m in members})
-        for column in (*COLUMNS, "seconds_per_round"):
-            values = [m["summary"][column] for m in members]
+        for column in (*COLUMNS, "pm_accuracy_pooled", "seconds_per_round"):
+            values = [m["summary"].get(column) for m in members]
             if all(v is not None for v in values):
                 record[column] = float(np.mean(values))
                 record[f"{column}_se"] = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None

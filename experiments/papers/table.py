@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
+from hierfl.inference.method.settings import applicable
 
 from ..compare.over_seeds import summarise_over_seeds
 from ..grid import Cell, check_cell, is_finished, run_cells
 from ..messages import to_stderr
-from ..run_folder.csv_files import write_rows
+from ..methods import load
+from ..run_folder.csv_files import read_frame, write_rows
 from ..run_folder.files import write_text
 from .published import published_numbers
 from .table_definitions import TABLES, PaperTable
@@ -25,10 +27,13 @@ from .table_definitions import TABLES, PaperTable
 
 def table_cell(table: PaperTable, data: str, clients: int, method: str, seed: int) -> Cell:
     """One run of a table."""
-    given, settings = table.exceptions.get(method, ({}, {}))
+    given, own = table.exceptions.get(method, ({}, {}))
     words = f"{data}, {clients} clients, {method}, seed {seed}"
-    said = {**table.given, "clients": clients, **given}
-    return Cell(f"{data}-{clients}-{method}-{seed}", words, method, method, data, said, settings, seed)
+    said, runs = {**table.given, "clients": clients, **given}, table.variants.get(method, method)
+    cls = load(runs).cls
+    common = {k: v for k, v in table.settings.items() if k in cls.Settings.__dataclass_fields__}
+    settings = {**applicable(cls, common, own), **own}
+    return Cell(f"{data}-{clients}-{method}-{seed}", words, method, runs, data, said, settings, seed)
 
 
 def make_table(
@@ -80,7 +85,7 @@ def make_table(
     if not collect:
         problems += [words for words in strange if words not in problems]
     sizes = {(c.data, c.given["clients"]) for c in cells}
-    asked = {(c.data, c.given["clients"], c.method) for c in cells}
+    asked = {(c.data, c.given["clients"], c.row) for c in cells}
     part = [
         row
         for row in rows
@@ -118,6 +123,9 @@ COLUMNS = (
     "published_sem",
     "nll",
     "ece",
+    "rounds",
+    "seconds_per_round",
+    "bytes_per_message",
 )
 
 
@@ -128,10 +136,10 @@ def _rows(
 
     Also says which finished runs were left out, because they are not this table's.
     """
-    theirs, strange = published_numbers(table.paper, table.number), []
+    theirs, strange = published_numbers(table.paper, table.number, table.split), []
     ours: dict[tuple[str, int, str], list[Path]] = {}
     for cell in cells:
-        runs = ours.setdefault((cell.data, cell.given["clients"], cell.method), [])
+        runs = ours.setdefault((cell.data, cell.given["clients"], cell.row), [])
         if is_finished(out / cell.name):
             try:
                 check_cell(cell, out / cell.name, extra)
@@ -143,19 +151,30 @@ def _rows(
     known = {key[:3]: None for key in theirs if key[:2] in {(c.data, c.given["clients"]) for c in cells}}
     for key in {**known, **dict.fromkeys(ours)}:
         record = summarise_over_seeds(ours[key])[0] if ours.get(key) else None
-        for model, prefix in (("PM", "pm"), ("GM", "gm")):
-            number, found = theirs.get((*key, model)), (record or {}).get(f"{prefix}_accuracy")
+        for model, prefix, column in (("PM", "pm", table.accuracy), ("GM", "gm", "gm_accuracy")):
+            number, found = theirs.get((*key, model)), (record or {}).get(column)
             if number is None and found is None:
                 continue
             row: dict[str, Any] = {"data": key[0], "clients": key[1], "method": key[2], "model": model}
             row |= {"published": number and number.accuracy, "published_sem": number and number.sem}
             if record is not None and found is not None:
-                sem = record[f"{prefix}_accuracy_se"]
+                sem = record[f"{column}_se"]
                 row |= {"ours": 100 * found, "ours_sem": sem and 100 * sem, "seeds": len(record["seeds"])}
                 row |= {"nll": record.get(f"{prefix}_nll"), "ece": record.get(f"{prefix}_ece")}
                 row |= {k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests")}
+                row |= {"rounds": record["setting"]["run"]["rounds"], "bytes_per_message": _bytes(ours[key])}
             rows.append(row)
     return rows, strange
+
+
+def _bytes(runs: Sequence[Path]) -> float:
+    """What a message had, the mean over rounds, clients that reported (rejected ones among them) and runs."""
+    found = []
+    for run in runs:
+        sent = read_frame(run / "metrics.csv", ("split",))["bytes"].max()
+        reports = read_frame(run / "participation.csv").drop(columns="round").isin([1, 2]).to_numpy().sum()
+        found.append(float(sent) / max(1, int(reports)))
+    return sum(found) / len(found)
 
 
 def markdown(table: PaperTable, rows: Sequence[dict[str, Any]]) -> str:
@@ -175,7 +194,8 @@ def markdown(table: PaperTable, rows: Sequence[dict[str, Any]]) -> str:
             values = ", ".join(f"{k}={v}" for k, v in row["setting"]["settings"].items())
             how = row["settings_chosen"] or "its defaults, not searched on this data set"
             mixed = "; runs of different versions of its file" if len(row["method_digests"]) > 1 else ""
-            lines.append(f"- {method}: {how}{mixed} ({values})")
+            cost = f"{row['seconds_per_round']:.2f} s a round, {row['bytes_per_message'] / 1e3:,.0f} kB a message"
+            lines.append(f"- {method}: {row['rounds']} rounds, {cost}; {how}{mixed} ({values})")
         lines.append("")
     return "\n".join([*lines, table.note, ""])
 
@@ -186,5 +206,7 @@ def _pair(row: dict[str, Any]) -> str:
         ours += f" ± {row['ours_sem']:.1f}"
     if ours:
         ours += f" ({row['seeds']})"
-    theirs = "" if row.get("published") is None else f"{row['published']:.1f} ± {row['published_sem']:.1f}"
+    theirs = "" if row.get("published") is None else f"{row['published']:.1f}"
+    if theirs and row["published_sem"] is not None:
+        theirs += f" ± {row['published_sem']:.1f}"
     return f"{ours} | {theirs}"

@@ -104,7 +104,8 @@ def test_files_hold_all_that_has_finished_whatever_part_was_asked_for(tiny: Path
     rows = json.loads((tiny / "t/table.json").read_text())["rows"]
     assert {r["method"] for r in rows if "ours" in r} == {"local", "pfedvem"}
     text = (tiny / "t/table.md").read_text()
-    assert "- pfedvem: best of" in text
+    assert "- pfedvem: 2 rounds, " in text
+    assert "kB a message; best of" in text
     assert "server_lr=0.5" in text
 
 
@@ -154,7 +155,7 @@ def test_local_trains_for_twenty_epochs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which table? known: pfedvem-1"),
+        ([], "which table? known: pfedvem-1, pfedvmp-1"),
         (["pfedvem-9"], "unknown table 'pfedvem-9'"),
         (["pfedvem-1", "--data", "digits"], "unknown data set of pfedvem-1 'digits'"),
         (["pfedvem-1", "--methods", "ditto"], "unknown method of pfedvem-1 'ditto'"),
@@ -167,3 +168,28 @@ def test_a_table_that_cannot_be_is_refused(arguments: list[str], words: str, hie
     code, _, err = hierfl("table", *arguments)
     assert code == 2
     assert words in err
+
+
+def test_a_row_that_is_a_setting_of_another_method(tiny: Path, hierfl: Call) -> None:
+    """Named as published; accuracy of all test data together; what a message had, also where not all reported."""
+    short = {"split": "label-skew:5", "rounds": 2, "draws": 2, "evaluate_every": 1}
+    extra = {**SMALL, **short, "participation": 0.6}
+    said = {"clients": [4], "methods": ["fedpa-ft", "fedrod"], "seeds": 1, "progress": False, "extra": extra}
+    rows = make_table("pfedvmp-1", Path("v"), data=["fashion-mnist"], **said)  # type: ignore[arg-type]
+    found = {(r["method"], r["model"]): r for r in rows}
+    assert set(found) == {("fedpa-ft", "PM"), ("fedpa-ft", "GM"), ("fedrod", "PM"), ("fedrod", "GM")}
+    cell = tiny / "v/fashion-mnist-4-fedpa-ft-0"
+    summary = json.loads((cell / "summary.json").read_text())
+    row = found["fedpa-ft", "PM"]
+    assert summary["method"] == "fedpa"
+    assert row["ours"] == pytest.approx(100 * summary["pm_accuracy_pooled"])
+    numbers = 16 * 4 + 4 + 4 * 10 + 10 + 1  # the network's weights, and n_j
+    assert row["bytes_per_message"] == 4 * numbers
+    settings = row["setting"]["settings"]
+    assert (settings["epochs"], settings["ft_epochs"], settings["lr"], settings["momentum"]) == (2, 10, 0.01, 0.0)
+    assert row["rounds"] == 2
+    text = (tiny / "v/table.md").read_text()
+    assert "- fedpa-ft: 2 rounds, " in text
+    code, out, _ = hierfl("table", "pfedvmp-1", "--collect", "--data", "cifar10", "--methods", "gpfl")
+    assert code == 0
+    assert "| gpfl | PM |  | 77.8 |" in out
