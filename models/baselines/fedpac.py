@@ -30,11 +30,9 @@ never another's. Who has not reported keeps its head, which is in nobody's combi
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pyro.distributions import Normal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.class_features import class_features
 from hierfl.inference.local.base import LocalStep
@@ -43,13 +41,13 @@ from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
-from hierfl.inference.server.rules.class_means import ClassMeans
 from hierfl.inference.server.rules.own_combination import OwnCombination
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
-from hierfl.ppl.plates import clients, data, flat, mask, param, sample
+from hierfl.ppl.plates import clients, data, flat, sample
 
 from .._common_settings import client_momentum
+from ._class_centroids import centroids, check_labels, means_of_all, no_centroids, pull
 from .fedrep import FedRep
 
 
@@ -81,31 +79,24 @@ class FedPAC(FedRep):
     settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
-        if network.noise is not None:
-            raise UserError("fedpac has a centroid for every class: data with labels, not a regression")
+        check_labels(network, "fedpac")
         super().__init__(network, **settings)
-        self.classes, self.features = network.head.outputs, network.head.features
 
     def shared(self, start: InitialWeights) -> State:
-        centroids = start.head.new_zeros(self.classes, self.features)
-        counts = centroids.new_zeros(self.classes)
         head = self.settings.init_scale * start.head
-        return {**start.base, "centroids": centroids, "centroids.counts": counts, "heads": head}
+        return {**start.base, **no_centroids(start, self.network), "heads": head}
 
     def personal(self, start: InitialWeights) -> State:
         return {**super().personal(start), "own_share": start.head.new_ones(())}
 
     def model(self, batch: Batch) -> None:
-        net, lam = self.network, self.settings.lam
-        c, known = sample("centroids", flat(self.classes, self.features)), param("centroids.counts") > 0
+        net = self.network
+        c, known = centroids(net)
         with clients(batch):
             w_j = sample("w_j", flat(net.head.d))
             with data(batch):
                 z = net.base(batch.x)  # (S, n, D)
-                if lam:
-                    spread = c.new_full((), (self.features / (2 * lam)) ** 0.5)
-                    with mask(mask=known[batch.y]):
-                        sample("z", Normal(c[batch.y], spread).to_event(1), obs=z)
+                pull(z, batch, c, known, self.settings.lam)
                 sample("y", net.likelihood(net.head(w_j, z)), obs=batch.y)
 
     def local(self) -> list[LocalStep]:
@@ -119,11 +110,6 @@ class FedPAC(FedRep):
         """What share of a client's head is its own."""
         return {"own_share": values["own_share"].flatten()}
 
-    def class_sums(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
-        """Each row's sums of features (S, C, D) and numbers of examples (S, C), by class, of its trained base."""
-        found = class_features(chunk)
-        return found.sums, found.counts
-
     def statistics(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
         """V_j (S,) and H_j (S, C, D) of the features of the base that was broadcast."""
         found, n = class_features(chunk, "received"), chunk.n
@@ -132,9 +118,9 @@ class FedPAC(FedRep):
         return (found.squares / n - h.square().sum((1, 2))).clamp_min(0) / n, h
 
     def exchange(self) -> dict[str, AggregationRule]:
-        shape = (self.classes, self.features)
+        shape = (self.network.head.outputs, self.network.head.features)
         return {
             **super().exchange(),
-            "centroids": ClassMeans("centroids", self.class_sums),
+            "centroids": means_of_all(),
             "heads": OwnCombination("heads", "mu", "own_share", self.statistics, shape),
         }

@@ -22,23 +22,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pyro.distributions import Normal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.errors import UserError
-from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.inference.clients.class_features import class_features
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
-from hierfl.inference.server.rules.class_means import ClassMeans
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.likelihoods import Softmax
-from hierfl.ppl.plates import clients, data, flat, mask, param, sample
+from hierfl.ppl.plates import clients, data, flat, mask, sample
 
+from ._class_centroids import centroids, check_labels, means_of_all, no_centroids, pull
 from .local import Local
 
 
@@ -68,26 +64,20 @@ class FedProto(Local):
     settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
-        if network.noise is not None:
-            raise UserError("fedproto has a centroid for every class: data with labels, not a regression")
+        check_labels(network, "fedproto")
         super().__init__(network, **settings)
-        self.classes, self.features = network.head.outputs, network.head.features
 
     def shared(self, start: InitialWeights) -> State:
-        centroids = start.head.new_zeros(self.classes, self.features)
-        return {"centroids": centroids, "centroids.counts": centroids.new_zeros(self.classes)}
+        return no_centroids(start, self.network)
 
     def model(self, batch: Batch) -> None:
-        net, lam = self.network, self.settings.lam
-        c, known = sample("centroids", flat(self.classes, self.features)), param("centroids.counts") > 0
+        net = self.network
+        c, known = centroids(net)
         with clients(batch):
             w_j = sample("w_j", flat(net.head.d))
             with data(batch):
                 z = net.base(batch.x)  # (S, n, D)
-                if lam:
-                    spread = c.new_full((), (self.features / (2 * lam)) ** 0.5)
-                    with mask(mask=known[batch.y]):
-                        sample("z", Normal(c[batch.y], spread).to_event(1), obs=z)
+                pull(z, batch, c, known, self.settings.lam)
                 sample("y_head", net.likelihood(net.head(w_j, z)), obs=batch.y)
                 with mask(mask=False):  # (no term of the objective)
                     sample("y", self.nearest(z.detach(), c, known), obs=batch.y)
@@ -110,10 +100,5 @@ class FedProto(Local):
     def schedule(self) -> Schedule:
         return Schedule(new_client_steps=[self.sgd("mu", "base")])
 
-    def class_sums(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
-        """Each row's sums of features (S, C, D) and numbers of examples (S, C), by class, of its trained network."""
-        found = class_features(chunk)
-        return found.sums, found.counts
-
     def exchange(self) -> dict[str, AggregationRule]:
-        return {"centroids": ClassMeans("centroids", self.class_sums)}
+        return {"centroids": means_of_all()}

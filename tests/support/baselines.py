@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from support.federations import blobs
 from torch import Tensor
 from torch.func import grad
 from torch.nn.functional import cross_entropy
@@ -19,6 +22,24 @@ from hierfl.nn.networks.build import architecture
 
 NOISE = 0.5
 WHOLE = 10_000  # a batch that is all of anybody's data
+
+
+def lacking_classes() -> Federation:
+    """Clients of very different sizes; only the first two have class 2, the third has class 1 alone."""
+    fed = blobs([23, 12, 9, 14, 5])
+    had = [(0, 1, 2), (2, 0), (1,), (0, 1), (1, 0)]
+    train = [torch.cat([t[fed.y[t] == k] for k in classes]) for t, classes in zip(fed.train, had, strict=True)]
+    return dataclasses.replace(fed, train=train)
+
+
+def features(values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The base of mlp:5, by hand."""
+    return (x @ values["base.1.weight"].T + values["base.1.bias"]).relu()
+
+
+def logits(head: Tensor, z: Tensor) -> Tensor:
+    """A head of three classes on five features, by hand."""
+    return z @ head[:15].view(3, 5).T + head[15:]
 
 
 def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> Run:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.baselines import assert_resumed_is_the_same, fitted, linear, rows_of
+from support.baselines import assert_resumed_is_the_same, features, fitted, linear, logits, rows_of
 from support.federations import blobs, pictures
 from support.methods import order_of
 from support.rounds import Rounds
@@ -60,15 +60,6 @@ class Gated(FedCP):
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
-
-
-def features(values: Values, x: Tensor) -> Tensor:
-    """mlp:5."""
-    return (x @ values["base.1.weight"].T + values["base.1.bias"]).relu()
-
-
-def logits(head: Tensor, z: Tensor) -> Tensor:
-    return z @ head[:15].view(3, 5).T + head[15:]
 
 
 def context(head: Tensor) -> Tensor:

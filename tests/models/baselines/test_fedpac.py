@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.baselines import assert_resumed_is_the_same, fitted, linear, rows_of
+from support.baselines import assert_resumed_is_the_same, features, fitted, lacking_classes, linear, logits, rows_of
 from support.commands import Call
 from support.federations import blobs, pictures
 from support.methods import order_of
@@ -37,25 +37,12 @@ REP = {k: v for k, v in PLAIN.items() if k not in ("head_lr", "lam")}
 
 @pytest.fixture
 def skewed() -> Federation:
-    """Clients of very different sizes; only the first two have class 2, the third has class 1 alone."""
-    fed = blobs([23, 12, 9, 14, 5])
-    had = [(0, 1, 2), (2, 0), (1,), (0, 1), (1, 0)]
-    train = [torch.cat([t[fed.y[t] == k] for k in classes]) for t, classes in zip(fed.train, had, strict=True)]
-    return dataclasses.replace(fed, train=train)
+    return lacking_classes()
 
 
 @pytest.fixture
 def net(skewed: Federation) -> Architecture:
     return architecture("mlp:5", skewed)
-
-
-def features(base: dict[str, Tensor], x: Tensor) -> Tensor:
-    """mlp:5 by hand."""
-    return (x @ base["base.1.weight"].T + base["base.1.bias"]).relu()
-
-
-def logits(head: Tensor, z: Tensor) -> Tensor:
-    return z @ head[:15].view(3, 5).T + head[15:]
 
 
 def base_of(values: dict[str, Tensor]) -> dict[str, Tensor]:

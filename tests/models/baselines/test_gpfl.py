@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.baselines import assert_resumed_is_the_same, fitted, linear, rows_of
+from support.baselines import assert_resumed_is_the_same, features, fitted, linear, rows_of
 from support.federations import blobs, pictures
 from support.methods import order_of
 from support.rounds import Rounds
@@ -76,11 +76,6 @@ class SecondFedPer(FedPer):
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
-
-
-def features(values: Values, x: Tensor) -> Tensor:
-    """mlp:5."""
-    return (x @ values["base.1.weight"].T + values["base.1.bias"]).relu()
 
 
 def conditional(values: Values, name: str, c: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-from support.baselines import NOISE, assert_resumed_is_the_same, fitted, linear, rows_of
+from support.baselines import NOISE, assert_resumed_is_the_same, features, fitted, lacking_classes, linear, rows_of
 from support.federations import blobs, pictures, slopes
 from torch import Tensor
 
@@ -33,21 +33,12 @@ STILL = {"steps": 0, "normalise": False}
 
 @pytest.fixture
 def skewed() -> Federation:
-    """Only the first two clients have class 2, the third has class 1 alone."""
-    fed = blobs([23, 12, 9, 14, 5])
-    had = [(0, 1, 2), (2, 0), (1,), (0, 1), (1, 0)]
-    train = [torch.cat([t[fed.y[t] == k] for k in classes]) for t, classes in zip(fed.train, had, strict=True)]
-    return dataclasses.replace(fed, train=train)
+    return lacking_classes()
 
 
 @pytest.fixture
 def towns() -> Federation:
     return slopes(SIZES)
-
-
-def features(values: dict[str, Tensor], x: Tensor) -> Tensor:
-    """mlp:5 by hand."""
-    return (x @ values["base.1.weight"].T + values["base.1.bias"]).relu()
 
 
 def rbf(a: Tensor, b: Tensor, scale: float = 8.0, length: float = 1.0) -> Tensor:
