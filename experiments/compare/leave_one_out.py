@@ -27,7 +27,7 @@ def why_no_loo(run: Path) -> str:
     if kind == "point":
         return "its guide is a point, of which ArviZ's would be training likelihood"
     if kind == "examples":
-        return "its latents are of single examples, drawn by an encoder that does not see the response"
+        return "its draws are of single examples' latents, made without the response"
     if kind is None:
         return "it is from before posterior.nc said what its draws are; run it again"
     return f"it has {draws} draws, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""

@@ -14,7 +14,37 @@ from ..state import State
 
 
 @dataclass(frozen=True)
-class ClosedForm:
+class SetValue:
+    """A personal value that is set: a base class of local steps.
+
+    Args:
+        name: the value.
+    """
+
+    name: str
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """The value that is set."""
+        return (self.name,)
+
+    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+        """The new rows (S, 1, *shape), in place of ``old``."""
+        raise NotImplementedError
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """Sets the value in every row."""
+        if self.name not in chunk.values:
+            raise UserError(f"{type(self).__name__} sets {self.name!r}, which personal() does not declare")
+        old = chunk.values[self.name]
+        new = self.found(chunk, old)
+        if new.shape != old.shape:
+            raise ValueError(f"formula for {self.name}: shape {tuple(new.shape)}, expected {tuple(old.shape)}")
+        return chunk.put({self.name: new})
+
+
+@dataclass(frozen=True)
+class ClosedForm(SetValue):
     """A personal value that is set by formula.
 
     Args:
@@ -22,21 +52,8 @@ class ClosedForm:
         formula: from all values, {name: (*shape) or (S, 1, *shape)}, to the new rows (S, 1, *shape).
     """
 
-    name: str
     formula: Callable[[State], Tensor]
 
-    @property
-    def trains(self) -> Sequence[str]:
-        """The value that is set."""
-        return (self.name,)
-
-    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Sets the value in every row."""
-        if self.name not in chunk.values:
-            raise UserError(f"ClosedForm sets {self.name!r}, which personal() does not declare")
-        new = self.formula(chunk.view)
-        if new.shape != chunk.values[self.name].shape:
-            raise ValueError(
-                f"formula for {self.name}: shape {tuple(new.shape)}, expected {tuple(chunk.values[self.name].shape)}"
-            )
-        return chunk.put({self.name: new})
+    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+        """By formula."""
+        return self.formula(chunk.view)

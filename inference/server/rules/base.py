@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -41,6 +41,21 @@ class AggregationRule(Protocol):
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """New shared values from the sum of the valid messages, {name: (*shape)}."""
         ...
+
+
+class Unsent:
+    """A rule of which no client sends anything: a base class."""
+
+    sends_gradients: ClassVar[bool] = False
+    sends: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Nothing."""
+        return {}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """Nothing."""
+        return {}
 
 
 def form_of(rule: AggregationRule, old: Mapping[str, Tensor]) -> Form:

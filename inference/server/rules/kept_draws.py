@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from ...clients.chunk import ClientChunk
-from ...messages.form import Form
 from ...state import State
-from .base import AggregationContext
+from .base import AggregationContext, Unsent
 
 
 @dataclass(frozen=True)
-class KeptDraws:
+class KeptDraws(Unsent):
     """What another shared value was at the beginning of some rounds, (1, kept, *shape); no client sends anything.
 
     Until burn-in is over all are the value's last. From then on each ``thin``-th round gives a draw; while there are
@@ -31,16 +26,6 @@ class KeptDraws:
     of: str
     burn: int = 0
     thin: int = 1
-    sends_gradients: ClassVar[bool] = False
-    sends: ClassVar[bool] = False
-
-    def form(self, old: Mapping[str, Tensor]) -> Form:
-        """Nothing."""
-        return {}
-
-    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Nothing."""
-        return {}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Adds a draw, where one is due."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...clients.chunk import ClientChunk
 from ...messages.form import Form, not_negative, positive, values_form
 from ...state import State
-from .base import AggregationContext
+from .base import AggregationContext, Unsent
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DeltaSum:
 
 
 @dataclass(frozen=True)
-class RunningMean:
+class RunningMean(Unsent):
     """The mean of another shared value over the rounds so far, from some round on; no client sends anything.
 
     Args:
@@ -55,16 +55,6 @@ class RunningMean:
 
     of: str
     burn: int = 0
-    sends_gradients: ClassVar[bool] = False
-    sends: ClassVar[bool] = False
-
-    def form(self, old: Mapping[str, Tensor]) -> Form:
-        """Nothing."""
-        return {}
-
-    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Nothing."""
-        return {}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """A step towards the value."""
