@@ -42,6 +42,12 @@ def logits(head: Tensor, z: Tensor) -> Tensor:
     return z @ head[:15].view(3, 5).T + head[15:]
 
 
+def rbf(a: Tensor, b: Tensor, scale: float = 8.0, length: float = 1.0) -> Tensor:
+    """The kernel of pFedGP by hand, (n, m), of features of length 1, or 0 where all are 0."""
+    a, b = (v / v.norm(dim=-1, keepdim=True).clamp_min(1e-12) for v in (a, b))
+    return scale * (((a[:, None] - b[None]) ** 2).sum(-1) / (-2 * length**2)).exp()
+
+
 def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> Run:
     return fit(method, fed, rounds=rounds, dtype=torch.float64, progress=False, evaluate_every=10_000, **options)
 

@@ -11,17 +11,14 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
-from support.baselines import NOISE, assert_resumed_is_the_same, features, fitted, lacking_classes, linear, rows_of
+from support.baselines import NOISE, assert_resumed_is_the_same, features, fitted, lacking_classes, linear, rbf, rows_of
 from support.federations import blobs, pictures, slopes
 from torch import Tensor
 
 from hierfl import Federation, UserError
-from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.held_out import held_out
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
-from hierfl.inference.options import Options
-from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedGP
 from hierfl.nn.networks.build import architecture
@@ -39,12 +36,6 @@ def skewed() -> Federation:
 @pytest.fixture
 def towns() -> Federation:
     return slopes(SIZES)
-
-
-def rbf(a: Tensor, b: Tensor, scale: float = 8.0, length: float = 1.0) -> Tensor:
-    """Of features of length 1."""
-    a, b = a / a.norm(dim=-1, keepdim=True), b / b.norm(dim=-1, keepdim=True)
-    return scale * (((a[:, None] - b[None]) ** 2).sum(-1) / (-2 * length**2)).exp()
 
 
 def test_a_regression_is_scikit_learns(towns: Federation) -> None:
@@ -80,56 +71,6 @@ def test_a_linear_kernel_is_the_one_model_with_its_head_integrated_out(towns: Fe
         torch.testing.assert_close(
             run.predict(new[:, :2], client=towns.ids[j]).double(), expected, rtol=1e-8, atol=1e-10
         )
-
-
-def log_predictive(z: Tensor, y: Tensor, given_z: Tensor, given_y: Tensor) -> Tensor:
-    """Of each y by itself, by the textbook's formula."""
-    k = rbf(given_z, given_z) + NOISE**2 * torch.eye(len(given_z), dtype=z.dtype)
-    cross = rbf(z, given_z)
-    mean = cross @ torch.linalg.solve(k, given_y)
-    variance = 8.0 - (cross * torch.linalg.solve(k, cross.T).T).sum(1) + NOISE**2
-    return torch.distributions.Normal(mean, variance.sqrt()).log_prob(y)
-
-
-@pytest.mark.parametrize("objective", ["predictive", "marginal"])
-def test_rounds_of_a_regression_are_a_plain_loop_of_the_papers_formulas(objective: str, towns: Federation) -> None:
-    """Whoever takes part takes steps on a random half given the rest; the server takes the plain mean."""
-    net = architecture("mlp:5", towns, noise=NOISE)
-    method = PFedGP(net, steps=3, lr=0.02, clip=0.5, objective=objective)
-    options = Options(rounds=3, participation=0.5, dtype=torch.float64, evaluate_every=10, seed=1)
-    ready, clipped = Fit(method, towns, options), 0
-    for number in range(1, 4):
-        before = {k: v.clone() for k, v in ready.state.shared.items()}
-        ready.step()
-        copies = []
-        for j in ready.journal.status[-1].nonzero().flatten().tolist():
-            own, moving = before, {k: torch.zeros_like(v) for k, v in before.items()}
-            chunk = ClientChunk(method, towns, [j], number, 1, before, {})
-            for step in range(3):
-                own = {k: v.detach().requires_grad_() for k, v in own.items()}
-                batch = chunk.batch()
-                if objective == "predictive":
-                    half = held_out(chunk, batch, 0.5, 0, step)
-                    assert half.given is not None
-                    rest = half.given.examples
-                    parts = [features(own, half.x[0]), half.y[0], features(own, rest.x[0]), rest.y[0]]
-                    loss = -log_predictive(*parts).mean()
-                else:
-                    z, n = features(own, batch.x[0]), batch.width
-                    cov = rbf(z, z) + NOISE**2 * torch.eye(n, dtype=z.dtype)
-                    law = torch.distributions.MultivariateNormal(torch.zeros(n, dtype=z.dtype), cov)
-                    loss = -law.log_prob(batch.y[0]) / n
-                slopes_ = torch.autograd.grad(loss, list(own.values()))
-                length = torch.stack([g.square().sum() for g in slopes_]).sum().sqrt()
-                clipped += int(length > 0.5)
-                for (k, v), g in zip(own.items(), slopes_, strict=True):
-                    moving[k] = 0.9 * moving[k] + g * min(1.0, 0.5 / float(length)) + 1e-3 * v.detach()
-                own = {k: v.detach() - 0.02 * moving[k] for k, v in own.items()}
-            copies.append(own)
-        assert len(copies) in (2, 3)
-        for k, v in ready.state.shared.items():
-            torch.testing.assert_close(v, torch.stack([own[k] for own in copies]).mean(0), rtol=1e-7, atol=1e-10)
-    assert clipped
 
 
 def seen_by(run: Run, fed: Federation, j: int) -> tuple[Tensor, Tensor]:
