@@ -47,8 +47,8 @@ def to_inference_data(
         obs_client: the client of each of the N observations.
         constants: name -> (dimension names, array); "client" is the clients' dimension.
         about_log_likelihood: what these numbers are conditioned on, kept as an attribute of their group.
-        draws_of: "chains", "posterior" (independent ones), "guide", "point" or "examples" (latents of single examples);
-            likewise.
+        draws_of: "chains", "posterior" (independent ones), "guide", "point", "examples" (latents of single examples) or
+            "shared" (shared values alone); likewise.
         coordinates: names along an event's dimensions, {"VARIABLE_dim_K": names}; numbers where none are given.
         effects: of the population: names, and (chain, draw, m), a variable "effects" with the coordinate "effect".
 

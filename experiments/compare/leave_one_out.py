@@ -28,6 +28,8 @@ def why_no_loo(run: Path) -> str:
         return "its guide is a point, of which ArviZ's would be training likelihood"
     if kind == "examples":
         return "its draws are of single examples' latents, made without the response"
+    if kind == "shared":
+        return "its draws are of what all clients share, whose density is not known to be the posterior's"
     if kind is None:
         return "it is from before posterior.nc said what its draws are; run it again"
     return f"it has {draws} draws, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""

@@ -148,8 +148,8 @@ class Posterior:
 
     @property
     def random(self) -> bool:
-        """Whether there are draws of clients' latents, not points or draws of single examples' latents."""
-        points = self.data.log_likelihood.attrs.get("draws_of") in ("point", "examples")
+        """Whether there are draws of clients' latents, not points or draws of single examples' or shared values."""
+        points = self.data.log_likelihood.attrs.get("draws_of") in ("point", "examples", "shared")
         return "posterior" in self.data.groups() and not points
 
     @property

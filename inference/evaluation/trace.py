@@ -112,9 +112,9 @@ class Trace:
 
     @property
     def draws_of(self) -> str:
-        """What draws are: of "chains", of a "guide", of a "point", or of latents of single "examples"."""
-        if not self.random:
-            return "point"
+        """What draws are: of "chains", a "guide", a "point", latents of single "examples", or "shared" values alone."""
+        if all(latent.point for latent in self.latents.values()):
+            return "shared" if self.shared_draws else "point"
         if self.by_example:
             return "examples"
         return "chains" if self.kept else "guide"

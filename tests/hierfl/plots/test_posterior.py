@@ -165,7 +165,7 @@ def test_what_there_is_decides_what_is_drawn() -> None:
     assert "residuals" not in panels(made(labels=True))
     assert set(panels(made(chains=1))) == {"forest", "predictive-check", "predictive-check-clients", "residuals"}
     point = made(chains=1)
-    for kind in ("point", "examples"):
+    for kind in ("point", "examples", "shared"):
         point.log_likelihood.attrs["draws_of"] = kind
         assert set(panels(point)) == {"predictive-check", "predictive-check-clients", "residuals"}
     del point.posterior

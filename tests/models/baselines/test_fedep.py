@@ -281,6 +281,7 @@ def test_draws_are_of_the_posterior(small: Federation, net: Architecture) -> Non
     few = method.shared_draws(run.shared, 7)["w"].flatten(0, 2)
     torch.testing.assert_close(torch.as_tensor(effects.values[0]), few, rtol=0, atol=0)
     assert effects.effect.values[-1] == f"w[{net.d - 1}]"
+    assert run.posterior(draws=7).log_likelihood.attrs["draws_of"] == "shared"
     x = small.examples(small.test[1])[0]
     each = torch.stack([net(w, x[None])[0].softmax(-1) for w in few]).mean(0)
     torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), each, rtol=1e-9, atol=1e-12)
