@@ -80,12 +80,14 @@ class Architecture:
         """Those of the base network's values that are no weights: batch norm's running statistics."""
         return {k: v for k, v in base.items() if is_statistic(k)}
 
-    def __call__(self, w: Tensor, x: Tensor) -> Tensor:
+    def __call__(self, w: Tensor, x: Tensor, head_offset: Tensor | None = None) -> Tensor:
         """Outputs (..., S, n, outputs) of the whole network under one vector of weights.
 
         Args:
             w: (d,), rows (S, 1, d) or draws (K, S, 1, d), in the order of :meth:`vector`.
             x: inputs, (S, n, *event).
+            head_offset: what is added to the head's weights, (head.d,) or (S, 1, head.d). (Added to ``w`` it would say
+                that a base network under one vector is another one for each client.)
 
         Raises:
             UserError: for a network with latent features, which is two.
@@ -94,7 +96,7 @@ class Architecture:
             raise UserError(f"network {self.spec} has latent features: it is no function of one vector")
         *parts, head = w.split(self._pieces, -1)
         weights = {k: p.unflatten(-1, shape) for (k, shape), p in zip(self.base.shapes.items(), parts, strict=True)}
-        return self.head(head, self.base.under(weights, x))
+        return self.head(head if head_offset is None else head + head_offset, self.base.under(weights, x))
 
     def likelihood(self, output: Tensor) -> Any:
         """p(y | output): Softmax for classification, Normal for regression."""

@@ -14,14 +14,15 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ._whole_network import WholeNetwork
 
 
-def with_offset(w: Tensor, offset: Tensor) -> Tensor:
-    """Weights (..., d), moved by an offset of all of them, or of the last, which are the head's: (..., at most d)."""
-    return w + torch.nn.functional.pad(offset, (w.shape[-1] - offset.shape[-1], 0))
+def with_offset(net: Architecture, w: Tensor, offset: Tensor, x: Tensor) -> Tensor:
+    """Outputs of a network under weights (..., d) that are moved by an offset, of all of them or of the head's."""
+    return net(w + offset, x) if offset.shape[-1] == net.d else net(w, x, offset)
 
 
 class FineTuned(WholeNetwork):

@@ -62,16 +62,16 @@ class WholeNetwork(Method):
         """q(w_j)."""
         raise NotImplementedError
 
-    def weights(self, w_j: Tensor) -> Tensor:
-        """What the network of a client has, given its latent: (..., S, 1, d)."""
-        return w_j
+    def output(self, w_j: Tensor, x: Tensor) -> Tensor:
+        """The outputs of a client's network, given its latent (..., S, 1, d)."""
+        return self.network(w_j, x)
 
     def model(self, batch: Batch) -> None:
         net, p = self.network, self.prior(batch)
         with clients(batch):
             w_j = sample("w_j", p)  # (S, 1, d)
             with data(batch):
-                sample("y", net.likelihood(net(self.weights(w_j), batch.x)), obs=batch.y)
+                sample("y", net.likelihood(self.output(w_j, batch.x)), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         q = self.posterior_of()

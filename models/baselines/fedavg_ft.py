@@ -67,7 +67,7 @@ class FedAvgFT(FineTuned):
         """p(y | x), given w."""
         net = self.network
         with clients(batch), data(batch):
-            y = net(with_offset(w, param("offset")), batch.x)
+            y = with_offset(net, w, param("offset"), batch.x)
             sample("y", net.likelihood(y), obs=batch.y)
 
     def local(self) -> list[LocalStep]:

@@ -82,8 +82,8 @@ class QLSD(GlobalPosterior):
         of = len(start.head) if s.scope == "head" else self.network.d
         return {"memory": nothing, **({"offset": nothing[:of]} if s.ft_epochs else {})}
 
-    def weights(self, w_j: Tensor) -> Tensor:
-        return with_offset(w_j, param("offset")) if self.settings.ft_epochs else w_j
+    def output(self, w_j: Tensor, x: Tensor) -> Tensor:
+        return with_offset(self.network, w_j, param("offset"), x) if self.settings.ft_epochs else super().output(w_j, x)
 
     def global_prior(self, batch: Batch) -> Any:
         scale = batch.n.new_full((self.network.d,), self.settings.prior_precision**-0.5)
