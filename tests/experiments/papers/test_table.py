@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from hierfl.experiments.papers.published import published_numbers
 from hierfl.experiments.papers.table import make_table, table_cell
 from hierfl.experiments.papers.table_definitions import TABLES
 from hierfl.file_lock import locked
+from hierfl.models import METHODS
 
 SMALL = {"rounds": 2, "network": "mlp:4", "participation": 1.0, "data_root": "."}
 
@@ -193,3 +195,15 @@ def test_a_row_that_is_a_setting_of_another_method(tiny: Path, hierfl: Call) -> 
     code, out, _ = hierfl("table", "pfedvmp-1", "--collect", "--data", "cifar10", "--methods", "gpfl")
     assert code == 0
     assert "| gpfl | PM |  | 77.8 |" in out
+
+
+def test_every_method_that_the_papers_compare_with_is_there() -> None:
+    """By its name, or as settings of another one."""
+    path = files("hierfl.experiments.papers") / "published.csv"
+    published = {row["method"] for row in csv.DictReader(path.read_text().splitlines())}
+    variants = {name for table in TABLES.values() for name in table.variants}
+    priors = {"fedv-gaussian-prior", "pfedv-gaussian-prior", "pfedvmp-avg"}  # (rows of `hierfl papers`)
+    assert len(published) > 30
+    assert published - METHODS.keys() == variants | priors
+    for table in TABLES.values():
+        assert {table.variants.get(name, name) for name in table.methods} <= METHODS.keys()
