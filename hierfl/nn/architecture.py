@@ -76,6 +76,12 @@ class Architecture:
         weights = self.base.parameters_from(base)
         return torch.cat([*(weights[k].flatten().to(head) for k in self.base.shapes), head])
 
+    def parts(self, w: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The base network's weights {KEY: (..., *shape)} and the head's (..., head.d) in a vector (..., d)."""
+        *parts, head = w.split(self._pieces, -1)
+        shapes = self.base.shapes.items()
+        return {k: p.unflatten(-1, shape) for (k, shape), p in zip(shapes, parts, strict=True)}, head
+
     def statistics(self, base: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Those of the base network's values that are no weights: batch norm's running statistics."""
         return {k: v for k, v in base.items() if is_statistic(k)}
@@ -94,8 +100,7 @@ class Architecture:
         """
         if self.encoder is not None:
             raise UserError(f"network {self.spec} has latent features: it is no function of one vector")
-        *parts, head = w.split(self._pieces, -1)
-        weights = {k: p.unflatten(-1, shape) for (k, shape), p in zip(self.base.shapes.items(), parts, strict=True)}
+        weights, head = self.parts(w)
         return self.head(head if head_offset is None else head + head_offset, self.base.under(weights, x))
 
     def likelihood(self, output: Tensor) -> Any:

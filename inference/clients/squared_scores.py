@@ -9,11 +9,13 @@ import torch
 from pyro.distributions import Normal
 from torch import Tensor
 
+from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.likelihoods import Softmax
 from hierfl.nn.output_derivatives import output_gradient
+from hierfl.nn.squared_gradients import is_layered, squared_gradients
 
 from .chunk import ClientChunk
 
@@ -44,11 +46,14 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
     if network.base.norm_names:
         raise UserError(f"a Fisher information is of single examples: no batch norm, as network {network.spec} has")
     w = chunk.values[name].squeeze(1)
-    found = []
+    found, layered = [], is_layered(network)
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
             batch, here = part.batch(), w[first:last].detach()
+            if layered and here.numel() * batch.width > HELD:
+                found.append(torch.stack([_by_layer(network, here, batch, row, labels) for row in range(len(here))]))
+                continue
             total = torch.zeros_like(here)
             each = max(1, HELD // here.numel())
             for x, y, mask in zip(
@@ -60,6 +65,13 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
                 total = total + (_squares(network, here, x, y, labels) * mask[..., None]).sum(1)
             found.append(total / part.n[:, None])
     return torch.cat(found)
+
+
+def _by_layer(network: Architecture, w: Tensor, batch: Batch, row: int, labels: Labels) -> Tensor:
+    """The same of one row, (d,), without the gradients of single examples."""
+    n = len(batch.y[row]) if batch.mask is None else int(batch.mask[row].sum())
+    x, y = batch.x[row, :n], batch.y[row, :n]
+    return squared_gradients(network, w[row], x, lambda out: score_roots(network.likelihood(out), y, labels)) / n
 
 
 def _squares(network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.baselines import Quadratics, linear, rows_of
 from support.federations import pictures
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.functional import hessian
 from torch.nn.functional import cross_entropy
 
@@ -15,8 +17,11 @@ from hierfl.inference.clients import squared_scores
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.squared_scores import mean_squared_scores
 from hierfl.models import FedPA
+from hierfl.nn import squared_gradients
 from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
 from hierfl.nn.networks.build import architecture
+from hierfl.nn.squared_gradients import is_layered
 
 
 def information(net: Architecture, chunk: ClientChunk) -> Tensor:
@@ -59,6 +64,32 @@ def test_of_a_network_it_is_the_mean_square_of_scores(small: Federation, net: Ar
             p = net(w[row, 0], x[None, None])[0, 0].softmax(-1)
             total += (p[:, None] * jacobian.square()).sum(0)
         torch.testing.assert_close(found[row], total, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("labels", ["data", "model"])
+@pytest.mark.parametrize("spec", ["linear", "mlp:6,5", "mlp:6,dropout=0.5", "cnn:2,3:5", "cnn:2:5,leaky=0.1"])
+def test_layer_by_layer_it_is_that_of_single_examples(
+    spec: str, labels: str, small: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the layers, with contrasts or not, in clients of unequal size; some examples at a time."""
+    fed, rng = pictures() if "cnn" in spec else small, torch.Generator().manual_seed(0)
+    plain = architecture(spec, fed)
+    for net in (plain, replace(plain, head=replace(plain.head, contrasts=True))):
+        chunk = rows_of(FedPA(net), fed).own(["w"])
+        w = chunk.values["w"]
+        chunk = chunk.put({"w": w + 0.3 * torch.randn(w.shape, generator=rng, dtype=torch.float64)})
+        assert is_layered(net)
+        monkeypatch.setattr(squared_scores, "HELD", 10**9)
+        singles = mean_squared_scores(chunk, net, "w", labels)
+        monkeypatch.setattr(squared_scores, "HELD", 0)
+        monkeypatch.setattr(squared_gradients, "HELD", 200)
+        torch.testing.assert_close(mean_squared_scores(chunk, net, "w", labels), singles, rtol=1e-10, atol=1e-13)
+        assert (singles > 0).double().mean() > 0.3
+
+
+def test_other_layers_go_by_single_examples() -> None:
+    fed = pictures()
+    assert not is_layered(replace(architecture("cnn:2:5", fed), base=Network(nn.LayerNorm(5), "base")))
 
 
 def test_batch_norm_has_none() -> None:

@@ -1,0 +1,102 @@
+"""Sums over examples of squared gradients in all weights of a network, without the gradients of single examples.
+
+Of a linear layer an example's gradient is g z^T, with z what the layer is given and g the gradient of what it gives, so
+that the squares' sum is (g^2)^T z^2: it costs no more than a backward pass (Goodfellow, 2015, arXiv:1510.01799). Of a
+convolution the gradient is a sum of such products over places, which is made for some examples at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import unfold
+
+from .architecture import Architecture
+from .chain import Chain
+from .head import orthonormal_contrasts
+from .layers.batch_norm import layer_values
+from .layers.linear import client_linear
+from .layers.registry import LAYERS
+
+#: numbers of single examples' gradients of a convolution that are held at a time
+HELD = 4_000_000
+
+
+def is_layered(network: Architecture) -> bool:
+    """Whether all layers with weights are linear ones and convolutions without groups."""
+    chain = Chain.of(network.base.module)
+    with_weights = [layer for _, layer in chain.layers if any(True for _ in layer.parameters())] if chain else [None]
+    return all(isinstance(m, nn.Linear) or (isinstance(m, nn.Conv2d) and m.groups == 1) for m in with_weights)
+
+
+def squared_gradients(
+    network: Architecture, w: Tensor, x: Tensor, roots: Callable[[Tensor], Sequence[Tensor]]
+) -> Tensor:
+    """sum_i sum_k (d r_ik^T output_i / d w)^2 of one client's examples i, (d,).
+
+    Networks are as they predict: nothing is dropped.
+
+    Args:
+        network: for which :func:`is_layered`.
+        w: all weights, (d,).
+        x: its inputs, (n, *event).
+        roots: from outputs (n, outputs) to directions r_k (n, outputs).
+    """
+    chain = Chain.of(network.base.module)
+    assert chain is not None
+    weights, head = network.parts(w.detach())
+    given, gave, of, names = [], [], [], []  # by layer with weights: its input, output, formula, names of its values
+    z = x.detach().requires_grad_()  # (so that what each layer gives has a gradient)
+    for prefix, layer in chain.layers:
+        own, before = layer_values(prefix, weights), z.detach()
+        if isinstance(layer, nn.Linear):
+            z = _flat(z, own["weight"], own.get("bias"))
+        elif not isinstance(layer, nn.Dropout):
+            z = LAYERS[type(layer)].alone(layer, own, z)
+        if own:
+            given.append(before)
+            gave.append(z)
+            of.append(_of_linear if isinstance(layer, nn.Linear) else _of_convolution(layer))
+            names.append({k: f"{prefix}{k}" for k in own})
+    cut = network.head.rows * network.head.features
+    own = {"weight": head[:cut].view(network.head.rows, -1), **({"bias": head[cut:]} if network.head.bias else {})}
+    last = _flat(z, own["weight"], own.get("bias"))
+    output = last @ orthonormal_contrasts(network.head.outputs).to(last) if network.head.contrasts else last
+    given, gave = [*given, z.detach()], [*gave, last]
+    of, names = [*of, _of_linear], [*names, {k: f"head.{k}" for k in own}]
+    directions, found = roots(output.detach()), {}
+    for number, along in enumerate(directions):
+        slopes = torch.autograd.grad((output * along).sum(), gave, retain_graph=number + 1 < len(directions))
+        for formula, called, seen, slope in zip(of, names, given, slopes, strict=True):
+            squares = formula(seen, slope)
+            for key, name in called.items():
+                found[name] = squares[key] + found.get(name, 0)
+    return torch.cat([found[k].flatten() for k in (*network.base.shapes, *names[-1].values())])
+
+
+def _flat(z: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return client_linear(z[None], weight, bias)[0]
+
+
+def _of_linear(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
+    square = slope.square()
+    return {"weight": square.mT @ z.square(), "bias": square.sum(0)}
+
+
+def _of_convolution(layer: nn.Module) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
+    assert isinstance(layer, nn.Conv2d)
+    padding = layer.padding if not isinstance(layer.padding, str) else 0
+
+    def of(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
+        total, each = (
+            torch.zeros_like(layer.weight, dtype=z.dtype, device=z.device),
+            max(1, HELD // layer.weight.numel()),
+        )
+        for some, back in zip(z.split(each), slope.split(each), strict=True):
+            columns = unfold(some, layer.kernel_size, layer.dilation, padding, layer.stride)  # (n, in h w, places)
+            total += (back.flatten(2) @ columns.mT).square().sum(0).view_as(total)
+        return {"weight": total, "bias": slope.flatten(2).sum(-1).square().sum(0)}
+
+    return of
