@@ -66,13 +66,13 @@ def squared_gradients(
     output = last @ orthonormal_contrasts(network.head.outputs).to(last) if network.head.contrasts else last
     given, gave = [*given, z.detach()], [*gave, last]
     of, names = [*of, _of_linear], [*names, {k: f"head.{k}" for k in own}]
-    directions, found = roots(output.detach()), {}
+    directions, found = roots(output.detach()), dict[str, Tensor]()
     for number, along in enumerate(directions):
         slopes = torch.autograd.grad((output * along).sum(), gave, retain_graph=number + 1 < len(directions))
         for formula, called, seen, slope in zip(of, names, given, slopes, strict=True):
             squares = formula(seen, slope)
             for key, name in called.items():
-                found[name] = squares[key] + found.get(name, 0)
+                found[name] = found[name] + squares[key] if name in found else squares[key]
     return torch.cat([found[k].flatten() for k in (*network.base.shapes, *names[-1].values())])
 
 
