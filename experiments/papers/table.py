@@ -194,7 +194,8 @@ def markdown(table: PaperTable, rows: Sequence[dict[str, Any]]) -> str:
             values = ", ".join(f"{k}={v}" for k, v in row["setting"]["settings"].items())
             how = row["settings_chosen"] or "its defaults, not searched on this data set"
             mixed = "; runs of different versions of its file" if len(row["method_digests"]) > 1 else ""
-            cost = f"{row['seconds_per_round']:.2f} s a round, {row['bytes_per_message'] / 1e3:,.0f} kB a message"
+            # (seconds a round are in table.csv: the text is the same however often the table was interrupted)
+            cost = f"{row['bytes_per_message'] / 1e3:,.0f} kB a message"
             lines.append(f"- {method}: {row['rounds']} rounds, {cost}; {how}{mixed} ({values})")
         lines.append("")
     return "\n".join([*lines, table.note, ""])
