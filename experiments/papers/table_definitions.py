@@ -109,9 +109,9 @@ TABLES = {
         "Published after 1,000 rounds. Steps are the paper's, one pass a round with batches of ten, 0.01 and no "
         "momentum, where a method has such steps (FedPA has two passes, for two samples); all else is as the methods "
         'ship, nothing was searched. "-FT" is ten passes of each client on the head.',
-        "dirichlet:0.3",
-        {"epochs": 1, "lr": 0.01, "batch": 10, "momentum": 0.0},
-        {"fedpa-ft": "fedpa", "fedep-ft": "fedep", "qlsd-ft": "qlsd"},
-        "pm_accuracy_pooled",
+        split="dirichlet:0.3",
+        settings={"epochs": 1, "lr": 0.01, "batch": 10, "momentum": 0.0},
+        variants={"fedpa-ft": "fedpa", "fedep-ft": "fedep", "qlsd-ft": "qlsd"},
+        accuracy="pm_accuracy_pooled",
     ),
 }

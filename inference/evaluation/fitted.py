@@ -79,8 +79,8 @@ class Fitted:
         """The sites of guide and model, whoever the client is."""
         first = {k: v[:1] if len(v) else self.initial[k][None] for k, v in self.personal.items()}
         own = {k: v.unsqueeze(1).to(self.federation.device) for k, v in first.items()}
-        view, drawn = client_view(self.shared, own), bool(self.shared_draws(1))
-        return Trace.of(self.method, self.federation.template(), view, self.shared, drawn)
+        view = client_view(self.shared, own)
+        return Trace.of(self.method, self.federation.template(), view, self.shared, lambda: bool(self.shared_draws(1)))
 
     def kept_draws(self) -> State:
         """What chains have kept of the clients here, {latent: (J, chains, kept, *event)}; empty where none have."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Trace:
     Attributes:
         latents: of the guide, by name.
         global_latents: shared values that are latents of the model, not parameters.
-        shared_draws: whether shared values have draws of their own posterior.
+        shared_draws: whether shared values alone have draws of their posterior.
     """
 
     latents: Mapping[str, Latent]
@@ -54,7 +54,7 @@ class Trace:
     @classmethod
     def of(
         cls, method: JointModel, template: Batch, values: Mapping[str, Tensor], shared: Mapping[str, Tensor],
-        drawn: bool,
+        drawn: Callable[[], bool],
     ) -> Trace:  # fmt: skip
         """Runs guide and model once, on one row without data.
 
@@ -63,7 +63,7 @@ class Trace:
             template: a batch of one row.
             values: what the row sees.
             shared: the shared values among them.
-            drawn: whether there are draws of the shared values.
+            drawn: whether there are draws of the shared values; asked where all latents are points.
         """
         with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is reported elsewhere)
             sites = guide_latents(method, template, values, None)
@@ -73,7 +73,7 @@ class Trace:
             for name, site in sites.items()
         }
         fixed = tuple(name for name, s in model.items() if s.kind == "fixed" and name in shared)
-        return cls(latents, fixed, drawn)
+        return cls(latents, fixed, all(latent.point for latent in latents.values()) and drawn())
 
     @property
     def random(self) -> bool:

@@ -44,7 +44,7 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     m = codes.shape[1]
     groups = torch.nn.functional.pad(codes, (0, -m % numbers)).unflatten(1, (-1, numbers))
     found = groups.new_zeros((*groups.shape[:2], width), dtype=torch.uint8)
-    for k, byte, right in pairs:  # (whole columns at a time: a bit of each number by itself would be ten times slower)
+    for k, byte, right in pairs:  # (whole columns at a time: a bit of each number by itself is several times slower)
         found[..., byte] |= (_shifted(groups[..., k], right) & 255).to(torch.uint8)
     return found.flatten(1)[:, : -(-m * bits // 8)].contiguous()
 
