@@ -20,9 +20,16 @@ from hierfl.errors import UserError
 from hierfl.plots.comparison import cost_curves
 
 from ..run_folder.config_file import read_config
-from ..run_folder.csv_files import write_frame
+from ..run_folder.csv_files import read_frame, write_frame
 from ..run_folder.files import write_text
 from ..run_folder.summary import read_summary
+
+
+def bytes_per_message(folder: Path) -> float:
+    """What a message had, the mean over rounds and clients that reported (rejected messages among them)."""
+    sent = read_frame(folder / "metrics.csv", ("split",))["bytes"].max()
+    reports = read_frame(folder / "participation.csv").drop(columns="round").isin([1, 2]).to_numpy().sum()
+    return float(sent) / max(1, int(reports))
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -19,8 +19,10 @@ from ..compare.over_seeds import summarise_over_seeds
 from ..grid import Cell, check_cell, is_finished, run_cells
 from ..messages import to_stderr
 from ..methods import load
-from ..run_folder.csv_files import read_frame, write_rows
+from ..run_folder.csv_files import write_rows
 from ..run_folder.files import write_text
+from .cost import bytes_per_message
+from .means import mean_and_error
 from .published import published_numbers
 from .table_definitions import TABLES, PaperTable
 
@@ -162,19 +164,10 @@ def _rows(
                 row |= {"ours": 100 * found, "ours_sem": sem and 100 * sem, "seeds": len(record["seeds"])}
                 row |= {"nll": record.get(f"{prefix}_nll"), "ece": record.get(f"{prefix}_ece")}
                 row |= {k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests")}
-                row |= {"rounds": record["setting"]["run"]["rounds"], "bytes_per_message": _bytes(ours[key])}
+                each = mean_and_error([bytes_per_message(run) for run in ours[key]])[0]
+                row |= {"rounds": record["setting"]["run"]["rounds"], "bytes_per_message": each}
             rows.append(row)
     return rows, strange
-
-
-def _bytes(runs: Sequence[Path]) -> float:
-    """What a message had, the mean over rounds, clients that reported (rejected ones among them) and runs."""
-    found = []
-    for run in runs:
-        sent = read_frame(run / "metrics.csv", ("split",))["bytes"].max()
-        reports = read_frame(run / "participation.csv").drop(columns="round").isin([1, 2]).to_numpy().sum()
-        found.append(float(sent) / max(1, int(reports)))
-    return sum(found) / len(found)
 
 
 def markdown(table: PaperTable, rows: Sequence[dict[str, Any]]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .centroids.variants import NETWORK
+
 
 @dataclass(frozen=True)
 class PaperTable:
@@ -95,7 +97,7 @@ TABLES = {
             "evaluate_every": 20,
             "draws": 20,
             "split": "dirichlet:0.3,keep=0.25,redraw",
-            "network": "cnn:32,64:512,leaky=0.1",
+            "network": NETWORK,
         },
         {
             "fedper": ({}, {"server_lr": 1.0}),

@@ -50,8 +50,9 @@ class Network:
 
     def __init__(self, module: nn.Module, name: str = "base", event: int | None = None) -> None:
         self.module, self.name, self.event = copy.deepcopy(module).requires_grad_(False), name, event
-        self._chain = Chain.of(self.module)
-        normed = [prefix for prefix, _ in self._chain.norms()] if self._chain else []
+        #: its layers, one after the other; None for a module that is no chain of known ones
+        self.chain = Chain.of(self.module)
+        normed = [prefix for prefix, _ in self.chain.norms()] if self.chain else []
         buffers = {key: b for key, b in module.named_buffers() if not key.endswith("num_batches_tracked")}
         known = {f"{prefix}{s}" for prefix in normed for s in STATISTICS}
         if buffers.keys() - known:
@@ -69,11 +70,11 @@ class Network:
         #: whether it normalises by its batches: where it is trained, or wherever anything is
         self.norm: Literal["trained", "training"] = "trained"
         #: how many of the chain's layers are run client by client on a CPU
-        self._loop = self._chain.looped if self._chain else 0
+        self._loop = self.chain.looped if self.chain else 0
         drops = [part for part in self.module.modules() if isinstance(part, _DropoutNd)]
         #: whether it has dropout
         self.drops = bool(drops)
-        flat = [layer for _, layer in (self._chain.layers if self._chain else ())[self._loop :]]
+        flat = [layer for _, layer in (self.chain.layers if self.chain else ())[self._loop :]]
         if any(not any(part is layer for layer in flat) for part in drops):
             raise UserError(f"network {name!r} has dropout whose masks would not be keyed by client")
 
@@ -194,7 +195,7 @@ class Network:
         mask: Tensor | None,
         learning: Norms | None,
     ) -> Tensor:
-        chain = self._chain
+        chain = self.chain
         if chain is not None:
             looped = self._loop if x.device.type == "cpu" else 0
             seen: dict[str, list[Moments]] = {}

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import unfold
 
 from .architecture import Architecture
-from .chain import Chain
 from .head import orthonormal_contrasts
 from .layers.batch_norm import layer_values
 from .layers.linear import client_linear
@@ -26,7 +25,7 @@ HELD = 4_000_000
 
 def is_layered(network: Architecture) -> bool:
     """Whether all layers with weights are linear ones and convolutions without groups."""
-    chain = Chain.of(network.base.module)
+    chain = network.base.chain
     with_weights = [layer for _, layer in chain.layers if any(True for _ in layer.parameters())] if chain else [None]
     return all(isinstance(m, nn.Linear) or (isinstance(m, nn.Conv2d) and m.groups == 1) for m in with_weights)
 
@@ -44,7 +43,7 @@ def squared_gradients(
         x: its inputs, (n, *event).
         roots: from outputs (n, outputs) to directions r_k (n, outputs).
     """
-    chain = Chain.of(network.base.module)
+    chain = network.base.chain
     assert chain is not None
     weights, head = network.parts(w.detach())
     given, gave, of, names = [], [], [], []  # by layer with weights: its input, output, formula, names of its values

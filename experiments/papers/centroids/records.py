@@ -12,6 +12,7 @@ from hierfl.models import PFedVMP
 
 from ...grid import Cell, finished_cells
 from ...run_folder.csv_files import read_frame
+from ..cost import bytes_per_message
 from ..means import mean_and_error
 from .variants import CLAIMS, STEPS, VARIANTS
 
@@ -44,7 +45,7 @@ def records(out: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
                 "redraws": summary["redraws"],
                 "failed": summary["diverged_local_steps"],
                 "seconds_per_round": summary["seconds_per_round"],
-                "bytes_per_message": float(metrics["bytes"].iloc[-1]) / summary["rounds"] / summary["clients"],
+                "bytes_per_message": bytes_per_message(folder),
                 "rounds": metrics["round"].tolist(),
                 "pooled_by_round": metrics["pm_accuracy_pooled"].tolist(),
             }
