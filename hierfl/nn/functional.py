@@ -162,11 +162,15 @@ class Network:
     def _drawn(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, norms: Norms | None) -> Tensor:
         """Draws of the weights, (K, S, 1, *shape) among them, are more rows: (K, S, n, features).
 
+        Batch norm goes by its running statistics, which are no draws.
+
         Args:
             weights, x, drop, norms: as for :meth:`apply`; x (S, n, *event).
         """
-        if self.norm_names:
-            raise UserError(f"network {self.name!r} has batch norm, and its weights cannot be drawn")
+        if self.norm_names and norms is not None:
+            raise UserError(
+                f"network {self.name!r} has batch norm: its weights are not drawn while anything is trained"
+            )
         rows = x.shape[0]
         draws = next(w.shape[0] for k, w in weights.items() if w.dim() == self._dims[k] + 3)
 

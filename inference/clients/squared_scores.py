@@ -13,10 +13,13 @@ from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.nn.architecture import Architecture
+from hierfl.nn.layers.batch_norm import is_statistic
 from hierfl.nn.likelihoods import Softmax
 from hierfl.nn.output_derivatives import output_gradient
 from hierfl.nn.squared_gradients import is_layered, squared_gradients
+from hierfl.ppl.restrict import Restrict
 
+from ..state import State
 from .chunk import ClientChunk
 
 #: labels at which scores are taken: those of the data (the empirical Fisher), or the model's own, all of them
@@ -32,27 +35,25 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
     matrix, which for a linear network is the Hessian's. Each example is squared by itself: a minibatch's mean gradient
     squared is smaller, by up to its size (Kunstner, Balles and Hennig, NeurIPS 2019, for both kinds of labels).
 
-    Networks are as they predict: nothing is dropped.
+    Networks are as they predict: nothing is dropped, and batch norm goes by its running statistics, the row's own where
+    it has some: by a batch's, an example's gradient would be the others', too.
 
     Args:
         chunk: the rows.
         network: whose weights are one vector.
         name: of that vector, the rows' copies (S, 1, d).
         labels: at which labels.
-
-    Raises:
-        UserError: for a network with batch norm.
     """
-    if network.base.norm_names:
-        raise UserError(f"a Fisher information is of single examples: no batch norm, as network {network.spec} has")
     w = chunk.values[name].squeeze(1)
     found, layered = [], is_layered(network)
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
             batch, here = part.batch(), w[first:last].detach()
+            norms = _running_statistics(network, part)
             if layered and here.numel() * batch.width > HELD:
-                found.append(torch.stack([_by_layer(network, here, batch, row, labels) for row in range(len(here))]))
+                each_row = [_by_layer(network, here, batch, row, labels, norms) for row in range(len(here))]
+                found.append(torch.stack(each_row))
                 continue
             total = torch.zeros_like(here)
             each = max(1, HELD // here.numel())
@@ -62,23 +63,31 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
                 (batch.x.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(each, 1),
                 strict=True,
             ):
-                total = total + (_squares(network, here, x, y, labels) * mask[..., None]).sum(1)
+                total = total + (_squares(network, here, x, y, labels, norms) * mask[..., None]).sum(1)
             found.append(total / part.n[:, None])
     return torch.cat(found)
 
 
-def _by_layer(network: Architecture, w: Tensor, batch: Batch, row: int, labels: Labels) -> Tensor:
+def _running_statistics(network: Architecture, chunk: ClientChunk) -> State:
+    """Batch norm's, of each row, {name: (S, 1, C)}."""
+    names, view, rows = filter(is_statistic, network.base.norm_names), chunk.view, len(chunk.clients)
+    return {k: view[k] if k in chunk.values else view[k].expand(rows, 1, *view[k].shape) for k in names}
+
+
+def _by_layer(network: Architecture, w: Tensor, batch: Batch, row: int, labels: Labels, norms: State) -> Tensor:
     """The same of one row, (d,), without the gradients of single examples."""
     n = len(batch.y[row]) if batch.mask is None else int(batch.mask[row].sum())
     x, y = batch.x[row, :n], batch.y[row, :n]
-    return squared_gradients(network, w[row], x, lambda out: score_roots(network.likelihood(out), y, labels)) / n
+    own = {k: v[row, 0] for k, v in norms.items()}
+    return squared_gradients(network, w[row], x, lambda out: score_roots(network.likelihood(out), y, labels), own) / n
 
 
-def _squares(network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels) -> Tensor:
+def _squares(network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels, norms: State) -> Tensor:
     """Squared scores of each example, (S, n, d), for weights (S, d): every example is a row with weights of its own."""
     rows, n = y.shape
     alone = w[:, None].expand(rows, n, -1).reshape(rows * n, 1, -1).clone().requires_grad_()
-    output = network(alone, x.reshape(rows * n, 1, *x.shape[2:]))  # (S n, 1, outputs)
+    with Restrict({k: v.expand(rows, n, -1).reshape(rows * n, 1, -1) for k, v in norms.items()}):
+        output = network(alone, x.reshape(rows * n, 1, *x.shape[2:]))  # (S n, 1, outputs)
     directions = score_roots(network.likelihood(output.detach()), y.reshape(-1, 1), labels)
     found = torch.zeros_like(alone)
     for number, along in enumerate(directions):

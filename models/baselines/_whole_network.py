@@ -43,8 +43,8 @@ class WholeNetwork(Method):
             name = self.name or type(self).__name__
             raise UserError(
                 f"{name} has no running statistics of batch norm, as network {network.spec} "
-                "has: fedbn keeps them with the client; fedavg, fedavg-ft, fedprox, scaffold, perfedavg, ifca, fedpa "
-                "and fedep average them"
+                "has: fedbn keeps them with the client; fedavg, fedavg-ft, fedprox, scaffold, perfedavg, ifca, fedpa, "
+                "fedep and fola average them"
             )
 
     def begin(self, start: InitialWeights) -> Tensor:

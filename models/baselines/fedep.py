@@ -35,7 +35,6 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.squared_scores import mean_squared_scores
 from hierfl.inference.local.base import LocalStep
@@ -94,8 +93,6 @@ class FedEP(ThenFitted):
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
-        if self.settings.precision == "laplace" and network.base.norm_names:
-            raise UserError(f"fedep's precision=laplace is of networks without batch norm, unlike {network.spec}")
         self.descent()  # (a round without a sample is refused here)
 
     @property

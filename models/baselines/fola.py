@@ -15,6 +15,8 @@ information there, Lambda_j = Lambda + F_j, the mean over its examples, and send
 n_j. The server multiplies the Gaussians, each to the power a_j = n_j / sum n_j:
 
     Lambda <- sum a_j Lambda_j,    w <- sum a_j Lambda_j theta_j / Lambda
+
+Batch norm's running statistics are averaged like FedAvg's; the information is of the network that goes by them.
 """
 
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.server.rules.online_laplace import BESIDE, OnlineLaplace, beginning, posterior_scale
 from hierfl.inference.state import State
 from hierfl.ppl.plates import flat, param
@@ -52,6 +55,7 @@ class FOLA(GlobalPosterior):
     message_size = 2.0
     order = 345
     copied = "w.mean"
+    averages_norms = True
 
     @dataclass(frozen=True)
     class Settings(GlobalPosterior.Settings):
@@ -75,7 +79,8 @@ class FOLA(GlobalPosterior):
     settings: Settings
 
     def shared(self, start: InitialWeights) -> State:
-        return beginning("w", self.begin(start), self.settings.epsilon)
+        statistics = self.network.statistics(start.base)
+        return {**beginning("w", self.begin(start), self.settings.epsilon), **statistics}
 
     def known(self, w: Tensor) -> Any:
         s = self.settings
@@ -92,11 +97,12 @@ class FOLA(GlobalPosterior):
     def local(self) -> list[LocalStep]:
         s = self.settings
         descent = sgd(s.lr, s.momentum)
-        return [SVI(["w.mean"], s.epochs, descent, s.batch, per="example", transform=Clipped(s.clip))]
+        return [SVI(["w.mean", "base"], s.epochs, descent, s.batch, per="example", transform=Clipped(s.clip))]
 
     def information(self, chunk: ClientChunk) -> Tensor:
         """F_j at the rows' copies, (S, d)."""
         return mean_squared_scores(chunk, self.network, "w.mean", self.settings.fisher)
 
     def exchange(self) -> dict[str, AggregationRule]:
-        return {"w": OnlineLaplace("w", self.information, self.settings.server_lr)}
+        server_lr = self.settings.server_lr
+        return {"w": OnlineLaplace("w", self.information, server_lr), "base": SampleWeighted(server_lr)}

@@ -19,6 +19,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "FedBN": ("fedbn", SGD, "fedbn"),
     "FedBN (statistics alone)": ("fedbn", {**SGD, "local_norm": "statistics"}, ""),
     "FedBN (statistics re-estimated)": ("fedbn", {**SGD, "bn_refresh_epochs": 1}, ""),
+    "FOLA": ("fola", {**SGD, "c": 0.5, "sigma": 0.01}, "fola"),
     "FedV (flat)": ("fedv", {"prior": "flat"}, ""),
     "FedV (Gaussian prior)": ("fedv", {"prior": "fixed"}, "fedv-gaussian-prior"),
     "FedV": ("fedv", {}, "fedv"),
@@ -33,6 +34,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
 CLAIMS = (
     ("FedV", "FedV (Gaussian prior)"), ("pFedV", "pFedV (Gaussian prior)"), ("pFedV", "FedV"),
     ("pFedV (Gaussian prior)", "FedV (Gaussian prior)"), ("FedV", "FedAvg"), ("pFedV", "FedAvg"), ("pFedV", "FedBN"),
+    ("FOLA", "FedAvg"), ("pFedV", "FOLA"), ("FedV", "FOLA"),
     ("pFedV", "pFedV (noise only)"), ("pFedV (Gaussian prior)", "pFedV (noise only)"), ("pFedV", "pFedV (flat)"),
     ("pFedV (own batch norm)", "pFedV"), ("pFedV (own batch norm)", "FedBN"), ("pFedV (flat)", "FedV (flat)"),
     ("pFedV (own batch norm, re-estimated)", "pFedV (own batch norm)"),

@@ -93,12 +93,14 @@ def test_rows_are_what_their_names_say() -> None:
     plain = {"init_scale": 0.1, "server_lr": 1.0}
     latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "init_scale": 0.1}
     latent |= {"local_norm": "nothing", "sd_min": 0.0, "bn_refresh_epochs": 0}
+    fola = {"c": 0.5, "clip": 10.0, "fisher": "data", "epsilon": 1e-5, "scale": 1.0, "sigma": 0.01}
     wanted = {
         "Local": ("local", {"init_scale": 0.1}),
         "FedAvg": ("fedavg", plain),
         "FedBN": ("fedbn", {**plain, "local_norm": "all", "bn_refresh_epochs": 0}),
         "FedBN (statistics alone)": ("fedbn", {**plain, "local_norm": "statistics", "bn_refresh_epochs": 0}),
         "FedBN (statistics re-estimated)": ("fedbn", {**plain, "local_norm": "all", "bn_refresh_epochs": 1}),
+        "FOLA": ("fola", {**plain, **fola}),
         "FedV (flat)": ("fedv", {**latent, "prior": "flat"}),
         "FedV (Gaussian prior)": ("fedv", {**latent, "prior": "fixed"}),
         "FedV": ("fedv", latent),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.functional import hessian
 from torch.nn.functional import cross_entropy
 
-from hierfl import Federation, UserError
+from hierfl import Federation
 from hierfl.inference.clients import squared_scores
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.squared_scores import mean_squared_scores
@@ -20,6 +21,7 @@ from hierfl.models import FedPA
 from hierfl.nn import squared_gradients
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
+from hierfl.nn.layers.batch_norm import is_statistic
 from hierfl.nn.networks.build import architecture
 from hierfl.nn.squared_gradients import is_layered
 
@@ -67,7 +69,9 @@ def test_of_a_network_it_is_the_mean_square_of_scores(small: Federation, net: Ar
 
 
 @pytest.mark.parametrize("labels", ["data", "model"])
-@pytest.mark.parametrize("spec", ["linear", "mlp:6,5", "mlp:6,dropout=0.5", "cnn:2,3:5", "cnn:2:5,leaky=0.1"])
+@pytest.mark.parametrize(
+    "spec", ["linear", "mlp:6,5", "mlp:6,dropout=0.5", "cnn:2,3:5", "cnn:2:5,leaky=0.1", "bncnn:2,3:5"]
+)
 def test_layer_by_layer_it_is_that_of_single_examples(
     spec: str, labels: str, small: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +81,9 @@ def test_layer_by_layer_it_is_that_of_single_examples(
     for net in (plain, replace(plain, head=replace(plain.head, contrasts=True))):
         chunk = rows_of(FedPA(net), fed).own(["w"])
         w = chunk.values["w"]
-        chunk = chunk.put({"w": w + 0.3 * torch.randn(w.shape, generator=rng, dtype=torch.float64)})
+        norms = chunk.own(filter(is_statistic, net.base.norm_names)).values.items()
+        norms = {k: 0.5 + torch.rand(v.shape, generator=rng, dtype=v.dtype) for k, v in norms if k != "w"}
+        chunk = chunk.put({"w": w + 0.3 * torch.randn(w.shape, generator=rng, dtype=torch.float64), **norms})
         assert is_layered(net)
         monkeypatch.setattr(squared_scores, "HELD", 10**9)
         singles = mean_squared_scores(chunk, net, "w", labels)
@@ -94,9 +100,26 @@ def test_other_layers_go_by_single_examples() -> None:
     assert not is_layered(replace(architecture("cnn:2:5", fed), base=Network(nn.LayerNorm(5), "base")))
 
 
-def test_batch_norm_has_none() -> None:
-    fed = pictures()
-    norm = architecture("bncnn:2:5", fed)
-    chunk = rows_of(FedPA(norm), fed).own(["w"])
-    with pytest.raises(UserError, match="no batch norm"):
-        information(norm, chunk)
+def test_batch_norm_goes_by_running_statistics() -> None:
+    """Those of the row, and then of what was broadcast: torch's own modules in evaluation, an example at a time."""
+    fed, rng = pictures(), torch.Generator().manual_seed(0)
+    net = architecture("bncnn:2,3:5", fed)
+    chunk = rows_of(FedPA(net), fed).own(["w"])
+    names = [k for k in net.base.norm_names if is_statistic(k)]
+    own = {k: 0.5 + torch.rand(v.shape, generator=rng, dtype=v.dtype) for k, v in chunk.own(names).values.items()}
+    for here in (chunk.put({k: v for k, v in own.items() if k in names}), chunk):
+        found = mean_squared_scores(here, net, "w", "data")
+        for row, j in enumerate(chunk.clients):
+            module = copy.deepcopy(net.base.module).double().eval().requires_grad_(True)
+            weights, head = net.parts(here.values["w"][row, 0])
+            norms = {
+                k.removeprefix("base."): (here.values[k][row, 0] if k in here.values else here.shared[k]) for k in names
+            }
+            module.load_state_dict({**weights, **norms}, strict=False)
+            last = head.clone().requires_grad_(True)
+            total = torch.zeros(net.d, dtype=torch.float64)
+            for x, y in zip(*fed.examples(fed.train[j]), strict=True):
+                output = net.head(last, module(x[None])[None])[0]
+                parts = torch.autograd.grad(cross_entropy(output, y[None]), [*module.parameters(), last])
+                total += torch.cat([part.flatten() for part in parts]).square()
+            torch.testing.assert_close(found[row], total / len(fed.train[j]), rtol=1e-9, atol=1e-12)

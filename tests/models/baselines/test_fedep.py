@@ -283,5 +283,3 @@ def test_networks_and_settings_that_fit(lines: Federation, net: Architecture) ->
     statistics = {k: v for k, v in run.shared.items() if k.endswith("running_var")}
     assert statistics
     assert all((v > 0).all() and (v - start[k]).abs().max() > 1e-6 for k, v in statistics.items())
-    with pytest.raises(UserError, match="precision=laplace is of networks without batch norm"):
-        FedEP(norm, precision="laplace")

@@ -232,8 +232,6 @@ def test_a_resumed_run_is_the_same(small: Federation, net: Architecture, tmp_pat
 
 def test_networks_that_fit(small: Federation) -> None:
     fed = pictures()
-    with pytest.raises(UserError, match="fola has no running statistics of batch norm"):
-        FOLA(architecture("bncnn:2:5", fed))
     run = fitted(FOLA(architecture("cnn:2,3:6", fed), epochs=1), fed, 1)
     assert (run.shared["w.precision"] > 1e-5).any()
     run = fitted(FOLA(architecture("mlp:6,dropout=0.5", small), epochs=1), small, 2)
