@@ -19,7 +19,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "FedBN": ("fedbn", SGD, "fedbn"),
     "FedBN (statistics alone)": ("fedbn", {**SGD, "local_norm": "statistics"}, ""),
     "FedBN (statistics re-estimated)": ("fedbn", {**SGD, "bn_refresh_epochs": 1}, ""),
-    "FOLA": ("fola", {**SGD, "c": 0.5, "sigma": 0.01}, "fola"),
+    "FOLA": ("fola", {**SGD, "c": 0.5, "sigma": 0.003}, "fola"),
     "FedV (flat)": ("fedv", {"prior": "flat"}, ""),
     "FedV (Gaussian prior)": ("fedv", {"prior": "fixed"}, "fedv-gaussian-prior"),
     "FedV": ("fedv", {}, "fedv"),

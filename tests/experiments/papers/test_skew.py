@@ -93,7 +93,7 @@ def test_rows_are_what_their_names_say() -> None:
     plain = {"init_scale": 0.1, "server_lr": 1.0}
     latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "init_scale": 0.1}
     latent |= {"local_norm": "nothing", "sd_min": 0.0, "bn_refresh_epochs": 0}
-    fola = {"c": 0.5, "clip": 10.0, "fisher": "data", "epsilon": 1e-5, "scale": 1.0, "sigma": 0.01}
+    fola = {"c": 0.5, "clip": 10.0, "fisher": "data", "epsilon": 1e-5, "scale": 1.0, "sigma": 0.003}
     wanted = {
         "Local": ("local", {"init_scale": 0.1}),
         "FedAvg": ("fedavg", plain),
