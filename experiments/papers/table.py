@@ -30,6 +30,7 @@ from .table_definitions import TABLES, PaperTable
 def table_cell(table: PaperTable, data: str, clients: int, method: str, seed: int) -> Cell:
     """One run of a table."""
     given, own = table.exceptions.get(method, ({}, {}))
+    own = {**own, **table.on.get((method, data), {})}
     words = f"{data}, {clients} clients, {method}, seed {seed}"
     said, runs = {**table.given, "clients": clients, **given}, table.variants.get(method, method)
     cls = load(runs).cls
