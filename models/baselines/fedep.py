@@ -15,14 +15,16 @@ passes end), finds a precision of its own there, and so the tilted posterior and
     Lambda_t = cavity's + s (c n_j I + diag H_j),   h_t = Lambda_t mu_t,   d = delta ((h_t, Lambda_t) - (h, Lambda))
 
 with H_j = 0 or the Fisher information of its data. Those who take part send d (h's as delta Lambda_t (mu_t - mu)) and
-add it to (h_j, Lambda_j); the server adds their sum to (h, Lambda). delta is 1 in the first round, which is FedAvg, and
-then eta / |A|, of the round before, at most 1. Predictions are at mu, or averaged over
+add it to (h_j, Lambda_j); the server adds their sum to (h, Lambda). delta is 1 in the first round, which is FedAvg's
+where the last pass alone is kept (burn = epochs - 1) and precisions are identities; then eta / |A|, of the round
+before, at most 1. Predictions are at mu, or averaged over
 
     w ~ N(mu, P^-1),    P = Lambda + 1 / sigma^2
 
 Whatever the precisions, where a round changes nothing sum_j n_j grad F_j(mu) = 0: it is the pooled model's mode. They
 are above zero since Lambda_j moves by a share of at most 1 to s (c n_j I + diag H_j), which is; hence no momentum.
 FedSEP (``factors=one``) keeps no factors: its cavity is q^(1 - n_j / n), with n as estimated from those who reported.
+It comes to rest elsewhere, where sum_j Lambda_t (mu_t - mu) = 0.
 With ``ft_epochs`` each client fits an offset_j of its own at mu before every evaluation (FedEP-FT); it is never sent.
 """
 

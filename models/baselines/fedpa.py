@@ -18,6 +18,8 @@ Those who take part send n_j w_j and n_j. The server takes a step with momentum 
     v <- beta v + sum n_j Delta_j / sum n_j,   w <- w - eta v
 
 With one sample w_j is the mean of the iterates (FedAvg with iterate averaging), with rho = 0 the mean of all samples.
+Otherwise Delta_j is 1 + (L - 1) rho times as long in all directions in which no sample has moved: rho is first of all
+a length of the server's steps, and means a covariance in the L - 1 others.
 With ``ft_epochs`` each client fits an offset_j of its own before every evaluation (FedPA-FT); it is never sent.
 """
 
@@ -58,7 +60,10 @@ class FedPA(ThenFitted):
         batch: int = setting(20, "examples in a minibatch", at_least=1)
         burn: int = setting(1, "passes of a round, the first, that leave no sample of the posterior", at_least=0)
         shrinkage: float = setting(
-            0.01, "rho: how far samples' covariance is trusted; 0 for not at all, however many there are", at_least=0
+            0.01,
+            "rho: how far samples' covariance is trusted; 0 for not at all. Steps are 1 + (L - 1) rho times as long "
+            "where none of the L samples has moved",
+            at_least=0,
         )
         plain_rounds: int = setting(
             0, "rounds, the first, in which clients send where their descent has ended, as FedAvg's do (published: 400 "

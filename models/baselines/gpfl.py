@@ -61,7 +61,7 @@ class GPFL(SharedBase):
 
     @dataclass(frozen=True)
     class Settings(SharedBase.Settings):
-        """The authors' script: lambda 0.01 and mu 0.1 for small networks."""
+        """The authors' script has lambda 0.01 and mu 0.1 for small networks; its lambda is ours over sqrt(batch)."""
 
         lam: float = setting(
             0.01, "lambda, weight of the distance between global features and their class's embedding", at_least=0

@@ -17,6 +17,9 @@ pFedMe, and so is mh where alpha -> 0. The Gaussian prior's Bregman divergence i
 A round, at every client that takes part, R minibatches D (mh: and as many D'), with each: the shift or the meta-step,
 K steps on theta_j given w_j + shift_j, then w_j <- w_j - eta lambda (w_j + shift_j - theta_j). It sends its copy w_j;
 the server moves w by its step (beta) towards the plain mean. The global model is w, without a shift.
+
+The memory of meg and mh is taken after the last of these steps, which multiplies w_j + shift_j - theta_j by
+1 - eta lambda: it is the envelope's gradient downhill where eta lambda < 1, and uphill beyond.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,8 +63,8 @@ class PFedBreD(PFedMe):
 
         shift: Literal["lg", "meg", "mh"] = setting(
             "mh",
-            "what moves a client's prior mean: its loss's gradient | its envelope's of the last round | that, and "
-            "meta-steps",
+            "what moves a client's prior mean: its loss's gradient | what w_j - theta_j was after the last round (its "
+            "envelope's gradient, where w_lr lam < 1) | that, and meta-steps",
         )
         shift_lr: float = setting(0.05, "eta_s, how far it moves; 0 leaves the prior's mean at w", at_least=0)
         meta_lr: float = setting(

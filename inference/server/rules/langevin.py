@@ -24,7 +24,9 @@ class LangevinStep:
     m the sum of all clients' memories, of which the server needs no single one: m' = m + a sum over A of q_j, as each
     of A does with its own (:class:`~hierfl.inference.local.compressed_memory.CompressedMemory`). So the sum over
     clients is estimated without bias (QLSD; Vono et al., AISTATS 2022, Alg. 2), and once memories have learned the
-    gradients neither compression nor absence adds noise (DIANA; Mishchenko et al., 2019).
+    gradients neither compression nor absence adds noise (DIANA; Mishchenko et al., 2019): of gradients of all data,
+    where w hardly moves. What a minibatch's differ from memory, and what a step of w changes, is compressed and, where
+    some are absent, multiplied all the same.
 
     Args:
         change: the rows' value that is sent, (d,): g_j - m_j.
