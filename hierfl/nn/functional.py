@@ -8,7 +8,7 @@ else goes through ``torch.func``.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import pyro
@@ -205,10 +205,9 @@ class Network:
             seen: dict[str, list[Moments]] = {}
             if looped and (batchwise or any(w.dim() > self._dims[k] for k, w in weights.items())):
                 done = []
-                for j in range(x.shape[0]):
-                    own = {k: self._own(k, w, j) for k, w in weights.items()}
-                    present = len(x[j]) if mask is None else int(mask[j].sum())
-                    done.append(chain.alone(own, x[j], looped, *((present, seen) if batchwise else ())))
+                for j, (own, xs) in enumerate(zip(self._by_client(weights, len(x)), x.unbind(), strict=True)):
+                    present = len(xs) if mask is None else int(mask[j].sum())
+                    done.append(chain.alone(own, xs, looped, *((present, seen) if batchwise else ())))
                 x = torch.stack(done)
             elif looped:
                 x = by_example(lambda xs: chain.alone(weights, xs, looped), x)
@@ -227,19 +226,20 @@ class Network:
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
             return by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
+        if x.device.type == "cpu":  # a loop over clients beats what vmap makes of convolutions
+            rows = zip(self._by_client(weights, len(x)), x.unbind(), strict=True)
+            return torch.stack([functional_call(self.module, own, (xs,)) for own, xs in rows])
         squeezed = {k: w.squeeze(1) if w.dim() > self._dims[k] else w for k, w in weights.items()}
         dims = {k: 0 if w.dim() > self._dims[k] else None for k, w in weights.items()}
-        if x.device.type == "cpu":  # a loop over clients beats what vmap makes of convolutions
-            alone = [
-                functional_call(self.module, {k: w[j] if dims[k] == 0 else w for k, w in squeezed.items()}, (x[j],))
-                for j in range(x.shape[0])
-            ]
-            return torch.stack(alone)
         return torch.vmap(lambda w, xs: functional_call(self.module, w, (xs,)), in_dims=(dims, 0))(squeezed, x)
 
-    def _own(self, key: str, weight: Tensor, row: int) -> Tensor:
-        """One client's weight."""
-        return weight[row, 0] if weight.dim() > self._dims[key] else weight
+    def _by_client(self, weights: Mapping[str, Tensor], rows: int) -> Iterator[dict[str, Tensor]]:
+        """Each client's weights.
+
+        They are taken apart all at once: the gradient of a row that is taken by itself has the size of all rows.
+        """
+        apart = {k: w.squeeze(1).unbind() if w.dim() > self._dims[k] else (w,) * rows for k, w in weights.items()}
+        return ({k: each[j] for k, each in apart.items()} for j in range(rows))
 
 
 #: before the names of values as they were broadcast
