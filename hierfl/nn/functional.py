@@ -26,6 +26,8 @@ from .layers.dropout import dropped
 from .layers.registry import LAYERS
 from .precision import networks_output
 
+#: numbers (draws x rows x examples x features) of a layer's output that are held at a time where nothing is trained
+HELD = 50_000_000
 #: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
 Drop = Callable[[str, Tensor], Tensor]
 
@@ -171,8 +173,22 @@ class Network:
             raise UserError(
                 f"network {self.name!r} has batch norm: its weights are not drawn while anything is trained"
             )
-        rows = x.shape[0]
         draws = next(w.shape[0] for k, w in weights.items() if w.dim() == self._dims[k] + 3)
+        each = draws
+        if not torch.is_grad_enabled():  # (a gradient would hold them all whatever is done)
+            widest = max((max(shape) for shape in self.shapes.values() if len(shape) == 2), default=1)
+            each = max(1, HELD // (x.shape[0] * x.shape[1] * max(widest, x[0, 0].numel())))
+
+        def of(w: Tensor, key: str, first: int) -> Tensor:
+            return w[first : first + each] if w.dim() == self._dims[key] + 3 and len(w) > 1 else w
+
+        parts = [{k: of(w, k, first) for k, w in weights.items()} for first in range(0, draws, each)]
+        found = [self._together(part, x, drop, min(each, draws - k * each)) for k, part in enumerate(parts)]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _together(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, draws: int) -> Tensor:
+        """So many draws of the weights at a time."""
+        rows = x.shape[0]
 
         def folded(key: str, w: Tensor) -> Tensor:
             if w.dim() == self._dims[key] + 3:

@@ -26,6 +26,8 @@ from .chunk import ClientChunk
 Labels = Literal["data", "model"]
 #: gradients (examples x weights) that are held at a time
 HELD = 4_000_000
+#: examples whose layers' inputs and outputs are held at a time
+TOGETHER = 256
 
 
 def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, labels: Labels) -> Tensor:
@@ -77,9 +79,14 @@ def _running_statistics(network: Architecture, chunk: ClientChunk) -> State:
 def _by_layer(network: Architecture, w: Tensor, batch: Batch, row: int, labels: Labels, norms: State) -> Tensor:
     """The same of one row, (d,), without the gradients of single examples."""
     n = len(batch.y[row]) if batch.mask is None else int(batch.mask[row].sum())
-    x, y = batch.x[row, :n], batch.y[row, :n]
-    own = {k: v[row, 0] for k, v in norms.items()}
-    return squared_gradients(network, w[row], x, lambda out: score_roots(network.likelihood(out), y, labels), own) / n
+    own, found = {k: v[row, 0] for k, v in norms.items()}, torch.zeros_like(w[row])
+    for x, y in zip(batch.x[row, :n].split(TOGETHER), batch.y[row, :n].split(TOGETHER), strict=True):
+
+        def roots(output: Tensor, y: Tensor = y) -> list[Tensor]:
+            return score_roots(network.likelihood(output), y, labels)
+
+        found += squared_gradients(network, w[row], x, roots, own)
+    return found / n
 
 
 def _squares(network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels, norms: State) -> Tensor:

@@ -14,7 +14,9 @@ from torch.nn.functional import cross_entropy
 from hierfl.inference import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import FOLA, FedEP
+from hierfl.nn import functional
 from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
 from hierfl.nn.networks.build import architecture
 
 
@@ -75,8 +77,17 @@ def test_a_round_of_fola_is_torchs_own_training() -> None:
 
 
 @pytest.mark.parametrize("method", [FOLA, FedEP])
-def test_draws_go_by_the_running_statistics(method: type[Method]) -> None:
-    """Each draw is the network in evaluation under those weights."""
+@pytest.mark.parametrize("held", [1, 10**9])
+def test_draws_go_by_the_running_statistics(method: type[Method], held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each draw is the network in evaluation under those weights, all together or one after the other."""
+    sizes, plain = [], Network._together
+
+    def together(network: Network, *given: object) -> Tensor:
+        sizes.append(given[-1])
+        return plain(network, *given)
+
+    monkeypatch.setattr(functional, "HELD", held)
+    monkeypatch.setattr(Network, "_together", together)
     fed = pictures()
     net = architecture("bncnn:2,3:5", fed)
     fitting = method(net, epochs=1)
@@ -91,8 +102,10 @@ def test_draws_go_by_the_running_statistics(method: type[Method]) -> None:
         drawn = (
             s["w.mean"] + spread * run.fitted.noise([1], 5, "predict").normal("w_j", None, torch.Size([net.d]))[:, 0, 0]
         )
+    sizes.clear()
     expected = torch.stack([Whole(net, w, norms).eval()(x).softmax(-1) for w in drawn]).mean(0)
     torch.testing.assert_close(run.predict(x, client, draws=5).double(), expected.detach(), rtol=1e-8, atol=1e-10)
+    assert sizes == ([1] * 5 if held == 1 else [5])
     assert run.posterior(draws=3).groups()
 
 
