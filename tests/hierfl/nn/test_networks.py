@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyro.distributions import Categorical
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hierfl import Federation, UserError
 from hierfl.nn.functional import Network
@@ -256,3 +257,28 @@ def test_softmax_is_categorical_with_one_fused_density() -> None:
         draws = Softmax(torch.tensor([0.0, 1.0, 2.0])).sample((20000,))
     share = torch.bincount(draws, minlength=3) / 20000
     assert torch.allclose(share, torch.tensor([0.0, 1.0, 2.0]).softmax(0), atol=0.015)  # four standard errors
+
+
+class Operations(TorchDispatchMode):
+    """The names of what torch does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
+def test_a_clients_gradient_is_not_as_large_as_all_clients(padding_mode: str) -> None:
+    """Weights are taken apart at once, in chains and elsewhere: rows taken one by one each have a gradient of them all."""
+    network = Network(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode=padding_mode), nn.ReLU(), nn.Flatten()))
+    assert (network.chain is None) == (padding_mode == "circular")
+    weights = {k: torch.randn(4, 1, *shape, requires_grad=True) for k, shape in network.shapes.items()}
+    output = network.apply(weights, torch.randn(4, 5, 1, 4, 4)).sum()
+    with Operations() as seen:
+        torch.autograd.grad(output, [*weights.values()])
+    assert any("convolution_backward" in name for name in seen.names)
+    assert not any("select_backward" in name for name in seen.names)
