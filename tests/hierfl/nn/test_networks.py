@@ -274,7 +274,9 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize("padding_mode", ["zeros", "circular"])
 def test_a_clients_gradient_is_not_as_large_as_all_clients(padding_mode: str) -> None:
     """Weights are taken apart at once, in chains and elsewhere: a row taken by itself has a gradient of them all."""
-    network = Network(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode=padding_mode), nn.ReLU(), nn.Flatten()))
+    with torch.random.fork_rng():
+        layer = nn.Conv2d(1, 2, 3, padding=1, padding_mode=padding_mode)
+    network = Network(nn.Sequential(layer, nn.ReLU(), nn.Flatten()))
     assert (network.chain is None) == (padding_mode == "circular")
     weights = {k: torch.ones(4, 1, *shape, requires_grad=True) for k, shape in network.shapes.items()}
     output = network.apply(weights, torch.ones(4, 5, 1, 4, 4)).sum()
