@@ -9,6 +9,7 @@ import tomllib
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.resources import files
@@ -173,14 +174,20 @@ def foundation(cls: type[Method]) -> list[Path]:
         if hasattr(module, "__path__"):  # (a package says nothing of a method)
             return
         found[name] = path = Path(str(module.__file__))
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.ImportFrom):
-                add(resolve_name("." * node.level + (node.module or ""), name.rpartition(".")[0]))
+        for imported in _imports(path.read_bytes()):
+            add(resolve_name(imported, name.rpartition(".")[0]))
 
     for base in cls.__mro__:
         add(base.__module__)
     found.pop(cls.__module__, None)
     return list(found.values())
+
+
+@cache  # (a table asks for the same few files thousands of times)
+def _imports(source: bytes) -> tuple[str, ...]:
+    """The modules that a file imports names from, with the dots in front of them."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    return tuple("." * node.level + (node.module or "") for node in nodes)
 
 
 def _short(source: bytes) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +22,6 @@ from support.paths import ROOT
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 DEVICE = torch.device("meta")
 #: operations that wait for the device: they read a number, or their result's shape depends on numbers
@@ -31,6 +30,30 @@ WAITING = {
     "aten.repeat_interleave", "aten._linalg_eigh", "aten._linalg_check_errors", "aten.bincount",
     "aten.unique_consecutive",
 }  # fmt: skip
+
+
+def _tensors(*values: Any) -> list[Tensor]:
+    """Those among an operation's arguments or results (torch's pytree does it, too, and takes most of the time)."""
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(*value)
+        elif isinstance(value, dict):
+            found += _tensors(*value.values())
+    return found
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same arguments or results with other tensors."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)([_changed(one, change) for one in value]) if value else value
+    if isinstance(value, dict):
+        return {name: _changed(one, change) for name, one in value.items()}
+    return value
 
 
 class Held(Tensor):
@@ -85,8 +108,8 @@ class Tape:
         """Computes, and remembers what was there where something is changed."""
         arguments = func._schema.arguments
         given = [*zip(arguments, args), *((a, kwargs[a.name]) for a in arguments if a.name in kwargs)]  # noqa: B905
-        for changed in tree_leaves([value for a, value in given if a.alias_info is not None and a.alias_info.is_write]):
-            if isinstance(changed, Tensor) and _memory(changed) not in self._made | self._before.keys():
+        for changed in _tensors([value for a, value in given if a.alias_info is not None and a.alias_info.is_write]):
+            if _memory(changed) not in self._made and _memory(changed) not in self._before:
                 whole = torch.empty(0, dtype=torch.uint8).set_(changed.untyped_storage())
                 self._before[_memory(changed)] = whole, whole.clone()
         found = func(*args, **kwargs)
@@ -97,8 +120,8 @@ class Tape:
     @staticmethod
     def _new(found: Any, given: Any) -> list[Tensor]:
         """Results that lie in memory of their own."""
-        known = {_memory(value) for value in tree_leaves(given) if isinstance(value, Tensor)}
-        return [v for v in tree_leaves(found) if isinstance(v, Tensor) and _memory(v) not in known]
+        known = {_memory(value) for value in _tensors(given)}
+        return [v for v in _tensors(found) if _memory(v) not in known]
 
     def rewind(self) -> None:
         """Undoes what has been changed, and spoils what has been made."""
@@ -111,9 +134,9 @@ class Tape:
     def replay(self) -> None:
         """All operations, on the same memory."""
         for func, (args, kwargs), found in self._operations:
-            again = tree_leaves(func(*args, **kwargs))
+            again = _tensors(func(*args, **kwargs))
             new = {id(value) for value in self._new(found, (args, kwargs))}
-            for value, now in zip(tree_leaves(found), again, strict=True):
+            for value, now in zip(_tensors(found), again, strict=True):
                 if id(value) in new:
                     value.copy_(now)
 
@@ -174,7 +197,7 @@ class _Operations(TorchDispatchMode):
         if any(not issubclass(kind, Held) and kind not in (Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # (lazy tensors make themselves first)
         kwargs, name = dict(kwargs or {}), func._overloadpacket._qualified_op_name.replace("::", ".")
-        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        tensors = _tensors(args, kwargs)
         held = [value for value in tensors if isinstance(value, Held)]
         there = bool(held)
         if kwargs.get("device") is not None:
@@ -191,8 +214,8 @@ class _Operations(TorchDispatchMode):
             self._check(name, args, held, [value for value in tensors if not isinstance(value, Held)])
         tape = _TAPES[-1] if _TAPES and there else None
         if tape is not None:
-            args, kwargs = tree_map_only(Tensor, _as_recorded, (args, kwargs))
-        plain = tree_map_only(Held, lambda value: value.inner, (args, kwargs))
+            args, kwargs = _changed((args, kwargs), _as_recorded)
+        plain = _changed((args, kwargs), lambda value: value.inner if isinstance(value, Held) else value)
         known = {id(value.inner): value for value in held}
         found = func(*plain[0], **plain[1]) if tape is None else tape.call(func, *plain)
         if torch.Tag.inplace_view in func.tags and held:  # (the shape of what holds the numbers follows)
@@ -200,7 +223,7 @@ class _Operations(TorchDispatchMode):
                 func(*args, **kwargs)
         if not there:
             return found
-        return tree_map_only(Tensor, lambda value: known[id(value)] if id(value) in known else Held(value), found)
+        return _changed(found, lambda value: known[id(value)] if id(value) in known else Held(value))
 
     def _wait(self, name: str) -> None:
         if _TAPES:

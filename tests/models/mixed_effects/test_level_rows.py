@@ -40,8 +40,9 @@ def test_sites_find_what_the_table_would(family: str, formula: str, tmp_path: Pa
     df = table(CASES[family], 3, 3, 3, 4)
     used = ["y", "x", *(name for name in ("region", "patient") if name in formula)]
     how: dict = {"rounds": 40, "draws": 2, "dtype": torch.float64, "evaluate_every": 40, "splits": ("train",)}
+    coarse: dict = {"draws": 40, "nodes": 5}  # (in both the same)
     federation, design = from_formula(df, formula, family=family, client="site")  # type: ignore[arg-type]
-    whole = fit(MixedEffects(design, draws=40), federation, progress=False, **how)
+    whole = fit(MixedEffects(design, **coarse), federation, progress=False, **how)
 
     kinds = {"y": Column("number"), "x": Column("number", least=-5, most=5)}
     kinds |= {"region": Column("category", ("r0", "r1", "r2")), "patient": Column("name")}
@@ -61,7 +62,7 @@ def test_sites_find_what_the_table_would(family: str, formula: str, tmp_path: Pa
         design.inner and replace(design.inner, units=network.inner.units), design.outer
     )  # fmt: skip
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
-    run = Sites(MixedEffects(network, draws=40), own["s000"], tmp_path, own, **how).fit()
+    run = Sites(MixedEffects(network, **coarse), own["s000"], tmp_path, own, **how).fit()
     found, numbers = run.fitted.method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
     assert found is not None
@@ -113,7 +114,8 @@ def test_a_posterior_is_the_pyro_models() -> None:
     """Log densities of the rows at draws of all levels, by SciPy."""
     case = CASES["poisson"]
     df = table(case, 3, 3, 3, 4)
-    fitted = mixed_model(df, "y ~ x + (1 | region/site/patient)", family="poisson", client="site", draws=100)
+    how: dict = {"family": "poisson", "client": "site", "draws": 100, "nodes": 5}
+    fitted = mixed_model(df, "y ~ x + (1 | region/site/patient)", **how)
     data, federation = fitted.posterior().isel(chain=[0]), fitted.run.fitted.federation
     at = torch.cat(list(federation.train)).numpy()
     rows = fitted.method.network.split(federation.x[None, at])
