@@ -129,9 +129,9 @@ def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, 
         root, factor = _system(k, omega)
         # f of the prior, moved by what data say that differs from it (Matheron's rule)
         two = noise.normal(f"{site}/f/{step}", n, torch.Size((2,)))
-        f = (square @ two[..., :1]).squeeze(-1)
+        f = _applied(square, two[..., 0])
         apart = _over(kappa, root) - root * f - two[..., 1]
-        f = f + (k @ (root[..., None] * torch.cholesky_solve(apart[..., None], factor))).squeeze(-1)
+        f = f + _applied(k, root * torch.cholesky_solve(apart[..., None], factor).squeeze(-1))
         omega = polya_gamma(f, noise.normal(f"{site}/omega/{step}", n, number)) * known
     return omega
 
@@ -152,8 +152,13 @@ def log_logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 def _system(k: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     """sqrt(omega), and the lower factor of I + sqrt(omega) K sqrt(omega)."""
     root = omega.sqrt()
-    b = root[..., :, None] * k * root[..., None, :]
-    return root, _cholesky(b + torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
+    one = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    return root, _cholesky(torch.addcmul(one, root[..., :, None] * root[..., None, :], k))
+
+
+def _applied(matrix: Tensor, vectors: Tensor) -> Tensor:
+    """Each row's matrix (S, n, n) times all its draws (D, S, n), in one product: broadcast, D copies would be made."""
+    return (matrix @ vectors.movedim(0, -1)).movedim(-1, 0)
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.cases import METHODS
+from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
 from support.methods import TUTORIAL, case_name, largest_first, network_for, states
 
@@ -24,7 +24,7 @@ from hierfl.rng import ClientNoise, client_keys
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
     """Chunks of 1, 7 and J = 9, and the clients in another order, after three rounds with minibatches: same to 1e-5."""
     fed = blobs([23, 7, 2, 14, 14, 5, 9, 31, 3])
-    method = case[0](network_for(case[0], fed), **case[1])
+    method = case[0](network_for(case[0], fed), **case[1], **FEW_STEPS.get(case[0], {}))
     shuffled = fed.select([3, 8, 0, 6, 5, 1, 7, 4, 2])
     variants = [(fed, 1), (fed, 9), (shuffled, 7)]
     how: dict = {"rounds": 3, "evaluate_every": 3, "participation": 0.6, "dtype": torch.float64, "progress": False}

@@ -65,3 +65,7 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (QLSD, {"levels": 0, "batch": 0}),
 ]
 METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
+#: settings with which those that take many steps take few
+FEW_STEPS: dict[type[Method], dict] = {
+    FedPop: {"final_steps": 12, "final_keep": 4}, PFedMe: {"rounds": 4}, PFedBreD: {"rounds": 4},
+}  # fmt: skip

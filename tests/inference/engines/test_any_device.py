@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from support.accelerator import DEVICE, Held, SimulatedRecorder, Waits, simulated
-from support.cases import METHODS
+from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs, slopes
 from support.methods import TUTORIAL, case_name, network_for
 from support.mixed import table
@@ -28,7 +28,7 @@ from hierfl.models import L2GD, QLSD, FedPAC, FedPop, MixedEffects, PFedGP, PFed
 from hierfl.nn.networks.build import architecture
 
 HOW = {"rounds": 2, "participation": 0.6, "draws": 3, "dtype": torch.float64, "progress": False}
-SHORT = {"final_steps": 12, "final_keep": 4}
+SHORT = FEW_STEPS[FedPop]
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},
@@ -93,7 +93,7 @@ def rounding(method: Method) -> float:
 @pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
 def test_every_method(cls: type[Method], settings: dict) -> None:
     federation = blobs([23, 7, 2, 14])
-    more = SHORT if cls is FedPop else {}
+    more = FEW_STEPS.get(cls, {})
     here, there = both(lambda: (cls(network_for(cls, federation), **settings, **more), federation))
     x = federation.x[:3]
     expected = [here.predict(x, 0), here.predict(x, 1, draws=3)]
@@ -149,7 +149,7 @@ def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.Monkey
 def test_clients_values_may_stay_with_the_host(cls: type[Method], settings: dict, tmp_path: Path) -> None:
     """Then the device holds those of one plate alone; numbers are the same, also of a run that goes on."""
     federation = blobs([23, 7, 2, 14])
-    more = SHORT if cls is FedPop else {}
+    more = FEW_STEPS.get(cls, {})
     method = cls(network_for(cls, federation), **settings, **more)
     here = fit(method, federation, **{**HOW, "rounds": 3})
     with simulated():
@@ -188,7 +188,7 @@ def test_centroids(precision: str, prior: str) -> None:
 @pytest.mark.parametrize("cls", [PFedVEM, PFedV, FedPop])
 def test_regressions(cls: type[Method]) -> None:
     federation = slopes([40, 11, 23, 8])
-    more = SHORT if cls is FedPop else {}
+    more = FEW_STEPS.get(cls, {})
     both(lambda: (cls(architecture("mlp:5", federation, latent=cls.latent), **more), federation))
 
 
@@ -238,7 +238,7 @@ ON_DEVICE = [case for case in METHODS if case[0] is not FedPAC]
 def test_rounds_do_not_wait(cls: type[Method], settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for one word to the host, after a round's end: how many clients' computation has failed."""
     federation = blobs([23, 7, 2, 14])
-    more = SHORT if cls is FedPop else {}
+    more = FEW_STEPS.get(cls, {})
     waits = in_rounds(cls(network_for(cls, federation), **settings, **more), federation, monkeypatch)
     if cls is PFedGP:  # (at each step: how many examples are below each node of the largest tree)
         known = [key for key in waits if key[1].startswith("models/baselines/pfedgp.py")]

@@ -73,7 +73,7 @@ def test_loss_gradients_reach_their_stationary_point(lines: Federation) -> None:
     w = torch.linalg.solve(matrix, vector)
     own = torch.stack([near @ (h + lam * (w - eta * (H @ w - h))) for H, h, near in parts])
     s = {"lam": lam, "shift_lr": eta, "rounds": 1, "steps": 60, "lr": 0.15, "w_lr": 0.9 / lam, "batch": WHOLE}
-    run = fitted(PFedBreD(linear(lines), shift="lg", **s), lines, 120)
+    run = fitted(PFedBreD(linear(lines), shift="lg", **s), lines, 60)
     assert torch.allclose(run.shared["w"], w, rtol=1e-7, atol=1e-8)
     assert torch.allclose(run.personal["theta"], own, rtol=1e-6, atol=1e-7)
     me = fitted(PFedMe(linear(lines), **{k: v for k, v in s.items() if k != "shift_lr"}), lines, 40)
