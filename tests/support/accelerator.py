@@ -13,6 +13,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -100,7 +101,7 @@ class Tape:
     """
 
     def __init__(self) -> None:
-        self._operations: list[tuple[Any, Any, Any]] = []
+        self._operations: list[tuple[Any, Any, Any, list[Tensor], set[int]]] = []
         self._before: dict[int, tuple[Tensor, Tensor]] = {}
         self._made: set[int] = set()
 
@@ -113,8 +114,9 @@ class Tape:
                 whole = torch.empty(0, dtype=torch.uint8).set_(changed.untyped_storage())
                 self._before[_memory(changed)] = whole, whole.clone()
         found = func(*args, **kwargs)
-        self._operations.append((func, (args, kwargs), found))
-        self._made |= {_memory(value) for value in self._new(found, (args, kwargs))}
+        new = self._new(found, (args, kwargs))
+        self._operations.append((func, args, kwargs, _tensors(found), {id(value) for value in new}))
+        self._made |= {_memory(value) for value in new}
         return found
 
     @staticmethod
@@ -127,16 +129,15 @@ class Tape:
         """Undoes what has been changed, and spoils what has been made."""
         for whole, before in self._before.values():
             whole.copy_(before)
-        for _, given, found in self._operations:
-            for value in self._new(found, given):
-                value.fill_(torch.nan if value.is_floating_point() else 0)
+        for *_, found, new in self._operations:
+            for value in found:
+                if id(value) in new:
+                    value.fill_(torch.nan if value.is_floating_point() else 0)
 
     def replay(self) -> None:
         """All operations, on the same memory."""
-        for func, (args, kwargs), found in self._operations:
-            again = _tensors(func(*args, **kwargs))
-            new = {id(value) for value in self._new(found, (args, kwargs))}
-            for value, now in zip(_tensors(found), again, strict=True):
+        for func, args, kwargs, found, new in self._operations:
+            for value, now in zip(found, _tensors(func(*args, **kwargs)), strict=True):
                 if id(value) in new:
                     value.copy_(now)
 
@@ -186,6 +187,12 @@ def _as_recorded(value: Tensor) -> Tensor:
 _TAPES: list[Tape] = []
 
 
+@cache
+def _about(func: Any) -> tuple[str, bool]:
+    """An operation's name, and whether it changes a tensor's shape in place."""
+    return func._overloadpacket._qualified_op_name.replace("::", "."), torch.Tag.inplace_view in func.tags
+
+
 class _Operations(TorchDispatchMode):
     """What every operation does."""
 
@@ -196,7 +203,7 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(not issubclass(kind, Held) and kind not in (Tensor, torch.nn.Parameter) for kind in types):
             return NotImplemented  # (lazy tensors make themselves first)
-        kwargs, name = dict(kwargs or {}), func._overloadpacket._qualified_op_name.replace("::", ".")
+        kwargs, (name, changes_shape) = dict(kwargs or {}), _about(func)
         tensors = _tensors(args, kwargs)
         held = [value for value in tensors if isinstance(value, Held)]
         there = bool(held)
@@ -218,7 +225,7 @@ class _Operations(TorchDispatchMode):
         plain = _changed((args, kwargs), lambda value: value.inner if isinstance(value, Held) else value)
         known = {id(value.inner): value for value in held}
         found = func(*plain[0], **plain[1]) if tape is None else tape.call(func, *plain)
-        if torch.Tag.inplace_view in func.tags and held:  # (the shape of what holds the numbers follows)
+        if changes_shape and held:  # (the shape of what holds the numbers follows)
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Python)):
                 func(*args, **kwargs)
         if not there:
