@@ -84,8 +84,8 @@ def test_rhat_and_ess_are_arvizs() -> None:
     assert not np.isnan(np.array(rhat_and_ess(x))[:, :3]).any()
 
 
-def finished(family: str = "gaussian", draws: int = 40, chunk: int = 40) -> Run:
-    df = places(300, 40).assign(y=lambda d: d.y if family == "gaussian" else d.k)
+def finished(family: str = "gaussian", draws: int = 40, chunk: int = 40, size: tuple[int, int] = (300, 40)) -> Run:
+    df = places(*size).assign(y=lambda d: d.y if family == "gaussian" else d.k)
     federation, design = from_formula(df, "y ~ 1 + x + (1 + x | site)", family=family)  # type: ignore[arg-type]
     method = MixedEffects(design, draws=draws)
     return fit(method, federation, 100, chunk=chunk, dtype=torch.float64, progress=False, evaluate_every=100)
@@ -125,12 +125,13 @@ def test_the_gaussian_global_model_is_exact() -> None:
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_nothing_depends_on_the_parts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client, point and draw a part of its own."""
-    whole = finished(family, draws=8)
+    small = (400, 12)
+    whole = finished(family, draws=8, size=small)
     tables = effects_table(whole.fitted)[0], shrinkage_table(whole.fitted)
     for module, name in ((cross_products, "NUMBERS_PER_PASS"), (quadrature, "EXAMPLES_PER_PASS"),
                          (posterior, "EXAMPLES_PER_PASS"), (shrinkage, "EXAMPLES_PER_PASS")):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
-    parts = finished(family, draws=8, chunk=7)
+    parts = finished(family, draws=8, chunk=7, size=small)
     pd.testing.assert_frame_equal(effects_table(parts.fitted)[0], tables[0], rtol=1e-6)
     pd.testing.assert_frame_equal(shrinkage_table(parts.fitted), tables[1], rtol=1e-6)
     assert torch.allclose(parts.personal["b_draws"], whole.personal["b_draws"], rtol=1e-5, atol=1e-7)
