@@ -55,7 +55,7 @@ def test_ranks_write_one_folder(tmp_path: Path) -> None:
     [
         (["--ranks", "2"], "--ranks is for --engine distributed"),
         (["--engine", "cloud"], "unknown engine 'cloud'; known: plate, distributed"),
-        (["--engine", "distributed", "--ranks", "7"], "6 clients cannot be shared by 7 ranks"),
+        (["--clients", "2", "--engine", "distributed", "--ranks", "3"], "2 clients cannot be shared by 3 ranks"),
     ],
 )
 def test_what_cannot_be_is_one_line(options: list[str], line: str, tmp_path: Path) -> None:
