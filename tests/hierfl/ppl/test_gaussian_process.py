@@ -91,18 +91,26 @@ def test_gradients_are_finite_where_inputs_coincide() -> None:
         assert slope.isfinite().all()
 
 
+#: points and weights of quadrature under N(0, 1)
+X, W = np.polynomial.hermite_e.hermegauss(80)
+W = W / W.sum()
+
+
+def posterior(k: np.ndarray, sign: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Two values of f and their weights, by quadrature over both, given their labels."""
+    a, b = np.meshgrid(X, X, indexing="ij")
+    f = np.stack([a.ravel(), b.ravel()], 1) @ np.linalg.cholesky(k).T
+    weight = np.outer(W, W).ravel() * np.prod(1 / (1 + np.exp(-f * np.array(sign))), 1)
+    return f, weight / weight.sum()
+
+
 def exact(k: np.ndarray, sign: list[int], cross: np.ndarray, prior: float) -> float:
     """p(y* = 1) given two labels, by quadrature over both values of f, and over f elsewhere."""
-    x, w = np.polynomial.hermite_e.hermegauss(80)
-    w = w / w.sum()
-    root = np.linalg.cholesky(k)
-    a, b = np.meshgrid(x, x, indexing="ij")
-    f = np.stack([a.ravel(), b.ravel()], 1) @ root.T
-    weight = np.outer(w, w).ravel() * np.prod(1 / (1 + np.exp(-f * np.array(sign))), 1)
+    f, weight = posterior(k, sign)
     solved = np.linalg.solve(k, cross)
     mean, sd = f @ solved, np.sqrt(max(prior - cross @ solved, 0))
-    there = (1 / (1 + np.exp(-(mean[:, None] + sd * x)))) @ w
-    return float((weight * there).sum() / weight.sum())
+    there = (1 / (1 + np.exp(-(mean[:, None] + sd * X)))) @ W
+    return float(weight @ there)
 
 
 @pytest.mark.parametrize("sign", [[1, -1], [1, 1]])
@@ -122,6 +130,18 @@ def test_gibbs_draws_predict_as_quadrature_does(sign: list[int]) -> None:
     for i in range(4):
         cross = k(x[:, :2], elsewhere[:1, i : i + 1])[0, :, 0].numpy()
         assert float(up[0, i].exp()) == pytest.approx(exact(two, sign, cross, 8.0), abs=4e-3)
+
+
+@pytest.mark.parametrize("sign", [[1, -1], [1, 1]])
+def test_gibbs_draws_have_the_posteriors_mean(sign: list[int]) -> None:
+    """Of omega, E tanh(f / 2) / (2 f): of two examples whose values of f are nearly the same."""
+    k = Kernel("rbf", 8.0, 1.0).matrix(torch.tensor([[[0.0], [0.5]]]).double(), None, NUGGET)
+    noise = ClientNoise(client_keys("a"), (0,), 20_000, dtype=torch.float64)
+    omega = logistic_precisions(k, torch.tensor([sign]), noise, "node", 25)[:, 0].numpy()
+    f, weight = posterior(k[0].numpy(), sign)
+    wanted = weight @ (np.tanh(f / 2) / (2 * f))
+    error = omega.std(0) / len(omega) ** 0.5
+    assert (np.abs(omega.mean(0) - wanted) < 4 * error).all()
 
 
 def test_draws_of_a_row_are_its_own() -> None:
