@@ -172,7 +172,7 @@ FAMILIES: dict[str, Callable[[random.Random, Path], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cases", [10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", [10, pytest.param(110, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hostile_input_is_one_line(
     family: str, cases: int, hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

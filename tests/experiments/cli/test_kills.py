@@ -139,7 +139,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("some", [4, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("some", [4, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(place: Path, some: int, overwrite: bool) -> None:
     assert forked((*RUN[:-3], "--out", "whole", "--quiet")) == 0
     whole = result(place / "whole")
@@ -175,7 +175,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(11, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_kill_at_any_time_leaves_nothing_stuck(
     place: Path, name: str, kills: int, monkeypatch: pytest.MonkeyPatch
