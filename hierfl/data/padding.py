@@ -13,18 +13,21 @@ from ..devices import send
 EXAMPLES_PER_PASS = 512
 
 
-def buckets(sizes: Sequence[int], most: float = float("inf")) -> Iterator[tuple[int, int]]:
+def buckets(
+    sizes: Sequence[int], most: float = float("inf"), per_pass: int = EXAMPLES_PER_PASS
+) -> Iterator[tuple[int, int]]:
     """Cuts rows, largest first, so that little is padded: a new bucket where padding would cost more than a pass.
 
     Args:
         sizes: of the rows, descending.
         most: examples, padding included, that a bucket of several rows holds.
+        per_pass: what is as dear as one more pass, in the unit of sizes.
     """
     first = total = 0
     for row, n in enumerate(sizes):
         total += n
         padded = sizes[first] * (row + 1 - first)
-        if row > first and (padded - total > EXAMPLES_PER_PASS + total // 4 or padded > most):
+        if row > first and (padded - total > per_pass + total // 4 or padded > most):
             yield first, row
             first, total = row, n
     if len(sizes):

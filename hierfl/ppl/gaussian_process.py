@@ -8,6 +8,7 @@ nothing; a regression's are omega_i = 1 / noise^2, kappa_i = y_i / noise^2, padd
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -18,12 +19,16 @@ from pyro.distributions import Normal
 from torch import Tensor
 from torch.nn.functional import logsigmoid, normalize
 
+from ..data.padding import buckets
 from ..devices import send
 from ..rng import ClientNoise
 from .polya_gamma import NORMALS, polya_gamma
 
 #: where f itself is drawn: keeps Cholesky's factor of K finite
 NUGGET = 1e-6
+#: examples, cubed, that cost about as much as one more pass: decides about which rows are padded together
+CUBES_PER_PASS = {"cpu": 10**6}
+CUBES_PER_PASS_ELSEWHERE = 10**8
 #: points of quadrature along a Gaussian
 POINTS = 32
 
@@ -80,6 +85,19 @@ class Kernel:
         return k + extra.expand(k.shape[:-1]).diag_embed()
 
 
+def similar_rows(sizes: Sequence[int], device: torch.device) -> Iterator[list[int]]:
+    """Rows of about the same size, the largest first, so that little is padded: time grows with the cube.
+
+    Args:
+        sizes: examples of each row.
+        device: where they are worked on.
+    """
+    order = sorted(range(len(sizes)), key=lambda row: -sizes[row])
+    per_pass = CUBES_PER_PASS.get(device.type, CUBES_PER_PASS_ELSEWHERE)
+    for first, last in buckets([sizes[row] ** 3 for row in order], per_pass=per_pass):
+        yield order[first:last]
+
+
 def conditional(k: Tensor, cross: Tensor, prior: Tensor, kappa: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of f elsewhere, each example by itself: (..., S, m) both.
 
@@ -122,17 +140,18 @@ def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, 
         site: which noise.
         steps: of each chain.
     """
-    n, number = sign.shape[-1], torch.Size((NORMALS,))
     known, kappa, square = sign != 0, sign / 2, _cholesky(k)
     omega = (known / 4.0).to(k).expand(noise.particles, *sign.shape)
-    for step in range(steps):
+    numbers = noise.normal(site, sign.shape[-1], torch.Size((steps, 2 + NORMALS)))
+    for of_f, of_data, of_omega in zip(
+        numbers[..., 0].unbind(-1), numbers[..., 1].unbind(-1), numbers[..., 2:].unbind(-2), strict=True
+    ):
         root, factor = _system(k, omega)
         # f of the prior, moved by what data say that differs from it (Matheron's rule)
-        two = noise.normal(f"{site}/f/{step}", n, torch.Size((2,)))
-        f = _applied(square, two[..., 0])
-        apart = _over(kappa, root) - root * f - two[..., 1]
+        f = _applied(square, of_f)
+        apart = _over(kappa, root) - root * f - of_data
         f = f + _applied(k, root * torch.cholesky_solve(apart[..., None], factor).squeeze(-1))
-        omega = polya_gamma(f, noise.normal(f"{site}/omega/{step}", n, number)) * known
+        omega = polya_gamma(f, of_omega) * known
     return omega
 
 
@@ -153,7 +172,9 @@ def _system(k: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     """sqrt(omega), and the lower factor of I + sqrt(omega) K sqrt(omega)."""
     root = omega.sqrt()
     one = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
-    return root, _cholesky(torch.addcmul(one, root[..., :, None] * root[..., None, :], k))
+    factor, failed = torch.linalg.cholesky_ex(torch.addcmul(one, root[..., :, None] * root[..., None, :], k))
+    # (NaN where there is no factor: there, D matrices need not be copied for it)
+    return torch.where(failed[..., None] == 0, root, torch.nan), factor
 
 
 def _applied(matrix: Tensor, vectors: Tensor) -> Tensor:

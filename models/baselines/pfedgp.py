@@ -32,8 +32,10 @@ from typing import Any, Literal
 import torch
 from pyro.distributions import Normal
 from torch import Tensor
+from torch.nn.functional import pad
 
 from hierfl.data.batch import Batch, Given
+from hierfl.devices import send
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
@@ -58,6 +60,7 @@ from hierfl.ppl.gaussian_process import (
     log_logistic,
     logistic_precisions,
     one_after_another,
+    similar_rows,
 )
 from hierfl.ppl.plates import clients, data, param, sample
 
@@ -181,24 +184,36 @@ class PFedGP(Method):
         if batch.given is None or seen is None:  # (where nothing is known each side of a node is as likely)
             paths = -math.log(2) * tree.abs().sum(-1)[:, None].expand(*z.shape[:2], -1)
         else:
-            m = seen.shape[1]
-            each = max(1, HELD // (self.settings.draws * m * max(m, z.shape[1])))
-            rows = [slice(first, first + each) for first in range(0, len(z), each)]
-            paths = torch.cat([self.paths(batch.given, z, seen, tree, some) for some in rows])
+            paths = self.paths(batch, batch.given, z, seen, tree)
         counts, alpha = param("class_counts").to(z), self.settings.unseen  # (S, 1, C)
         there, n = counts > 0, counts.sum(-1, keepdim=True)
         among = (n + alpha * there.sum(-1, keepdim=True)).log()
         logits = torch.where(there, paths + among, math.log(alpha)) - (n + alpha * self.classes).log()
-        return Softmax(logits.to(batch.n))
+        # (where all clients have one class the gradient is 0, not missing)
+        return Softmax((logits + 0 * z.sum(-1, keepdim=True)).to(batch.n))
 
-    def paths(self, given: Given, z: Tensor, seen: Tensor, tree: Tensor, rows: slice) -> Tensor:
-        """log p(path to each class | x_i, D') of some rows, (S, n, C); 0 for classes that are not in the tree."""
-        z, seen, tree, known = z[rows], seen[rows], tree[rows], given.examples
-        mask = None if known.mask is None else known.mask[rows]
+    def paths(self, batch: Batch, given: Given, z: Tensor, seen: Tensor, tree: Tensor) -> Tensor:
+        """log p(path to each class | x_i, D'), (S, n, C); rows of about the same size are taken together."""
+        known, new = ([max(1, int(n)) for n in of.present()] for of in (given.examples, batch))
+        parts, order = [], []
+        for rows in similar_rows(known, z.device):
+            m, n = (max(sizes[row] for row in rows) for sizes in (known, new))
+            each = max(1, HELD // (self.settings.draws * m * max(m, n)))
+            for some in (rows[first : first + each] for first in range(0, len(rows), each)):
+                index = send(some, z.device, torch.long)
+                found = self.some_paths(given, z[index, :n], seen[index, :m], tree[index], index)
+                parts.append(pad(found, (0, 0, 0, z.shape[1] - n)))
+            order += rows
+        return torch.cat(parts)[send(order, z.device, torch.long).argsort()]
+
+    def some_paths(self, given: Given, z: Tensor, seen: Tensor, tree: Tensor, rows: Tensor) -> Tensor:
+        """:meth:`paths` of these rows, to which z, seen and tree belong; 0 for classes that are not in the tree."""
+        m, known, s = seen.shape[1], given.examples, self.settings
+        mask = None if known.mask is None else known.mask[rows, :m]
         k, cross, prior = self.kernel.matrix(seen, mask, NUGGET), self.kernel(seen, z), self.kernel.variance(z)
-        signs = tree.gather(1, known.y[rows][..., None].expand(-1, -1, tree.shape[-1]))  # (S, m, C - 1)
+        signs = tree.gather(1, known.y[rows, :m, None].expand(-1, -1, tree.shape[-1]))  # (S, m, C - 1)
         signs = signs if mask is None else signs * mask[..., None]
-        noise = Given(known, given.keys[rows], given.stream).noise(self.settings.draws, z.dtype)
+        noise = Given(known, given.keys[rows], given.stream).noise(s.draws, z.dtype)
         total = z.new_zeros(*z.shape[:2], self.classes)
         # (the device is waited for once: matrices of all examples at every node would cost far more)
         known_at, there = torch.stack([(signs != 0).sum(1).amax(0), (tree != 0).sum((0, 1))]).tolist()
@@ -209,7 +224,7 @@ class PFedGP(Method):
             sign, here = signs[..., node].gather(1, first), torch.arange(len(z), device=z.device)[:, None]
             k_here = k[here[..., None], first[:, :, None], first[:, None, :]]
             with torch.no_grad():
-                omega = logistic_precisions(k_here, sign, noise, f"node {node}", self.settings.gibbs)
+                omega = logistic_precisions(k_here, sign, noise, f"node {node}", s.gibbs)
             up, down = log_logistic(*conditional(k_here, cross[here, first], prior, sign / 2, omega))
             side = tree[:, None, :, node]
             total = total + (side > 0) * up[..., None] + (side < 0) * down[..., None]
