@@ -21,7 +21,9 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedGP
+from hierfl.models.baselines import pfedgp
 from hierfl.nn.networks.build import architecture
+from hierfl.ppl import gaussian_process
 
 SIZES = [23, 12, 9, 14, 3]
 #: as the GP is: nothing moves but what a test moves
@@ -123,6 +125,45 @@ def test_what_a_client_has_never_seen(skewed: Federation) -> None:
         assert there[p.argmax(1)].all()
     assert math.isfinite(run.evaluations[-1]["pm_nll"])
     assert run.evaluations[-1]["gm_accuracy"] is None
+
+
+def test_a_client_of_one_class_says_nothing_of_the_features(skewed: Federation) -> None:
+    """Alone in its chunk as beside others; where nobody has two there is nothing but the decay of weights."""
+    method = PFedGP(architecture("mlp:5", skewed), draws=2, gibbs=1, lr=0.1)
+    together, alone = (fitted(method, skewed, 2, **how) for how in ({}, {"chunk": 1}))
+    for k, v in together.shared.items():
+        torch.testing.assert_close(alone.shared[k], v, rtol=1e-8, atol=1e-10)
+    train = [torch.cat([t[skewed.y[t] == skewed.y[t[0]]]] * 5)[:5] for t in skewed.train]
+    single = dataclasses.replace(skewed, train=train)
+    before = InitialWeights.of(method.network, 0).base
+    for k, v in fitted(method, single, 1).shared.items():
+        torch.testing.assert_close(v.double(), before[k].double() * (1 - 0.1 * 1e-3), rtol=1e-12, atol=1e-14)
+
+
+def test_rows_in_groups_of_similar_size_are_as_all_together(
+    skewed: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients and predictions: groups are a matter of time alone."""
+    method = PFedGP(architecture("mlp:5", skewed), draws=2, gibbs=2, lr=0.1)
+    seen: list[list[list[int]]] = []
+
+    def similar_rows(sizes: list[int], device: torch.device) -> list[list[int]]:
+        seen.append(list(gaussian_process.similar_rows(sizes, device)))
+        return seen[-1]
+
+    monkeypatch.setattr(pfedgp, "similar_rows", similar_rows)
+    together = fitted(method, skewed, 2)
+    assert all(len(groups) == 1 for groups in seen)
+    seen.clear()
+    monkeypatch.setitem(gaussian_process.CUBES_PER_PASS, "cpu", 0)
+    apart = fitted(method, skewed, 2)
+    assert min(len(groups) for groups in seen) > 1
+    orders = [[row for group in groups for row in group] for groups in seen]
+    assert any(order != sorted(order) for order in orders)
+    for k, v in together.shared.items():
+        torch.testing.assert_close(apart.shared[k], v, rtol=1e-8, atol=1e-10)
+    for key in ("pm_nll", "pm_accuracy"):
+        assert apart.evaluations[-1][key] == pytest.approx(together.evaluations[-1][key], rel=1e-6)
 
 
 def test_predictions_know_the_training_data_and_no_other_test_input(skewed: Federation) -> None:
