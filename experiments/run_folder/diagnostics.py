@@ -20,22 +20,26 @@ LEAST_DRAWS = 8
 #: each client's numbers are looked at
 MOST_MIXING_DRAWS = 10_000_000
 #: nothing to say of chains
-NO_CHAINS: dict[str, float | None] = {"rhat": None, "ess_bulk": None, "ess_bulk_median": None}
+NO_CHAINS: dict[str, float | None] = {"rhat": None, "ess_bulk": None, "ess_bulk_median": None, "kept_draws": None}
 
 
 def chain_mixing(run: Run, clients: pd.DataFrame) -> dict[str, float | None]:
     """The worst R-hat and bulk ESS of all personal numbers, and the median ESS; each client's worst become columns.
 
     All draws that chains have kept count, posterior.nc may hold fewer. Of a single chain the halves are compared.
-    Nothing where draws are independent (a guide's, and those of a joint posterior), or hardly any.
+    Of hardly any draws (:data:`LEAST_DRAWS`) there is their number alone, and nothing where draws are independent (a
+    guide's, and those of a joint posterior).
     """
     from hierfl.convergence import rhat_and_ess
 
     if run.fitted.method.independent_draws or not run.fitted.federation.clients:
         return NO_CHAINS
     arrays = [v.flatten(3) if v.dim() > 3 else v[..., None] for v in run.fitted.kept_draws().values()]
-    if not arrays or min(v.shape[2] * min(2, v.shape[1]) for v in arrays) < LEAST_DRAWS:
+    if not arrays:
         return NO_CHAINS
+    kept = float(min(v.shape[1] * v.shape[2] for v in arrays))
+    if min(v.shape[2] * min(2, v.shape[1]) for v in arrays) < LEAST_DRAWS:
+        return {**NO_CHAINS, "kept_draws": kept}
     every = math.ceil(sum(v.numel() for v in arrays) / MOST_MIXING_DRAWS)
     found = []
     for value in arrays:  # (J, chains, kept, numbers)
@@ -44,7 +48,8 @@ def chain_mixing(run: Run, clients: pd.DataFrame) -> dict[str, float | None]:
         found.append(np.reshape(both, (2, len(value), -1)))
     rhat, ess = np.concatenate(found, 2)
     clients["rhat"], clients["ess_bulk"] = rhat.max(1), ess.min(1)
-    return {"rhat": float(rhat.max()), "ess_bulk": float(ess.min()), "ess_bulk_median": float(np.median(ess))}
+    worst = {"rhat": float(rhat.max()), "ess_bulk": float(ess.min()), "ess_bulk_median": float(np.median(ess))}
+    return {**worst, "kept_draws": kept}
 
 
 def ood_detection(run: Run, strange: np.ndarray, clients: pd.DataFrame) -> tuple[dict[str, float | None], list[Any]]:

@@ -68,7 +68,7 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         **summary_metrics(last),
         "best": {"round": best["round"], **summary_metrics(best)} if best else None,
         **{k: finite(v) for k, v in report.items()},
-        **chains,
+        **{k: finite(v) for k, v in chains.items()},
         **({} if run.calibration is None else {k: finite(v) for k, v in run.calibration.numbers.items()}),
         "rejected_messages": last.get("rejected"),
         "skipped_rounds": last.get("skipped"),
@@ -152,4 +152,7 @@ def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
         good, bad = rhat <= GOOD_MIXING[0] and ess >= GOOD_MIXING[1], rhat >= POOR_MIXING[0] or ess < POOR_MIXING[1]
         end = "" if good else "they have not mixed; do not trust their draws" if bad else "longer ones would be safer"
         lines.append(f"{worst}: {end}" if end else worst)
+    elif summary.get("kept_draws") is not None:
+        many = summary["kept_draws"]
+        lines.append(f"chains have left {many:.0f} draw{'s' * (many != 1)}: whether they have mixed cannot be said")
     return lines

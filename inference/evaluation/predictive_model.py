@@ -22,6 +22,7 @@ class PredictiveModel(JointModel, Protocol):
     name: ClassVar[str]
     global_draws: int
     independent_draws: ClassVar[bool]
+    prior_has_seen_data: ClassVar[bool]
     conditions: ClassVar[bool]
     settings: Any
 

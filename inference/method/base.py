@@ -49,6 +49,9 @@ class Method(Configurable):
     global_draws: int = 0
     #: the draws that a client keeps are independent ones of its posterior, not a chain's
     independent_draws: ClassVar[bool] = False
+    #: what clients' latents are drawn from where a fit predicts is a posterior given everybody's data: posterior.nc has
+    #: no prior of them, and no log joint
+    prior_has_seen_data: ClassVar[bool] = False
     #: its network is cut into an encoder of latent features and the rest;
     #: see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False

@@ -27,9 +27,9 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     """Some clients' arrays: posterior and prior (chains, draws, S, *event), the data's (chains, draws, S, n), padded.
 
     sample_stats, (chains, draws, S), has lp, the log density of the client's latents and data, where the guide is of
-    the client's latents alone and no point; where it is a density, guide_lp, its own (:func:`hierfl.arviz_io.loo`
-    needs both); of chains the step size and, of Metropolis-adjusted ones, acceptance_rate and diverging
-    (:data:`hierfl.inference.local.langevin.names.STATS`).
+    the client's latents alone and no point, and their prior has not seen the data; where it is a density, guide_lp, its
+    own (:func:`hierfl.arviz_io.loo` needs both); of chains the step size and, of Metropolis-adjusted ones,
+    acceptance_rate and diverging (:data:`hierfl.inference.local.langevin.names.STATS`).
 
     Labels are int16. One chain where the guide is no chain's, and for the prior.
 
@@ -64,7 +64,8 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     for name, site in personal.items():
         value = fitted.method.in_users_units(name, site.value)
         groups["posterior"][name] = drawn(value, len(site.fn.event_shape)).squeeze(3)
-    if personal and not any(isinstance(sites[name].fn, ImproperUniform) for name in latents):  # (a flat prior cannot)
+    flat = any(isinstance(sites[name].fn, ImproperUniform) for name in latents)
+    if personal and not flat and not fitted.method.prior_has_seen_data:
         noise = fitted.noise(rows, draws, "prior")
         values = {**fitted.values(rows), **fitted.shared_draws(draws)}
         prior = fitted.prior_sites(federation.template(len(rows)), values, noise)
@@ -72,7 +73,8 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
             value = fitted.method.in_users_units(name, prior[name].value)
             groups["prior"][name] = drawn(value, len(prior[name].fn.event_shape), 1).squeeze(3)
     stats: dict[str, Tensor] = {}
-    if personal.keys() == latents.keys() and personal and not any(is_point(site.fn) for site in personal.values()):
+    ours = personal.keys() == latents.keys() and not fitted.method.prior_has_seen_data
+    if ours and personal and not any(is_point(site.fn) for site in personal.values()):
         p = sum(sites[k].fn.log_prob(site.value) for k, site in personal.items())
         stats["lp"] = p.squeeze(-1) + density.sum(-1)
         if not any(isinstance(site.fn, EmpiricalDraws) for site in personal.values()):

@@ -35,7 +35,7 @@ def inference_data(
     dtype = torch.float32 if float32 else federation.dtype
     if draws is None:
         most = ENCODED if trace.by_example else trace.kept or MOST
-        draws = max(2, min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
+        draws = max(min(2, most), min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
     draws = -(-draws // trace.chains) * trace.chains
     found, found_effects = _all_draws(fitted, rows, draws, dtype), _effects(fitted, draws, dtype)
     names = [federation.ids[j] for j in rows]

@@ -4,7 +4,7 @@
     q(w)         = what the server knows of w: a Gaussian, or draws
 
 A client that works in a round has a copy of w, and its w_j is the point there. Where it predicts it has none, and w_j
-is a draw of q(w), as it is for the global model and for a client that was never seen.
+is a draw of q(w), the same for all, as it is for the global model and for a client that was never seen.
 """
 
 from typing import Any, ClassVar
@@ -25,6 +25,7 @@ class GlobalPosterior(WholeNetwork):
 
     #: the shared value of which a client that works has a copy, (S, 1, d); the server's own is (d,)
     copied: ClassVar[str] = "w"
+    prior_has_seen_data = True
 
     def personal(self, start: InitialWeights) -> State:
         return {}
@@ -43,11 +44,14 @@ class GlobalPosterior(WholeNetwork):
 
     def prior(self, batch: Batch) -> Any:
         w = sample(self.copied, self.global_prior(batch))
-        return self.working_prior(w, batch) if w.dim() > 1 else self.known(w)
+        return self.working_prior(w, batch) if w.dim() == 3 else self.at(w)
 
     def posterior_of(self) -> Any:
-        w = param(self.copied)
-        return Delta(w).to_event(1) if w.dim() > 1 else self.known(w)
+        return self.at(param(self.copied))
+
+    def at(self, w: Tensor) -> Any:
+        """q(w_j): q(w) where ``w`` is the server's own (d,), the point at copies (S, 1, d) or draws (K, 1, 1, d)."""
+        return self.known(w) if w.dim() == 1 else Delta(w).to_event(1)
 
     def new_client_terms(self, personal: State) -> State:
         return {}

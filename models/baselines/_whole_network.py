@@ -6,6 +6,7 @@ w_j | w ~ N(w, rho_j^2 I),    y_ij ~ Categorical(softmax(f(x_ij; w_j)))         
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -16,6 +17,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, sample
+from hierfl.rng import normals
 
 
 class WholeNetwork(Method):
@@ -80,6 +82,12 @@ class WholeNetwork(Method):
 
     def new_client_terms(self, personal: State) -> State:
         return personal
+
+
+def drawn(w: Tensor, scale: Tensor, number: int) -> Tensor:
+    """Draws of N(w, diag(scale)^2), the same for everybody: (number, 1, 1, d), as ``shared_draws`` gives them."""
+    xi = normals(torch.Size((number, *w.shape)), 0, "draws of q(w)", dtype=w.dtype, device=w.device)
+    return (w + xi * scale)[:, None, None]
 
 
 def penalty(strength: float, batch: Batch) -> Tensor:

@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyro
-import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -53,9 +52,9 @@ from hierfl.inference.server.rules.running import EstimatedTotal
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, flat, param, sample
-from hierfl.rng import normals
 
 from ._then_fitted import ThenFitted
+from ._whole_network import drawn
 
 
 class FedEP(ThenFitted):
@@ -165,13 +164,11 @@ class FedEP(ThenFitted):
     def shared_draws(self, shared: State, number: int) -> State:
         if not self.settings.sigma:
             return {}
-        w, d = shared["w"], self.network.d
-        xi = normals(torch.Size((number, d)), 0, "draws of q(w)", dtype=w.dtype, device=w.device)
-        return {"w": (w + xi * (shared["precision"] + self.settings.sigma**-2).rsqrt())[:, None, None]}
+        return {"w": drawn(shared["w"], (shared["precision"] + self.settings.sigma**-2).rsqrt(), number)}
 
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
-        drawn = self.shared_draws(shared, number)
-        return ([f"w[{k}]" for k in range(self.network.d)], drawn["w"].flatten(0, 2)) if drawn else None
+        found = self.shared_draws(shared, number)
+        return ([f"w[{k}]" for k in range(self.network.d)], found["w"].flatten(0, 2)) if found else None
 
     def exchange(self) -> dict[str, AggregationRule]:
         posterior = GaussianIncrements("w", "precision", "damping", self.settings.server_lr, changes)

@@ -19,6 +19,7 @@ n_j. The server multiplies the Gaussians, each to the power a_j = n_j / sum n_j:
 Batch norm's running statistics are averaged like FedAvg's; the information is of the network that goes by them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ from hierfl.ppl.plates import flat, param
 
 from .._common_settings import client_momentum, server_step
 from ._global_posterior import GlobalPosterior
+from ._whole_network import drawn
 
 
 class FOLA(GlobalPosterior):
@@ -82,10 +84,16 @@ class FOLA(GlobalPosterior):
         statistics = self.network.statistics(start.base)
         return {**beginning("w", self.begin(start), self.settings.epsilon), **statistics}
 
+    def spread(self, value: Callable[[str], Tensor]) -> Tensor:
+        """P^-1/2, (d,), where ``value`` gives the server's value of a name."""
+        precision, rounds, examples = (value(f"w.{k}") for k in BESIDE)
+        return posterior_scale(precision, rounds, examples, self.settings.scale, self.settings.sigma**-2)
+
     def known(self, w: Tensor) -> Any:
-        s = self.settings
-        precision, rounds, examples = (param(f"w.{k}") for k in BESIDE)
-        return Normal(w, posterior_scale(precision, rounds, examples, s.scale, s.sigma**-2)).to_event(1)
+        return Normal(w, self.spread(param)).to_event(1)
+
+    def shared_draws(self, shared: State, number: int) -> State:
+        return {"w.mean": drawn(shared["w.mean"], self.spread(shared.__getitem__), number)}
 
     def working_prior(self, w: Tensor, batch: Batch) -> Any:
         c = self.settings.c

@@ -32,7 +32,7 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
-from hierfl.inference.server.rules.kept_draws import KeptDraws
+from hierfl.inference.server.rules.kept_draws import KeptDraws, without_repeats
 from hierfl.inference.server.rules.langevin import LangevinStep
 from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
@@ -90,7 +90,7 @@ class QLSD(GlobalPosterior):
         return Normal(0.0 * scale, scale).to_event(1)
 
     def known(self, w: Tensor) -> Any:
-        return EmpiricalDraws(param("draws"), 1)
+        return EmpiricalDraws(without_repeats(param("draws")), 1)
 
     def working_prior(self, w: Tensor, batch: Batch) -> Any:
         return Delta(w).to_event(1)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ...state import State
 from .base import AggregationContext, Unsent
+
+
+def without_repeats(draws: Tensor) -> Tensor:
+    """The draws that :class:`KeptDraws` has so far, (1, there, *shape): where the first comes again, others end."""
+    again = (draws[0, 1:] == draws[0, :1])[..., None].flatten(1).all(1).tolist()
+    return draws[:, : 1 + again.index(True)] if True in again else draws
 
 
 @dataclass(frozen=True)
@@ -15,7 +22,8 @@ class KeptDraws(Unsent):
     """What another shared value was at the beginning of some rounds, (1, kept, *shape); no client sends anything.
 
     Until burn-in is over all are the value's last. From then on each ``thin``-th round gives a draw; while there are
-    fewer than are to be kept those that there are come again, and later the last ones are kept.
+    fewer than are to be kept those that there are come again (:func:`without_repeats`), and later the last ones are
+    kept.
 
     Args:
         of: the other value, as it was before the round's update.

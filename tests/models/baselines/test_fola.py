@@ -204,9 +204,16 @@ def test_what_predicts_is_the_posterior_of_w(small: Federation, net: Architectur
     at_mean = net(w, x[None])[0].softmax(-1)
     for found in (run.predict(x, small.ids[1]), run.predict_new_client(x, draws=0)):
         torch.testing.assert_close(found.double(), at_mean, rtol=1e-9, atol=1e-12)
-    noise = run.fitted.noise([1], 7, "predict").normal("w_j", None, torch.Size([net.d]))[:, 0, 0]
-    drawn = torch.stack([net(w + spread * e, x[None])[0].softmax(-1) for e in noise]).mean(0)
-    torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), drawn, rtol=1e-9, atol=1e-12)
+    many = method.shared_draws(s, 20_000)["w.mean"].flatten(0, 2)
+    assert ((many - w).mean(0).abs() < 5 * spread / 20_000**0.5).all()
+    assert ((many.std(0) / spread - 1).abs() < 5 / 40_000**0.5).all()
+    few = method.shared_draws(s, 7)["w.mean"].flatten(0, 2)
+    averaged = torch.stack([net(one, x[None])[0].softmax(-1) for one in few]).mean(0)
+    torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), averaged, rtol=1e-9, atol=1e-12)
+    kept = run.posterior(draws=7)  # (of everybody one w; what it is drawn from has seen the data, and is no prior)
+    np.testing.assert_allclose(kept.posterior["w_j"].values[0], few.numpy()[:, None].repeat(7, 1), rtol=1e-12)
+    assert "prior" not in kept.groups()
+    assert "lp" not in getattr(kept, "sample_stats", {})
     row = run.evaluations[-1]
     assert row["pm_draws_nll"] is not None
     assert row["pm_draws_nll"] != row["pm_nll"]

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.baselines import Quadratics, assert_resumed_is_the_same, fitted, linear, rows_of, slope_at
@@ -15,11 +16,13 @@ from support.rounds import Rounds
 from torch import Tensor
 
 from hierfl import Federation, UserError
+from hierfl.experiments.run_folder.diagnostics import chain_mixing
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.receiver import Receiver
 from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.kept_draws import without_repeats
 from hierfl.inference.server.rules.langevin import LangevinStep
 from hierfl.models import QLSD
 from hierfl.nn.architecture import Architecture
@@ -237,8 +240,31 @@ def test_what_predicts_are_the_draws_that_were_kept(small: Federation, net: Arch
     draws = data["posterior"]["w_j"].values  # (chain, draw, client, d)
     assert draws.shape == (1, 3, 7, net.d)
     assert all(np.array_equal(draws[0, :, j], kept.numpy()) for j in range(7))
+    assert "prior" not in data.groups()
+    assert "lp" not in getattr(data, "sample_stats", {})
     with pytest.raises(UserError, match="nothing that a new client could learn"):
         run.predict_new_client(x, given=(x.numpy(), np.zeros(len(x), dtype=np.int64)))
+
+
+def test_draws_that_come_again_do_not_count(small: Federation, net: Architecture) -> None:
+    """While places are left; not in a mean, not in averages, not in posterior.nc, nor in what is said of the chain."""
+    settings: dict = {"step_size": 1e-3, "burn": 2, "thin": 1}
+    few, room = (fitted(QLSD(net, keep=keep, **settings), small, 12, draws=4) for keep in (10, 400))
+    assert room.shared["draws"].shape == (1, 400, net.d)
+    assert torch.equal(without_repeats(room.shared["draws"]), few.shared["draws"])
+    x = small.examples(small.test[4])[0]
+    for draws in (0, 4):
+        torch.testing.assert_close(
+            room.predict(x, small.ids[4], draws=draws), few.predict(x, small.ids[4], draws=draws), rtol=1e-9, atol=1e-12
+        )
+    one, other = (run.posterior()["posterior"]["w_j"].values for run in (few, room))
+    assert np.array_equal(one, other)
+    tables = [pd.DataFrame(index=range(7)) for _ in range(2)]
+    assert chain_mixing(few, tables[0]) == chain_mixing(room, tables[1])
+    assert tables[0].equals(tables[1])
+    none = fitted(QLSD(net, step_size=1e-3, burn=5), small, 3)
+    assert chain_mixing(none, tables[0])["kept_draws"] == 1
+    assert none.posterior()["posterior"].sizes["draw"] == 1
 
 
 def test_a_resumed_run_is_the_same(small: Federation, net: Architecture, tmp_path: Path) -> None:
