@@ -67,6 +67,9 @@ def load(reference: str) -> Loaded:
         source = _read(path)
         trust.remember(source)
         return _from_file(path.resolve(), source)
+    plain = reference.removesuffix("-ft")
+    if plain in METHODS and hasattr(load(plain).cls.Settings, "ft_epochs"):
+        raise UserError(f"unknown method {reference!r}: it is {plain} with --set ft_epochs=10, say")
     raise UserError(
         f"unknown method {reference!r}; known: {', '.join(METHODS)}; or give the path of a .py file that defines one"
     )

@@ -93,7 +93,7 @@ def make_table(
         row
         for row in rows
         if (row["data"], row["clients"]) in sizes
-        and ("ours" not in row or (row["data"], row["clients"], row["method"]) in asked)
+        and (("ours" not in row and not methods) or (row["data"], row["clients"], row["method"]) in asked)
     ]
     _write(table, name, rows, out)  # all that there is, whatever part was asked for
     if progress:

@@ -75,6 +75,9 @@ class Method(Configurable):
         """Initial values of what the server owns, {name: (*shape)}."""
         return {}
 
+    def check_sizes(self, sizes: Sequence[int]) -> None:
+        """Raises a UserError where clients have more training examples, or fewer, than the method can take."""
+
     def personal(self, start: InitialWeights) -> State:
         """Initial values of a client's own state, {name: (*shape)}: everybody starts with the same."""
         return {}

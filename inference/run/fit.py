@@ -121,6 +121,7 @@ class Fit:
         self.random = begun.trace.random
         #: the clients' data that are here
         self.federation = begun.federation
+        method.check_sizes(self.federation.sizes())
         if method.has_global_model:
             begun.global_sites(template)
 

@@ -6,9 +6,10 @@
 Without ``ft_epochs`` the offset stays 0, and everybody's model is the global one. With them a method is its "-FT".
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 
 from .fedavg_ft import FedAvgFT
@@ -38,3 +39,8 @@ class ThenFitted(FedAvgFT):
         """No fit."""
 
     settings: Settings
+
+    def schedule(self) -> Schedule:
+        # (where nobody fits anything a new client has nothing to learn)
+        found = super().schedule()
+        return found if self.settings.ft_epochs else replace(found, final_steps=[], new_client_steps=[])

@@ -87,7 +87,7 @@ class FedEP(ThenFitted):
             0.5, "eta, a step of all clients together: each change is damped by eta / |A|", above=0
         )
         sigma: float = setting(
-            0.1, "largest standard deviation of a weight in draws of the posterior; 0 for none", at_least=0
+            0.1, "largest standard deviation of a weight in draws of the posterior; 0 for no draws", at_least=0
         )
 
     settings: Settings

@@ -26,6 +26,7 @@ likelihood of all). It sends theta_j; the server takes the plain mean. Nothing e
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -122,6 +123,9 @@ class PFedGP(Method):
         s = self.settings
         if network.noise is None and s.objective == "marginal":
             raise UserError("objective=marginal is a regression's; labels have objective=predictive")
+        said = [k for k in ("gibbs", "draws", "unseen") if getattr(s, k) != getattr(type(s)(), k)]
+        if network.noise is not None and said:
+            raise UserError(f"{said[0]}={getattr(s, said[0])} changes nothing in a regression, which is exact")
         self.classes = 0 if network.noise is not None else network.head.outputs
         self.kernel = Kernel(s.kernel, s.scale, s.length, s.normalise)
 
@@ -136,8 +140,17 @@ class PFedGP(Method):
             "class_counts": start.head.new_ones(self.classes),
         }
 
+    def check_sizes(self, sizes: Sequence[int]) -> None:
+        if max(sizes, default=0) > self.settings.most:
+            raise UserError(
+                f"a client has {max(sizes)} examples, and pfedgp takes {self.settings.most} at most "
+                "(most=N allows N): memory grows with their square, time with their cube"
+            )
+
     def model(self, batch: Batch) -> None:
-        self.refuse_large(batch)
+        known = 0 if batch.given is None else batch.given.examples.width
+        # (in training those given are some of a client's, and the others are here)
+        self.check_sizes([known + (batch.width if batch.given is None or batch.scale is not None else 0)])
         with clients(batch):
             # (in double precision: variances are small differences)
             seen = None if batch.given is None else self.network.base(batch.given.examples.x).double()
@@ -148,16 +161,6 @@ class PFedGP(Method):
 
     def guide(self, batch: Batch) -> None:
         """Nothing is kept of f."""
-
-    def refuse_large(self, batch: Batch) -> None:
-        """Raises a UserError where a client has too many examples: those given, and in training those beside them."""
-        n = 0 if batch.given is None else batch.given.examples.width
-        n += batch.width if batch.given is None or batch.scale is not None else 0
-        if n > self.settings.most:
-            raise UserError(
-                f"a client has {n} examples, and pfedgp takes {self.settings.most} at most "
-                "(most=N allows N): memory grows with their square, time with their cube"
-            )
 
     def responses(self, batch: Batch, z: Tensor, seen: Tensor | None) -> Normal:
         """p(y_i | x_i, D'), or given nothing p(y_i | y_1, ..., y_{i-1}), whose product is the marginal likelihood.

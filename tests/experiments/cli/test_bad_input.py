@@ -81,6 +81,8 @@ def npz(path: Path, **change: object) -> Path:
         (["run", "pfedvem", "--colour", "red"], "No such option"),
         (["walk"], "No such command"),
         (["methods", "pfed"], "unknown method 'pfed'"),
+        (["run", "fedpa-ft"], "unknown method 'fedpa-ft': it is fedpa with --set ft_epochs=10, say"),
+        (["run", "moon-ft"], "unknown method 'moon-ft'; known: pfedvem"),
     ],
 )
 def test_bad_input_gets_one_line_and_code_2(arguments: list[str], words: str, hierfl: Call, tmp_path: Path) -> None:

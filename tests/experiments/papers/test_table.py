@@ -195,6 +195,7 @@ def test_a_row_that_is_a_setting_of_another_method(tiny: Path, hierfl: Call) -> 
     code, out, _ = hierfl("table", "pfedvmp-1", "--collect", "--data", "cifar10", "--methods", "gpfl")
     assert code == 0
     assert "| gpfl | PM |  | 77.8 |" in out
+    assert "fedpac" not in out
 
 
 def test_every_method_that_the_papers_compare_with_is_there() -> None:

@@ -175,7 +175,9 @@ def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
         assert fit_warnings({"rhat": rhat, "ess_bulk": ess})[0].endswith(
             "they have not mixed; do not trust their draws"
         )
-    assert fit_warnings({"rhat": None}) == []
+    assert fit_warnings({"rhat": None, "kept_draws": None}) == []
+    said = fit_warnings({"rhat": None, "kept_draws": 1.0})
+    assert said == ["chains have left 1 draw: whether they have mixed cannot be said"]
     one = fit_warnings({"rhat": 1.02, "ess_bulk": 12.0, "ess_bulk_median": 31.0})
     assert one == [
         "chains: R-hat at most 1.020, bulk ESS at least 12, median 31: they have not mixed; do not trust their draws"

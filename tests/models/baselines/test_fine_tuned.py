@@ -11,17 +11,31 @@ from support.methods import order_of
 from torch import Tensor, nn
 from torch.func import grad
 
-from hierfl import Federation, UserError
+from hierfl import Federation, Method, UserError
 from hierfl.inference.local.gradient_transforms import MetaGradient
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import (
     FedAvg,
     FedAvgFT,
+    FedEP,
+    FedPA,
     PerFedAvg,
 )
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
+
+
+@pytest.mark.parametrize("method", [FedPA, FedEP])
+def test_a_new_client_learns_where_clients_fit_something(
+    method: type[Method], small: Federation, net: Architecture
+) -> None:
+    """And not where they do not: what it brings would be ignored."""
+    x, y = small.examples(small.train[0])
+    with pytest.raises(UserError, match="nothing that a new client could learn"):
+        fitted(method(net), small, 1).predict_new_client(x, given=(x, y))
+    run = fitted(method(net, ft_epochs=2), small, 1)
+    assert (run.predict_new_client(x, given=(x, y)) - run.predict_new_client(x)).abs().max() > 1e-3
 
 
 def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:

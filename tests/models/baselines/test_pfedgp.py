@@ -19,6 +19,8 @@ from hierfl import Federation, UserError
 from hierfl.inference.clients.held_out import held_out
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
+from hierfl.inference.options import Options
+from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedGP
 from hierfl.models.baselines import pfedgp
@@ -231,5 +233,11 @@ def test_networks_and_data_that_fit(skewed: Federation) -> None:
     with pytest.raises(UserError, match="objective=marginal is a regression's"):
         PFedGP(architecture("mlp:5", skewed), objective="marginal")
     with pytest.raises(UserError, match="a client has 23 examples, and pfedgp takes 22 at most"):
-        fitted(PFedGP(architecture("mlp:5", skewed), most=22), skewed, 1)
+        Fit(PFedGP(architecture("mlp:5", skewed), most=22), skewed, Options(rounds=1))  # (before anything is written)
+    run = fitted(PFedGP(architecture("mlp:5", skewed), most=23), skewed, 1)
+    with pytest.raises(UserError, match="a client has 24 examples"):
+        run.predict_new_client(skewed.x[:2], given=(skewed.x[:24], skewed.y[:24]))
+    for silent in ({"gibbs": 3}, {"draws": 4}, {"unseen": 0.1}):
+        with pytest.raises(UserError, match="changes nothing in a regression"):
+            PFedGP(architecture("mlp:5", slopes(SIZES), noise=NOISE), **silent)
     assert InitialWeights.of(architecture("mlp:5", skewed), 0).base
