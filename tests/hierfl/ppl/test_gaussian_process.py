@@ -16,6 +16,7 @@ from hierfl.ppl.gaussian_process import (
     log_logistic,
     logistic_precisions,
     one_after_another,
+    similar_rows,
 )
 from hierfl.rng import ClientNoise, client_keys
 
@@ -155,3 +156,23 @@ def test_draws_of_a_row_are_its_own() -> None:
         noise = ClientNoise(client_keys("abc"[j]), (0,), 3, dtype=torch.float64)
         alone = logistic_precisions(k.matrix(x[j : j + 1, :n], None, NUGGET), sign[j : j + 1, :n], noise, "node", 3)
         torch.testing.assert_close(together[:, j, :n], alone[:, 0], rtol=1e-9, atol=1e-12)
+
+
+def test_where_there_is_no_factor_nothing_is_said() -> None:
+    """Of that row alone: nan, and no number that looks like one."""
+    k = torch.stack([torch.eye(3), -9 * torch.eye(3)]).double()
+    omega, cross = torch.ones(2, 3).double(), torch.ones(2, 3, 4).double()
+    mean, variance = conditional(k, cross, torch.full((2, 4), 9.0).double(), omega, omega)
+    assert mean[0].isfinite().all()
+    assert variance[0].isfinite().all()
+    assert mean[1].isnan().all()
+    assert variance[1].isnan().all()
+
+
+def test_similar_rows_are_together() -> None:
+    """The largest first, each row once; together where padding costs less than another pass."""
+    sizes = [3, 300, 5, 290, 100, 4]
+    found = list(similar_rows(sizes, torch.device("cpu")))
+    assert found == [[1, 3], [4, 2], [5, 0]]  # (a third row padded to 100 would cost two passes)
+    assert list(similar_rows(sizes, torch.device("meta"))) == [[1, 3, 4, 2, 5, 0]]
+    assert list(similar_rows([], torch.device("cpu"))) == []
