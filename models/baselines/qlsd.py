@@ -90,7 +90,10 @@ class QLSD(GlobalPosterior):
         return Normal(0.0 * scale, scale).to_event(1)
 
     def known(self, w: Tensor) -> Any:
-        return EmpiricalDraws(without_repeats(param("draws")), 1)
+        return EmpiricalDraws(param("draws"), 1)
+
+    def prediction_params(self, shared: State) -> State:
+        return {**shared, "draws": without_repeats(shared["draws"])}
 
     def working_prior(self, w: Tensor, batch: Batch) -> Any:
         return Delta(w).to_event(1)

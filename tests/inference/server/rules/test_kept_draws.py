@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.server.rules.kept_draws import KeptDraws
+from hierfl.inference.server.rules.kept_draws import KeptDraws, without_repeats
 
 
 def after(rounds: int, burn: int, thin: int, keep: int, skipped: tuple[int, ...] = ()) -> list[float]:
@@ -51,3 +51,13 @@ def test_every_thin_th_draw_after_burn_in_the_last_of_them(
 def test_rounds_that_were_skipped_are_not_counted() -> None:
     assert after(7, 2, 1, 3, skipped=(1, 4)) == [5, 6, 7]
     assert after(7, 2, 2, 3, skipped=(5,)) == [3, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("draws", "expected"),
+    [([2, 2, 2], [2]), ([3, 4, 3], [3, 4]), ([3, 4, 5], [3, 4, 5]), ([3, 6, 9, 3, 6], [3, 6, 9]), ([7], [7])],
+)
+def test_without_repeats(draws: list[int], expected: list[int]) -> None:
+    """Vectors or numbers."""
+    for shape in ((1, len(draws)), (1, len(draws), 1)):
+        assert without_repeats(torch.tensor(draws).view(shape)).flatten().tolist() == expected
