@@ -15,17 +15,49 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # what is remembered of a user is not remembered of whoever runs the tests; inherited, too
 os.environ["HIERFL_STATE"] = tempfile.mkdtemp(prefix="hierfl-state-")
 
+from support.installed import import_installed, stale
+
+import_installed()
+
 import numpy as np
 import pyro
 import pytest
 import torch
 from support.commands import Answer, Call
 from support.federations import blobs, slopes
+from support.once import Once
 
 from hierfl import Federation
 from hierfl.experiments import cli
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
+
+pytest_plugins = ["support.budget"]
+#: files that are asked for by name below which no worker processes are started: each imports torch anew
+FEW_FILES = 3
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What is tested is this checkout."""
+    if different := stale():
+        raise pytest.UsageError(
+            f"the hierfl that is installed is not this checkout: {different[0]}"
+            f"{f' and {len(different) - 1} more files' if different[1:] else ''}; pip install it again, or -e"
+        )
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """One process where a few files are asked for by name; else one for each core, as ever."""
+    named = [argument for argument in config.args if ".py" in argument]
+    return 0 if len(named) == len(config.args) and len(named) <= FEW_FILES else None
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Once:
+    """Work that several tests ask about, done once in a session, whichever worker comes first."""
+    base = tmp_path_factory.getbasetemp()
+    workers = hasattr(request.config, "workerinput")
+    return Once(base.parent if workers else base, request.config.pluginmanager.get_plugin("budget").budget)
 
 
 @pytest.fixture(scope="session", autouse=True)

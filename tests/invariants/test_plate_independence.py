@@ -6,7 +6,8 @@ import pytest
 import torch
 from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
-from support.methods import TUTORIAL, case_name, largest_first, network_for, states
+from support.methods import TUTORIAL, largest_first, network_for, states
+from support.representatives import over_methods
 
 from hierfl import Federation, UserError
 from hierfl.inference import SVI, fit
@@ -20,7 +21,7 @@ from hierfl.nn.architecture import Architecture
 from hierfl.rng import ClientNoise, client_keys
 
 
-@pytest.mark.parametrize("case", METHODS, ids=case_name)
+@over_methods(METHODS)
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
     """Chunks of 1, 7 and J = 9, and the clients in another order, after three rounds with minibatches: same to 1e-5."""
     fed = blobs([23, 7, 2, 14, 14, 5, 9, 31, 3])

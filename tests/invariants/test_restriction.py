@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from pyro import poutine
 from support.cases import METHODS
-from support.methods import case_name, network_for, noise_for, states
+from support.methods import network_for, noise_for, states
+from support.representatives import over_methods
 from torch.distributions import Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
@@ -23,7 +23,7 @@ from hierfl.ppl.guide_draws import draw_with
 from hierfl.ppl.restrict import Restrict
 
 
-@pytest.mark.parametrize("case", METHODS, ids=case_name)
+@over_methods(METHODS)
 def test_sum_of_client_elbos_is_the_joint_elbo(case: tuple, small: Federation) -> None:
     """One row at a time and summed, plus log p(globals) once, against Pyro's own log densities of the whole plate."""
     method = case[0](network_for(case[0], small), **case[1])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from support.federations import blobs
 from torch import Tensor
 from torch.func import grad
@@ -15,8 +17,11 @@ from torch.nn.functional import cross_entropy
 from hierfl import Federation
 from hierfl.inference import Method, fit
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.engines.distributed import DistributedEngine
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.options import Options
 from hierfl.inference.run.result import Run
+from hierfl.inference.server.exchange import Exchange
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 
@@ -50,6 +55,25 @@ def rbf(a: Tensor, b: Tensor, scale: float = 8.0, length: float = 1.0) -> Tensor
 
 def fitted(method: Method, fed: Federation, rounds: int, **options: object) -> Run:
     return fit(method, fed, rounds=rounds, dtype=torch.float64, progress=False, evaluate_every=10_000, **options)
+
+
+@contextmanager
+def one_rank() -> Iterator[None]:
+    """This process is the only one of a fit that ranks share."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def begin_on_a_rank(method: Method, fed: Federation) -> None:
+    """A fit on ranks, as far as what they send can be."""
+    start = InitialWeights.of(method.network, 0)
+    shared = method.shared(start)
+    with one_rank():
+        engine = DistributedEngine(method, fed, Options(dtype=torch.float64))
+        engine.begin(shared, dict(method.personal(start)), Exchange(method.exchange(), {}, method.expand, shared))
 
 
 def rows_of(method: Method, fed: Federation, **changed: Tensor) -> ClientChunk:

@@ -34,6 +34,7 @@ from hierfl.models import (
     PerFedAvg,
     PFedBayes,
     PFedBreD,
+    PFedEB,
     PFedGP,
     PFedMe,
     PFedV,
@@ -64,8 +65,9 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (IFCA, {"scope": "all"}),
     (QLSD, {"levels": 0, "batch": 0}),
 ]
-METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
+POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {})]
+METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POSTERIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
 #: settings with which those that take many steps take few
 FEW_STEPS: dict[type[Method], dict] = {
-    FedPop: {"final_steps": 12, "final_keep": 4}, PFedMe: {"rounds": 4}, PFedBreD: {"rounds": 4},
+    FedPop: {"steps": 4, "burn": 2, "final_steps": 8, "final_keep": 3}, PFedMe: {"rounds": 4}, PFedBreD: {"rounds": 4},
 }  # fmt: skip

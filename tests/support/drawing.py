@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +11,43 @@ from typing import Any
 
 import pytest
 
+from hierfl.files import write_whole
 from hierfl.plots import saving
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def blank(width: int, height: int) -> bytes:
+    """A white picture of that size, as PNG of one bit a pixel."""
+    rows = (b"\0" + b"\xff" * -(-width // 8)) * height
+    head = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + _chunk(b"IDAT", zlib.compress(rows, 1)) + _chunk(b"IEND", b"")
+
+
+def _save_blank(plt: Any, figure: Any, path: Path) -> Path:
+    write_whole(path, blank(*map(int, figure.get_size_inches() * figure.dpi)))
+    plt.close(figure)
+    return path
+
+
+@contextmanager
+def unrendered() -> Iterator[None]:
+    """Figures are drawn, but neither laid out nor made pixels of, which takes most of the time: files are white."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(saving, "save", _save_blank)
+        yield
 
 
 @contextmanager
 def one_figure() -> Iterator[None]:
-    """The first figure of a folder stands for all of them."""
+    """The first figure of a folder stands for all of them, and is not rendered."""
     every = saving.save_all
 
     def first(folder: Path, drawn: dict[str, Callable[[Any], Any]], *rest: str) -> list[Path]:
         return every(folder, dict([*drawn.items()][:1]), *rest)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with unrendered(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "save_all", first)
         yield

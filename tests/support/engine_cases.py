@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,16 +14,17 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.cases import METHODS
+from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
 from support.methods import case_name, network_for
 from support.mixed import table
 from support.pfedvmp import bumps
+from support.representatives import cover, mechanisms, of_messages
 from torch import Tensor
 
 from hierfl import Federation
 from hierfl.data.formula.federate import from_formula
-from hierfl.inference import Method, Run
+from hierfl.inference import Method, Run, fit
 from hierfl.inference.method.settings import applicable
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.state import State
@@ -37,7 +39,6 @@ HOW: dict[str, Any] = {
 SPOILED = {2: (1,), 3: (0, 1, 2, 3, 4)}
 #: where a round counts only with everybody's message: until it is done, two rounds skipped
 WHOLE: dict[str, Any] = {**HOW, "rounds": 20, "participation": 1.0}
-SHORT = {"final_steps": 12, "final_keep": 4}
 KERNELS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"compress": "quantise:4"}, {"compress": "sparsify:0.5"}
 ]  # fmt: skip
@@ -47,8 +48,8 @@ MakeFit = Callable[[], tuple[Method, Federation]]
 def _plain(cls: type[Method], settings: dict[str, Any]) -> MakeFit:
     def make() -> tuple[Method, Federation]:
         federation = blobs([23, 7, 2, 14, 9])
-        more = SHORT if cls is FedPop else {}
-        return small(cls(network_for(cls, federation), **settings, **more)), federation
+        more = FEW_STEPS.get(cls, {})
+        return small(cls(network_for(cls, federation), **more | settings)), federation
 
     return make
 
@@ -78,6 +79,30 @@ CASES: dict[str, MakeFit] = {
     "mixed-gaussian": _mixed("gaussian"),
     "mixed-binomial": _mixed("binomial"),
 }
+
+
+@functools.cache
+def quick() -> list[str]:
+    """Those that between them use every mechanism."""
+    return cover({name: mechanisms(*make()) for name, make in CASES.items()})
+
+
+@functools.cache
+def quick_messages() -> list[str]:
+    """Those that between them use every rule and every stage of a pipeline: what ranks add up."""
+    return cover({name: of_messages(make()[0]) for name, make in CASES.items()})
+
+
+def plate(names: Iterable[str]) -> Callable[[Path], None]:
+    """Fills a folder with these cases' fits on one plate: what every other engine is compared with."""
+
+    def fill(folder: Path) -> None:
+        for name in names:
+            method, federation = CASES[name]()
+            with spoiled_messages():
+                keep(fit(method, named(federation), **how_of(method)), folder / name)
+
+    return fill
 
 
 def how_of(method: Method) -> dict[str, Any]:

@@ -1,58 +1,123 @@
 """Golden runs: the same small runs with two checkouts, compared bit for bit.
 
-    python tests/support/golden.py write OUT [--case PATTERN] [--jobs N] [--old-noise]
-    python tests/support/golden.py compare A B [--case PATTERN]
-    python tests/support/golden.py list [--case PATTERN]
+    python tests/support/golden.py checkouts A B [--grid FILE] [--case PATTERN] [--jobs N] [--out DIR]
+    python tests/support/golden.py write OUT [--grid FILE] [--case PATTERN] [--jobs N]
+    python tests/support/golden.py compare A B [--grid FILE] [--case PATTERN]
+    python tests/support/golden.py list [--grid FILE] [--case PATTERN]
 
-``write`` runs the cases of golden_cases.py through whatever ``hierfl`` the interpreter has. Cases are written in old
-names; golden_names.py says what they are called now, and what need not be the same.
+``checkouts`` does all of it: A and B are folders of checkouts, or git revisions of this repository. ``write`` runs the
+cases of a grid file (golden.toml) with whatever ``hierfl`` the interpreter has; what the same sources have written
+there is not run again. ``compare`` compares all that two folders hold; the grid file says what may differ, and why.
 """
 
 from __future__ import annotations
 
-import os
-
-# before torch and numpy are imported, here and in worker processes
-os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-
 import argparse
+import os
+import subprocess
 import sys
-import time
-from fnmatch import fnmatch
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+
+HERE = Path(__file__).resolve().parent
+
+if "support" not in sys.modules:  # (as a command; tests/ itself stays off the path, since it has a folder hierfl)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != HERE]
+    sys.modules["support"] = ModuleType("support")
+    sys.modules["support"].__path__ = [str(HERE)]
+
+from support.golden_compare import compare  # noqa: E402
+from support.golden_grid import Grid  # noqa: E402
 
 
-def main() -> int:
-    """The exit code: 1 if a case failed, or something differs."""
+class Stop(Exception):
+    """What cannot be done, in one line."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 1 if something differs or is missing, or if a fault has broken off a case; 2 for bad use."""
     parser = argparse.ArgumentParser(prog="golden.py", description="The same small runs with two checkouts, compared.")
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, places in (("write", ("out",)), ("compare", ("a", "b")), ("list", ())):
+    for name, places in (("checkouts", "ab"), ("write", ("out",)), ("compare", "ab"), ("list", "")):
         one = commands.add_parser(name)
         for place in places:
-            one.add_argument(place, type=Path)
-        one.add_argument("--case", default="*", metavar="PATTERN", help="only cases such as 'fedpop/*'")
-        if name == "write":
-            one.add_argument("--jobs", type=int, default=1, help="processes")
-            one.add_argument("--old-noise", action="store_true", help="random numbers as of old: see old_noise.py")
-    said = parser.parse_args()
-    from golden_cases import CASES
+            one.add_argument(place)
+        one.add_argument("--grid", type=Path, default=HERE / "golden.toml", metavar="FILE")
+        one.add_argument("--case", default="*", metavar="PATTERN", help="only cases such as 'grid/poisson/*'")
+        one.add_argument("--jobs", type=int, default=1, help="processes that write")
+        one.add_argument("--out", type=Path, help="of checkouts: where both are written, and stay")
+        one.add_argument("--checkout", type=Path, help="of write: whose hierfl it has to be")
+    said = parser.parse_args(arguments)
+    try:
+        grid = Grid.read(said.grid)
+        names = grid.matching(said.case)
+        if not names:
+            raise Stop(f"no case of {said.grid} is called {said.case}")
+        if said.command == "list":
+            print(*(f"{name}\n    {grid.cases[name]}" for name in names), f"{len(names)} cases", sep="\n")
+            return 0
+        if said.command == "compare":
+            return compare(Path(said.a), Path(said.b), grid, names)
+        if said.command == "checkouts":
+            return checkouts(said.a, said.b, grid, said)
+        from support.golden_write import check_checkout, write
 
-    names = [name for name in CASES if fnmatch(name, said.case)]
-    if said.command == "list":
-        for name in names:
-            print(name, *CASES[name].lines, sep="\n    ")
-        print(f"{len(names)} cases")
-        return 0
-    if said.command == "compare":
-        from golden_compare import compare
+        if said.checkout and (stranger := check_checkout(said.checkout.resolve())):
+            raise Stop(stranger)
+        return 1 if write(Path(said.out), grid, names, said.jobs) else 0
+    except Stop as stop:
+        print(f"golden.py: {stop}", file=sys.stderr)
+        return 2
 
-        return compare(said.a, said.b, names)
-    from golden_write import write
 
-    start = time.perf_counter()
-    failed = write(said.out, names, said.jobs, said.old_noise)
-    print(f"{len(names)} cases in {time.perf_counter() - start:.0f} s, {len(failed)} failed: {', '.join(failed)}")
-    return 1 if failed else 0
+def checkouts(a: str, b: str, grid: Grid, said: argparse.Namespace) -> int:
+    """Runs cases with both checkouts, each in a process of its own, and compares them."""
+    codes = []
+    with tempfile.TemporaryDirectory(prefix="golden-") as temporary:
+        out = said.out.resolve() if said.out else Path(temporary)
+        for name, which in (("a", a), ("b", b)):
+            with laid_out(which, Path(temporary) / f"worktree-{name}") as checkout:
+                print(f"{name.upper()}: {which} ({checkout})", flush=True)
+                links = linked(checkout, Path(temporary) / f"packages-{name}")
+                command = [sys.executable, __file__, "write", out / name, "--checkout", checkout]
+                command += ["--grid", said.grid.resolve(), "--case", said.case, "--jobs", str(said.jobs)]
+                env = os.environ | {"PYTHONPATH": str(links)}
+                codes.append(subprocess.run(command, env=env, cwd=temporary).returncode)
+            if codes[-1] not in (0, 1):
+                raise Stop(f"{which} could not be run")
+        return max(*codes, compare(out / "a", out / "b", grid, grid.matching(said.case)))
+
+
+@contextmanager
+def laid_out(which: str, worktree: Path) -> Iterator[Path]:
+    """The folder of a checkout; of a revision a worktree, which is removed again."""
+    if (Path(which) / "hierfl" / "__init__.py").is_file():
+        yield Path(which).resolve()
+        return
+    git = ["git", "-C", str(HERE), "worktree"]
+    made = subprocess.run([*git, "add", "--detach", str(worktree), which], capture_output=True, text=True)
+    if made.returncode:
+        raise Stop(f"{which} is no folder of a checkout, and no revision: {made.stderr.strip().splitlines()[-1]}")
+    try:
+        yield worktree.resolve()
+    finally:
+        subprocess.run([*git, "remove", "--force", str(worktree)], check=True, capture_output=True)
+
+
+def linked(checkout: Path, folder: Path) -> Path:
+    """A folder for PYTHONPATH, in which hierfl is made of links to a checkout's four folders (see setup.py)."""
+    (folder / "hierfl").mkdir(parents=True)
+    for entry in [
+        *(checkout / "hierfl").iterdir(),
+        *(checkout / one for one in ("inference", "models", "experiments")),
+    ]:
+        if entry.name != "__pycache__":
+            (folder / "hierfl" / entry.name).symlink_to(entry)
+    return folder
 
 
 if __name__ == "__main__":

@@ -1,148 +1,77 @@
-"""Two folders of golden runs, compared file by file, bit for bit."""
+"""Two folders of golden runs, compared file by file and number by number, bit for bit."""
 
 from __future__ import annotations
 
-import re
+import csv
+import json
+import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from golden_files import ROOT, contents
-from golden_names import EXEMPT, FILES, KEYS, ROUNDING
-from golden_settings import renamed_settings
+from safetensors.numpy import load_file
+from support.golden_grid import Allowed, Grid
 
 #: lines that a case prints at most
-LINES = 8
-#: leftovers that say nothing
-IGNORED = ("*.lock", "*.part")
+LINES = 12
 
 
-@dataclass
-class Found:
-    """What was compared in a case.
-
-    Attributes:
-        files, numbers, pixels: how many; a number is one entry of an array or a column, or a value.
-        different: lines on what differs.
-        rounding: lines on what differs within what ROUNDING allows.
-    """
-
-    files: int = 0
-    numbers: int = 0
-    pixels: int = 0
-    different: list[str] = field(default_factory=list)
-    rounding: list[str] = field(default_factory=list)
-
-
-def compare(a: Path, b: Path, names: Sequence[str]) -> int:
-    """Prints what differs between folders A (old names) and B; 1 if anything does."""
-    total, bad, rounded, seen = Found(), 0, 0, 0
+def compare(a: Path, b: Path, grid: Grid, names: Sequence[str]) -> int:
+    """Prints what differs between two folders; 1 if anything does that may not, or a case is missing."""
+    bad, errors, seen, uses = 0, 0, Counter[str](), Counter[Allowed | None]()
     for name in names:
-        if not (a / name).is_dir() and not (b / name).is_dir():
-            print(f"{name}: MISSING in both")
+        if missing := [str(folder) for folder in (a, b) if not (folder / name / "case.json").is_file()]:
+            print(f"{name}: MISSING in {' and '.join(missing)}")
             bad += 1
             continue
-        found = _case(a, b, name)
-        seen, total.files, total.numbers = seen + 1, total.files + found.files, total.numbers + found.numbers
-        total.pixels += found.pixels
-        rounded += len(found.rounding)
-        bad += bool(found.different)
-        lines = found.different + found.rounding
-        print(f"{name}: {f'DIFFERENT, {len(found.different)}' if found.different else 'identical'}"
-              f" ({found.files} files, {found.numbers} numbers)")  # fmt: skip
-        for line in lines[:LINES]:
+        found, counts = compare_case(a / name, b / name, name, grid)
+        uses.update(one for _, one in found)
+        different = [line for line, one in found if one is None]
+        rounding = [line for line, one in found if one is not None and one.relative is not None]
+        error = (a / name / "error.txt").read_text() if (a / name / "error.txt").is_file() else ""
+        bad, errors, seen = bad + bool(different), errors + bool(error), seen + counts
+        said = f"DIFFERENT, {len(different)}" if different else "identical"
+        print(f"{name}: {said}{f', {len(rounding)} rounded' * bool(rounding)} ({counts['files']} files, "
+              f"{counts['numbers']} numbers) {error}".rstrip())  # fmt: skip
+        for line in [*different[:LINES], *rounding[:LINES]]:
             print(f"    {line}")
-        if len(lines) > LINES:
-            print(f"    ... and {len(lines) - LINES} more")
+        if more := sum(max(0, len(lines) - LINES) for lines in (different, rounding)):
+            print(f"    ... and {more} more")
+    for one in grid.allowed:
+        print(f"{one} ({uses[one]} times)")
     print(
-        f"{seen} cases, {total.files} files, {total.numbers} numbers, {total.pixels} bytes of pixels compared: "
-        f"{len(names) - bad} cases identical, "
-        f"{bad} different or missing; {rounded} values within ROUNDING"
+        f"{len(names)} cases, {seen['files']} files, {seen['numbers']} numbers compared: {len(names) - bad} cases "
+        f"identical ({errors} cases end in an error), {bad} different or missing"
     )
-    for row in EXEMPT:
-        print(f"exempt: {row[0]} {row[1]} {row[2]}: {row[3]}")
-    for case, files, keys, most, why in ROUNDING:
-        print(f"rounding allowed: {case} {files} {keys} up to {most:g}: {why}")
     return 1 if bad else 0
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    paths = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file()}
-    return {k: p for k, p in paths.items() if not any(fnmatchcase(k, pattern) for pattern in IGNORED)}
-
-
-def _case(a: Path, b: Path, name: str) -> Found:
-    found, theirs, roots = Found(), _files(b / name), [(folder / ROOT).read_text() for folder in (a, b)]
-    for path, old in _files(a / name).items():
-        new = path
-        if path not in theirs:
-            new = next((re.sub(p, r, path) for p, r in FILES if re.fullmatch(p, path)), path)
-        if new not in theirs:
-            found.different.append(f"{path}: missing")
-            continue
-        found.files += 1
-        _file(found, name, path, old, theirs.pop(new), roots)
-    found.different += [f"{path}: only in the second folder" for path in theirs]
-    return found
-
-
-def _file(found: Found, case: str, path: str, old: Path, new: Path, roots: Sequence[str]) -> None:
-    one = contents(old, roots[0])
-    two = dict(one) if old.read_bytes() == new.read_bytes() else contents(new, roots[1])
-    one = dict(_renamed(path, old, one, two))
-    for key in one.keys() | two.keys():
-        if any(fnmatchcase(case, c) and fnmatchcase(path, f) and fnmatchcase(key, k) for c, f, k, _ in EXEMPT):
-            one.pop(key, None), two.pop(key, None)
-    for key in [*one, *(k for k in two if k not in one)]:
-        if key not in two or key not in one:
-            found.different.append(f"{path}: {key}: only in the {'first' if key in one else 'second'} folder")
-            continue
-        x, y = one[key], two[key]
-        size = x.size if isinstance(x, np.ndarray) else 1
-        if key == "pixels":
-            found.pixels += size
+def compare_case(a: Path, b: Path, name: str, grid: Grid) -> tuple[list[tuple[str, Allowed | None]], Counter[str]]:
+    """What differs between one case's folders and which entry allows it; how many files and numbers were compared."""
+    found, seen = list[tuple[str, Allowed | None]](), Counter[str]()
+    ours, theirs = ({str(p.relative_to(at)): p for p in sorted(at.rglob("*")) if p.is_file()} for at in (a, b))
+    for path in dict.fromkeys([*ours, *theirs]):
+        seen["files"] += 1
+        if path in ours and path in theirs:
+            one, two = contents(ours[path]), contents(theirs[path])
         else:
-            found.numbers += size
-        if not same(x, y):
-            _differs(found, case, path, key, x, y)
-
-
-def _differs(found: Found, case: str, path: str, key: str, x: Any, y: Any) -> None:
-    most = largest(x, y)
-    size = "" if most is None else f", largest difference {most:.3g}"
-    for c, f, k, allowed, _ in ROUNDING:
-        if (
-            fnmatchcase(case, c)
-            and fnmatchcase(path, f)
-            and fnmatchcase(key, k)
-            and most is not None
-            and most <= allowed
-        ):
-            found.rounding.append(f"{path}: {key}{size}, {allowed:g} allowed")
-            return
-    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and x.dtype == object and x.shape == y.shape:
-        places = np.flatnonzero(x != y)
-        key, x, y = f"{key}[{places[0]}], and {len(places) - 1} more", x[places[0]], y[places[0]]
-    found.different.append(f"{path}: {key}: {_shown(x)} and {_shown(y)}{size}")
-
-
-def _renamed(path: str, file: Path, one: dict[str, Any], two: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The old folder's values under the new folder's names."""
-    one = renamed_settings(file, one, two)
-    for key, value in one.items():
-        if key not in two:
-            for files, pattern, replacement, convert in KEYS:
-                if fnmatchcase(path, files) and re.fullmatch(pattern, key):
-                    new = re.sub(pattern, replacement, key)
-                    yield new, value if convert is None else convert(value)
-                    break
-            else:
-                yield key, value
-        else:
-            yield key, value
+            one, two = ({"(file)": path} if path in held else {} for held in (ours, theirs))
+        for key in dict.fromkeys([*one, *two]):
+            line, gaps = f"only in the {'first' if key in one else 'second'} folder", (np.inf, np.inf)
+            if key in one and key in two:
+                seen["numbers"] += np.size(one[key])
+                if same(one[key], two[key]):
+                    continue
+                line, gaps = described(one[key], two[key])
+            fits = (
+                entry
+                for entry in grid.allowed
+                if entry.holds(name, path, key) and (entry.relative is None or gaps[entry.of_largest] <= entry.relative)
+            )
+            found.append((f"{path}: {key}: {line}", next(fits, None)))
+    return found, seen
 
 
 def same(x: Any, y: Any) -> bool:
@@ -151,25 +80,70 @@ def same(x: Any, y: Any) -> bool:
         if x.dtype != y.dtype or x.shape != y.shape:
             return False
         return bool((x == y).all()) if x.dtype == object else x.tobytes() == y.tobytes()
-    if isinstance(x, float) and isinstance(y, float):
-        return np.float64(x).tobytes() == np.float64(y).tobytes()
-    return type(x) is type(y) and bool(x == y)
+    return type(x) is type(y) and (repr(x) == repr(y) if isinstance(x, float) else bool(x == y))
 
 
-def largest(x: Any, y: Any) -> float | None:
-    """The largest absolute difference; None where there is none to be had."""
-    try:
-        one, two = (np.atleast_1d(np.asarray(v)).astype(np.float64) for v in (x, y))
-    except (TypeError, ValueError):
-        return None
-    if one.shape != two.shape or not one.size:
-        return None
-    with np.errstate(invalid="ignore"):
-        gaps = np.abs(one - two)
-    gaps[(one == two) | (np.isnan(one) & np.isnan(two))] = 0
-    return float(np.inf if np.isnan(gaps).any() else gaps.max())
+def described(x: Any, y: Any) -> tuple[str, tuple[float, float]]:
+    """How two values differ: in words; and by which share of the larger number, and of the largest of all."""
+    one, two, nothing = np.ravel(x), np.ravel(y), (np.inf, np.inf)
+    if np.shape(x) != np.shape(y) or (one.dtype != two.dtype and one.dtype.kind != "U"):
+        return f"{one.dtype}{list(np.shape(x))} and {two.dtype}{list(np.shape(y))}", nothing
+    places = np.flatnonzero((one != two) & ~((one != one) & (two != two)))
+    if not len(places):
+        return "the same numbers in other bits", nothing
+    words = f"{one[places[0]]} and {two[places[0]]}"
+    if one.size > 1:
+        at = ", ".join(str(k) for k in np.unravel_index(places[0], np.shape(x)))
+        words = f"[{at}]: {words}, the first of {len(places)} of {one.size}"
+    try:  # (cells of a csv file are text)
+        u, v = (np.array([float("nan" if cell == "" else cell) for cell in values]) for values in (one, two))
+    except (TypeError, ValueError):  # (names have no differences)
+        return words, nothing
+    gap, size = np.abs(u - v)[places], np.maximum(np.abs(u), np.abs(v))
+    if not np.isfinite(gap).all():
+        return words, nothing
+    each, largest = float((gap / size[places]).max()), float(gap.max() / np.nanmax(size))
+    return f"{words}; up to {each:.3g} relative, {largest:.3g} of the largest", (each, largest)
 
 
-def _shown(x: Any) -> str:
-    text = f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray) else repr(x)
-    return text if len(text) < 60 else f"{text[:57]}..."
+def contents(path: Path) -> dict[str, Any]:
+    """What a file holds, {path of a key: value or array}; of other files their lines."""
+    if path.suffix in (".json", ".toml"):
+        return dict(_flat(json.loads(path.read_text()) if path.suffix == ".json" else tomllib.loads(path.read_text())))
+    if path.suffix == ".csv":
+        header, *rows = list(csv.reader(path.read_text().splitlines())) or [[]]
+        columns = {name: np.array([row[k] for row in rows], dtype=object) for k, name in enumerate(header)}
+        return {"(columns)": ",".join(header), **columns}
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    if path.suffix == ".safetensors":
+        return dict(load_file(path))
+    if path.suffix == ".nc":
+        import h5netcdf
+
+        with h5netcdf.File(path, "r") as file:
+            return dict(_netcdf(file, ""))
+    return {f"line {k}": line for k, line in enumerate(path.read_text("latin-1").splitlines(), start=1)}
+
+
+def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested dicts and lists with dots in between; what is empty is itself."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not items:
+        yield prefix, value
+    for key, inner in items:
+        yield from _flat(inner, f"{prefix}.{key}" if prefix else str(key))
+
+
+def _netcdf(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Values, their dimensions, and attributes."""
+    for name, value in group.attrs.items():
+        yield f"{prefix}@{name}", value if isinstance(value, str) else np.asarray(value)
+    for name, variable in group.variables.items():
+        yield f"{prefix}/{name}", np.asarray(variable[...])
+        yield f"{prefix}/{name}@dims", ",".join(variable.dimensions)
+        for key, value in variable.attrs.items():
+            yield f"{prefix}/{name}@{key}", value if isinstance(value, str) else np.asarray(value)
+    for name, inner in group.groups.items():
+        yield from _netcdf(inner, f"{prefix}/{name}")

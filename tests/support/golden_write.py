@@ -2,155 +2,162 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shlex
 import shutil
-import sys
 import time
-import traceback
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import StringIO
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-import golden_api
-from golden_cases import CASES, Case
-from golden_data import write_data
-from golden_files import ROOT
-from golden_installed import command, found, new_words
+import numpy as np
+import pandas as pd
+import tomli_w
+from support.golden_grid import Grid, table
 
-DATA = "_data"
-#: a picture of one pixel
-PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
-    "1f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
-)
+PACKAGES = ("hierfl", "hierfl.inference", "hierfl.models", "hierfl.experiments")
 
 
-class Stopped(Exception):
-    """A case asked for a run to be stopped, and it was not."""
+def write(out: Path, grid: Grid, names: Sequence[str], jobs: int = 1) -> list[str]:
+    """Runs cases into OUT/NAME, but for those that the same sources have written there, of the same words and data.
 
+    Of each there are the run's folder; ``rounds.npz``, what clients sent and the shared values; ``error.txt`` of one
+    that was refused; and, once it is done, ``case.json``.
 
-def write(out: Path, names: Sequence[str], jobs: int = 1, old_noise: bool = False) -> list[str]:
-    """Runs cases into OUT/CASE; returns those that failed. What they ran on is in OUT/_data."""
+    Returns:
+        Names of cases that a fault has broken off. (A refusal is an answer, and no fault.)
+    """
+    start, out = time.perf_counter(), out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    os.environ["HIERFL_STATE"] = str(out.resolve() / DATA / "state")
-    write_data(out / DATA)
-    (out / ROOT).write_text(str(out.resolve()))
-    if jobs == 1:
-        _prepare(old_noise)
-        return [name for name in names if not _one((out.resolve(), name))]
-    from multiprocessing import get_context
+    data = table(**grid.data)
+    data.to_csv(out / "table.csv", index=False)
+    data.drop(columns="site").to_csv(out / "sample.csv", index=False)
+    same = {"data": hashlib.sha256((out / "table.csv").read_bytes()).hexdigest(), "sources": sources()}
+    tasks = []
+    for name in names:
+        about, done = {"words": grid.cases[name], **same}, out / name / "case.json"
+        if not done.is_file() or json.loads(done.read_text()) != about:
+            tasks.append((out, name, about))
+    if jobs > 1:
+        with get_context("spawn").Pool(jobs) as pool:
+            ends = pool.starmap(_one, tasks, chunksize=1)
+    else:
+        ends = [_one(*task) for task in tasks]
+    faults = [task[1] for task, end in zip(tasks, ends, strict=True) if end == "FAULT"]
+    print(f"{len(names)} cases, {len(tasks)} of them run in {time.perf_counter() - start:.0f} s: "
+          f"{ends.count('refused')} refused, {len(faults)} broken off by a fault", flush=True)  # fmt: skip
+    return faults
 
-    with get_context("spawn").Pool(jobs, _prepare, (old_noise,)) as pool:
-        done = pool.imap(_one, [(out.resolve(), name) for name in names], chunksize=4)
-        return [name for name, good in zip(names, done, strict=True) if not good]
+
+def check_checkout(folder: Path) -> str:
+    """What is imported that is not a checkout's; nothing if all is well."""
+    for name in PACKAGES:
+        found = Path(str(import_module(name).__file__)).resolve()
+        if found != folder / name.rpartition(".")[2] / "__init__.py":
+            return f"{name} is {found}, and not that of {folder}"
+    return ""
 
 
-def _prepare(old_noise: bool) -> None:
-    if old_noise:
-        import old_noise as noise
+def sources() -> str:
+    """A digest of the files that are installed."""
+    found = hashlib.sha256()
+    for name in PACKAGES:
+        for folder, inside, files in os.walk(import_module(name).__path__[0], followlinks=True):
+            inside[:] = sorted(one for one in inside if one not in ("results", "__pycache__"))
+            for path in (Path(folder) / one for one in sorted(files)):
+                found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()
 
-        noise.install()
 
-
-def _one(task: tuple[Path, str]) -> bool:
-    out, name = task
-    folder, case, start = out / name, CASES[name], time.perf_counter()
+def _one(out: Path, name: str, about: dict[str, str]) -> str:
+    """Runs a case, and says how it has ended."""
+    folder, start, end, words = out / name, time.process_time(), "fitted", ""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    os.chdir(folder)
-    try:
-        with _pictures(case.figures):
-            run(case)
-    except (Exception, SystemExit) as error:
-        if not (case.fails and type(error).__name__ == "UserError"):
-            (folder / "FAILED.txt").write_text(traceback.format_exc())
-            print(f"{name}: FAILED: {type(error).__name__}: {error}", flush=True)
-            return False
-    else:
-        if case.fails:
-            (folder / "FAILED.txt").write_text("no error was raised\n")
-            print(f"{name}: FAILED: should have been refused", flush=True)
-            return False
-    print(f"{name}: {time.perf_counter() - start:.2f} s", flush=True)
-    return True
+    with recorded() as rounds, patch.dict(os.environ, HIERFL_STATE=str(out / "state")):
+        try:
+            run(shlex.split(about["words"]), out, folder)
+        except Exception as error:
+            kind = type(error).__name__
+            if kind == "Abort":  # (what some versions of typer make of it)
+                raise KeyboardInterrupt from error
+            end, words = "refused" if kind == "UserError" else "FAULT", f"{kind}: {error}".replace(str(out), "OUT")
+            (folder / "error.txt").write_text(words)
+    np.savez_compressed(folder / "rounds.npz", **rounds)  # type: ignore[arg-type]
+    (folder / "case.json").write_text(json.dumps(about, indent=1))
+    print(f"{name}: {end}, {time.process_time() - start:.2f} s {words}".rstrip(), flush=True)
+    return end
 
 
-def run(case: Case) -> None:
-    """Runs the lines of a case in the current folder."""
-    for line in case.lines:
-        first, _, rest = line.partition(" ")
-        if first == "api":
-            golden_api.run(rest)
-        elif first == "stop":  # "stop K run ...": after K evaluations
-            number, _, rest = rest.partition(" ")
-            with _stopped_after(int(number)):
-                _call(rest)
-        elif first == "copy":  # a file that a case changes or runs
-            source, target = rest.split()
-            golden_api.copy_method_file(source, Path(target))
+def run(words: list[str], out: Path, folder: Path) -> None:
+    """A run by the command line, or a study whose sites answer in bytes, without figures (which take most of the time).
+
+    Args:
+        words: ``run ...`` or ``federate study ...``; table.csv and sample.csv are in ``out``.
+        out, folder: of all cases, and of this one.
+    """
+    from hierfl.plots import saving
+
+    words = [str(out / word) if word in ("table.csv", "sample.csv") else word for word in words]
+    with patch.object(saving, "save_all", lambda *given, **more: []), redirect_stdout(StringIO()):
+        if words[0] == "run":
+            _command(*words, "--quiet", "--out", str(folder / "run"))
         else:
-            _call(line)
+            _study(words, pd.read_csv(out / "table.csv", dtype={"site": str}), folder)
 
 
-def _call(line: str) -> None:
-    """A command in this process: of the command line, or the main of a module of experiments."""
-    words = new_words(line.replace("@", "../../_data/"))
-    if words[0] == "module" and command(words[0]) is None:
-        with redirect_stdout(StringIO()):
-            import_module(f"hierfl.experiments.{words[1]}").main(words[2:])
-        return
-    code = found("app")(words, standalone_mode=False)
-    if isinstance(code, int) and code:
-        raise KeyboardInterrupt if code == 130 else SystemExit(code)
+def _study(words: list[str], df: pd.DataFrame, folder: Path) -> None:
+    from support.studies import FileStudy, write_tables
+
+    study, files = folder / "study.toml", write_tables(df, folder / "data")
+    _command(*words, *(word for name in files for word in ("--site", name)), "--out", str(study))
+    held = tomllib.loads(study.read_text())
+    if "patient" in held["columns"]:  # (names that stay at the sites)
+        held["columns"]["patient"] = {"kind": "name"}
+    study.write_text(tomli_w.dumps(held))
+    FileStudy(study, files, folder).serve()
+    shutil.rmtree(folder / "exchange")  # (files are called by their digests; what is in them is recorded)
+
+
+def _command(*words: str) -> None:
+    from hierfl.experiments import cli
+
+    if code := cli.app(list(words), standalone_mode=False):
+        raise KeyboardInterrupt if code == 130 else RuntimeError(f"exit code {code}")
 
 
 @contextmanager
-def _stopped_after(evaluations: int) -> Iterator[None]:
-    """Interrupts a run once metrics.csv was written so many times; the clock has checkpoints written at every round."""
-    replace, clock, seen, ahead = os.replace, time.perf_counter, 0, 0.0
+def recorded() -> Iterator[dict[str, np.ndarray]]:
+    """What the server receives, each client's in its place, and the shared values after each round.
 
-    def counted(source: object, target: object, **options: object) -> None:
-        nonlocal seen, ahead
-        replace(source, target, **options)  # type: ignore[call-overload]
-        if os.path.basename(str(target)) == "metrics.csv":
-            seen, ahead = seen + 1, ahead + 1e6
-            if seen == evaluations:
-                raise KeyboardInterrupt
+    By ROUND/sent/GROUP/KEY, and ROUND/shared/NAME.
+    """
+    from hierfl.inference.server.receiver import Receiver
+    from hierfl.inference.server.server import Server
 
-    os.replace, time.perf_counter = counted, lambda: clock() + ahead
-    try:
-        yield
-    except KeyboardInterrupt:
-        return
-    except Exception as error:
-        if type(error).__name__ != "Abort":  # (what some versions of typer make of it)
-            raise
-        return
-    finally:
-        os.replace, time.perf_counter = replace, clock
-    raise Stopped(f"the run was not stopped: metrics.csv was written {seen} times")
+    kept: dict[str, np.ndarray] = {}
+    add, call, number = Receiver.add, Server.__call__, 1
 
+    def adding(receiver: Any, messages: Any, clients: Any, *given: Any, **more: Any) -> Any:
+        for name, value in [(f"{g}/{k}", v.numpy()) for g, message in messages.items() for k, v in message.items()]:
+            everyone = np.zeros((receiver.clients, *value.shape[1:]), value.dtype)
+            kept.setdefault(f"{number:03d}/sent/{name}", everyone)[list(clients)] = value
+        return add(receiver, messages, clients, *given, **more)
 
-@contextmanager
-def _pictures(drawn: bool) -> Iterator[None]:
-    """Where a case is not about figures, one pixel stands for each: they would take most of the time."""
-    from matplotlib.figure import Figure
+    def calling(server: Any, *given: Any, **more: Any) -> Any:
+        nonlocal number
+        state = call(server, *given, **more)
+        kept.update({f"{number:03d}/shared/{name}": value.numpy().copy() for name, value in state.shared.items()})
+        number += 1
+        return state
 
-    save, find = Figure.savefig, Figure.findobj
-
-    def pixel(self: Figure, target: object, **options: object) -> None:
-        if hasattr(target, "write"):
-            target.write(PIXEL)
-        else:
-            Path(str(target)).write_bytes(PIXEL)
-
-    if not drawn:
-        Figure.savefig, Figure.findobj = pixel, lambda self, *a, **k: []  # type: ignore[assignment,method-assign]
-    try:
-        yield
-    finally:
-        Figure.savefig, Figure.findobj = save, find  # type: ignore[method-assign]
-        if "matplotlib.pyplot" in sys.modules:
-            sys.modules["matplotlib.pyplot"].close("all")
+    with patch.object(Receiver, "add", adding), patch.object(Server, "__call__", calling):
+        yield kept

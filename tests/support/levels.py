@@ -71,7 +71,7 @@ def point(case: Case, fit: Any, levels: tuple[str, ...]) -> np.ndarray:
 
 
 def log_likelihood(
-    theta: np.ndarray, df: pd.DataFrame, case: Case, levels: tuple[str, ...], step: float = 0.2
+    theta: np.ndarray, df: pd.DataFrame, case: Case, levels: tuple[str, ...], step: float = 0.2, most: float = 7.0
 ) -> float:
     """By sums over an even grid of each level's effects: of smooth integrands, no narrower than the step, exact.
 
@@ -81,8 +81,9 @@ def log_likelihood(
         case: its response.
         levels: of random intercepts, of region, site and patient.
         step: of the grid, in standard deviations.
+        most: where it ends, in standard deviations.
     """
-    at = np.arange(-7, 7 + step / 2, step)
+    at = np.arange(-most, most + step / 2, step)
     rule = {level: (at, np.log(step) - 0.5 * at**2 - 0.5 * np.log(2 * np.pi)) for level in levels}
     sd = dict(zip(levels, np.exp(theta[2 : 2 + len(levels)]), strict=True))
     one = np.zeros(1), np.zeros(1)

@@ -1,4 +1,4 @@
-"""Every case of :mod:`support.engine_cases` by the distributed engine: rank_fits.py FOLDER, once for each rank."""
+"""Cases of :mod:`support.engine_cases` by the distributed engine: rank_fits.py FOLDER NAME ..., once for each rank."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hie
 from support.engine_cases import CASES, how_of, keep, named, spoiled_messages
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *names: str) -> None:
     """Fits each of them; the first rank keeps what it is."""
     torch.set_num_threads(1)
-    for name, make in CASES.items():
-        method, federation = make()
+    for name in names:
+        method, federation = CASES[name]()
         with spoiled_messages():
             run = fit(method, named(federation), engine=DistributedEngine, **how_of(method))
         if not follows():
@@ -27,4 +27,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

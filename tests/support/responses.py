@@ -97,9 +97,10 @@ def _ordinal(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 
 def _weibull(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    k, event = np.exp(own[0]), _column(df.event, eta)
-    times = stats.weibull_min(k, scale=np.exp(-eta / k))
-    return np.where(event == 1, times.logpdf(_column(df.y, eta)), times.logsf(_column(df.y, eta)))
+    y, k, event = _column(df.y, eta), np.exp(own[0]), _column(df.event, eta)
+    scale = np.exp(-eta / k)
+    died, seen = stats.weibull_min.logpdf(y, k, scale=scale), stats.weibull_min.logsf(y, k, scale=scale)
+    return np.where(event == 1, died, seen)
 
 
 CUTS = np.array([0.2, 0.6])
@@ -213,11 +214,14 @@ def quadrature(theta: np.ndarray, df: pd.DataFrame, case: Case, nodes: int = 41)
 
 
 def hessian(f: Callable[[np.ndarray], float], at: np.ndarray, h: float = 1e-3) -> np.ndarray:
-    """Second differences."""
-    eye = h * np.eye(len(at))
-    return np.array(
-        [[sum(s * t * f(at + s * a + t * b) for s in (1, -1) for t in (1, -1)) / (4 * h * h) for b in eye] for a in eye]
-    )
+    """Second differences, each asked for once."""
+    eye, found = h * np.eye(len(at)), np.zeros((len(at), len(at)))
+    here = f(at)
+    for k, a in enumerate(eye):
+        found[k, k] = (f(at + 2 * a) - 2 * here + f(at - 2 * a)) / (4 * h * h)
+        for m, b in enumerate(eye[:k]):
+            found[k, m] = found[m, k] = (f(at + a + b) - f(at + a - b) - f(at - a + b) + f(at - a - b)) / (4 * h * h)
+    return found
 
 
 def referee_point(case: Case, fit: Any) -> np.ndarray:

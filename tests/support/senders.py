@@ -13,11 +13,13 @@ import pytest
 import torch
 from support.federations import blobs
 from support.methods import TUTORIAL, network_for
+from support.representatives import cover, of_all, of_messages
 from support.rounds import Messages, Rounds, intercepted
 from torch import Tensor
 
-from hierfl import models
+from hierfl import Federation, models
 from hierfl.data.formula.federate import from_formula
+from hierfl.inference import Method
 from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.method.schedule import Plan
 from hierfl.inference.options import Options
@@ -44,8 +46,15 @@ def names(case: tuple[Any, dict[str, Any]]) -> str:
 
 def ready(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64, **options: Any) -> Fit:
     """A fit of ten clients, all in one plate."""
-    cls, settings = case
     options = {"dtype": dtype, "rounds": 4, "chunk": CLIENTS, "seed": 3, **options}
+    method, federation = made(case)
+    splits = {"splits": ("train",)} if method.tabular else {}
+    return Fit(method, federation, Options(**options, **splits))
+
+
+def made(case: tuple[Any, dict[str, Any]]) -> tuple[Method, Federation]:
+    """A method, and the data of ten clients."""
+    cls, settings = case
     if cls is MixedEffects:
         rng = np.random.default_rng(0)
         who = np.repeat(np.arange(CLIENTS), rng.integers(3, 9, CLIENTS))
@@ -54,9 +63,9 @@ def ready(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64, 
         df["k"] = rng.poisson(np.exp(0.3 * x + 0.3 * b[who]))
         family = settings.get("family", "gaussian")
         fed, design = from_formula(df, f"{'k' if settings else 'y'} ~ x + (1 | site)", family=family)
-        return Fit(MixedEffects(design, draws=0), fed, Options(**{**options, "splits": ("train",)}))
+        return MixedEffects(design, draws=0), fed
     fed = blobs([23, 7, 4, 14, 14, 5, 9, 6, 6, 8])
-    return Fit(cls(network_for(cls, fed), **settings), fed, Options(**options))
+    return cls(network_for(cls, fed), **settings), fed
 
 
 @functools.cache
@@ -119,10 +128,17 @@ def check_the_others_are_used(
 
 #: those of which a round counts also where some messages are missing
 PARTIAL = [case for case in SENDING if not case[0].needs_everyone]
-every = pytest.mark.parametrize("case", PARTIAL, ids=names)
-BOTH = [(case, dtype) for dtype in (torch.float32, torch.float64) for case in PARTIAL]
+#: those with every rule and every stage of a pipeline; the others are in the slow set
+_CHOSEN = cover({names(case): of_messages(made(case)[0]) for case in PARTIAL})
+QUICK = [case for case in PARTIAL if names(case) in _CHOSEN]
+every = pytest.mark.parametrize("case", of_all(PARTIAL, QUICK, names))
 every_precision = pytest.mark.parametrize(
-    ("case", "dtype"), BOTH, ids=[f"{names(case)}-{str(dtype).removeprefix('torch.')}" for case, dtype in BOTH]
+    ("case", "dtype"),
+    [
+        pytest.param(*one.values, torch_type, id=f"{one.id}-{str(torch_type).removeprefix('torch.')}", marks=one.marks)
+        for torch_type in (torch.float32, torch.float64)
+        for one in of_all(PARTIAL, QUICK, names)
+    ],
 )
 
 

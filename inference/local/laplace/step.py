@@ -207,8 +207,8 @@ class GaussianHead:
                 if root is not None:
                     newest = newest + self._of_population(at, scaled, root, others[:, None])
                 # (all the way, precisions would overshoot: where the posterior is wide, curvatures are small, and the
-                # reverse)
-                away = newest if bool((away == 0).all()) else 0.5 * (newest + away)
+                # reverse; a row's first are taken whole, whoever is beside it)
+                away = torch.where((away == 0).all(-1).all(0)[:, None], newest, 0.5 * (newest + away))
             posterior = Posterior(at.mu, away, (at, h, scaled))
         return posterior
 

@@ -137,6 +137,7 @@ def test_one_plate_for_all_gives_the_same(run: Run) -> None:
     close(numbers(fit(*made(), progress=False, **{**HOW, "chunk": 5})), numbers(run))
 
 
+@pytest.mark.cpu(4, "each operation of a fit is simulated")
 def test_another_device_gives_the_same(run: Run) -> None:
     federation = run.fitted.federation
     x = federation.x[federation.test[0]].numpy()
@@ -148,6 +149,7 @@ def test_another_device_gives_the_same(run: Run) -> None:
     np.testing.assert_allclose(p, run.predict(x, run.ids[0], 5, tempered=True), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_ranks_give_the_same(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "numbers.json"
     started = processes(2, str(ROOT / "tests" / "support" / "calibrated.py"), str(path))

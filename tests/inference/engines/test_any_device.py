@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,9 +16,10 @@ import torch
 from support.accelerator import DEVICE, Held, SimulatedRecorder, Waits, simulated
 from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs, slopes
-from support.methods import TUTORIAL, case_name, network_for
+from support.methods import TUTORIAL, network_for
 from support.mixed import table
 from support.pfedvmp import bumps
+from support.representatives import of_all, of_state, over_methods, representatives
 from torch import Tensor
 
 from hierfl import Federation
@@ -24,17 +27,28 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, Run, fit
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.rules.gradient import Gradient
-from hierfl.models import L2GD, QLSD, FedPAC, FedPop, MixedEffects, PFedGP, PFedV, PFedVEM, PFedVMP
+from hierfl.models import L2GD, QLSD, FedPAC, FedPop, MixedEffects, PFedEB, PFedGP, PFedV, PFedVEM, PFedVMP
 from hierfl.nn.networks.build import architecture
 
 HOW = {"rounds": 2, "participation": 0.6, "draws": 3, "dtype": torch.float64, "progress": False}
 SHORT = FEW_STEPS[FedPop]
+#: clients of which some take steps of the same shape again
+RECORDED = [60, 50, 23]
+Case = tuple[type[Method], dict]
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},
     {"precondition": "curvature"}, {"mu_scale": 1.0}, {"population": "diagonal"},
     {"compress": "quantise:4"}, {"compress": "sparsify:0.5"},
 ]  # fmt: skip
+
+
+def chains(settings: list[dict[str, Any]]) -> pytest.MarkDecorator:
+    """FedPop's: the fewest with every mechanism, and the others in the slow set."""
+    quick = [one for _, one in representatives([(FedPop, {**SHORT, **one}) for one in settings])]
+    return pytest.mark.parametrize(
+        "settings", of_all(settings, [one for one in settings if {**SHORT, **one} in quick], str)
+    )
 
 
 def same(here: object, there: object, rtol: float = 0.0, what: str = "") -> None:
@@ -72,14 +86,29 @@ def everything(run: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def both(make: Callable[[], tuple[Method, Federation]], **how: object) -> tuple[Run, Run]:
-    """The same fit here and there, compared."""
+def both(make: Callable[[], tuple[Method, Federation]], **how: object) -> tuple[Run, Run, Waits]:
+    """The same fit here and there, compared; and what waits there between a round's begin and its end."""
     here = fit(*make(), **{**HOW, **how})
     expected = everything(here)
-    with simulated():
-        there = fit(*make(), device=DEVICE, **{**HOW, **how})
+    with simulated() as waits:
+        with watched(waits):
+            there = fit(*make(), device=DEVICE, **{**HOW, **how})
         same(expected, everything(there), rounding(there.fitted.method))
-    return here, there
+    return here, there, waits
+
+
+@contextmanager
+def watched(waits: Waits) -> Iterator[None]:
+    """Evaluations are left out: only what waits in rounds is counted."""
+    waits.on, step = False, Fit.step
+
+    def in_round(fit: Fit) -> None:
+        waits.on = True
+        step(fit)
+        waits.on = False
+
+    with mock.patch.object(Fit, "step", in_round):
+        yield
 
 
 def rounding(method: Method) -> float:
@@ -91,15 +120,24 @@ def rounding(method: Method) -> float:
     return 1e-9 if adam or method.tabular or isinstance(method, PFedGP) else 0.0
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
-def test_every_method(cls: type[Method], settings: dict) -> None:
+@over_methods(METHODS)
+def test_every_method(case: Case) -> None:
+    """The same numbers there; and its rounds do not wait, but for one word to the host after a round's end."""
+    cls, settings = case
     federation = blobs([23, 7, 2, 14])
     more = FEW_STEPS.get(cls, {})
-    here, there = both(lambda: (cls(network_for(cls, federation), **settings, **more), federation))
+    here, there, waits = both(lambda: (cls(network_for(cls, federation), **settings, **more), federation))
     x = federation.x[:3]
     expected = [here.predict(x, 0), here.predict(x, 1, draws=3)]
     with simulated():
         same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
+    if cls is PFedGP:  # (at each step: how many examples are below each node of the largest tree)
+        known = [key for key in waits if key[1].startswith("models/baselines/pfedgp.py")]
+        assert sum(waits.pop(key) for key in known) == HOW["rounds"]
+    if cls is FedPAC:
+        combinations_wait(waits)
+    if cls is not PFedEB:  # (whose Newton steps ask whether they have arrived)
+        only_one_word(waits)
 
 
 def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,28 +165,32 @@ def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: py
         assert 0 < used.recorded < used.replayed
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
-def test_recorded_steps_are_the_same(cls: type[Method], settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    federation = blobs([200, 190, 60, 23])
+@over_methods(METHODS)
+def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls, settings = case
+    federation = blobs([200, 190, 60, 23] if cls.latent else RECORDED)
     more = SHORT if cls is FedPop else {"p": 0.1} if cls is L2GD else {}  # (so that it steps more than once)
     method = cls(network_for(cls, federation), **settings, **more)
-    if cls is not TUTORIAL:
+    if cls not in (TUTORIAL, PFedEB):
         recorded_is_the_same(method, federation, monkeypatch)
         return
-    # (torch's StudentT makes tensors of numbers)
+    # (torch's StudentT makes tensors of numbers, and pFedEB's population of its groups)
     with pytest.raises(RuntimeError, match="waits for the device, which is being recorded"):
         recorded_is_the_same(method, federation, monkeypatch)
 
 
-@pytest.mark.parametrize("settings", CHAINS[:5], ids=str)
+@pytest.mark.cpu(3, "Newton's steps to a metric, each operation of which is simulated")
+@chains(CHAINS[:5])
 def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = blobs([23, 7, 2, 14])
     recorded_is_the_same(FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation, monkeypatch)
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
-def test_clients_values_may_stay_with_the_host(cls: type[Method], settings: dict, tmp_path: Path) -> None:
+@pytest.mark.cpu(4, "three fits, two of which are simulated")
+@over_methods(METHODS, of_state)
+def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> None:
     """Then the device holds those of one plate alone; numbers are the same, also of a run that goes on."""
+    cls, settings = case
     federation = blobs([23, 7, 2, 14])
     more = FEW_STEPS.get(cls, {})
     method = cls(network_for(cls, federation), **settings, **more)
@@ -171,19 +213,33 @@ def test_clients_values_may_stay_with_the_host(cls: type[Method], settings: dict
         there.posterior(draws=4)
 
 
-@pytest.mark.parametrize("settings", CHAINS, ids=str)
+@pytest.mark.cpu(3, "Newton's steps to a metric, each operation of which is simulated")
+@chains(CHAINS)
 def test_every_kernel_and_compressor(settings: dict) -> None:
     federation = blobs([23, 7, 2, 14])
-    both(lambda: (FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation))
+    *_, waits = both(lambda: (FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation))
+    if "precondition" not in settings:  # (Newton's steps to the curvature's metric ask whether they have arrived)
+        only_one_word(waits)
 
 
-@pytest.mark.parametrize("precision", ["full", "diagonal", "count", "equal"])
-@pytest.mark.parametrize("prior", ["hierarchical", "fixed", "flat"])
-def test_centroids(precision: str, prior: str) -> None:
+@pytest.mark.parametrize(
+    ("prior", "precision"),
+    [
+        *(("hierarchical", precision) for precision in ("full", "diagonal", "count", "equal")),
+        ("fixed", "full"), ("flat", "full"),  # (the precision is that of a message of centroids)
+    ],
+)  # fmt: skip
+def test_centroids(prior: str, precision: str) -> None:
+    """Rounds wait for the eigenvalues of full precisions, and for whether the server's product of them is one."""
     federation = bumps(test=0.3)
-    if prior != "hierarchical" and precision != "full":
-        pytest.skip("the precision is that of a message of centroids")
-    both(lambda: (PFedVMP(architecture("mlp:6", federation), prior=prior, precision=precision), federation))
+    *_, waits = both(lambda: (PFedVMP(architecture("mlp:6", federation), prior=prior, precision=precision), federation))
+    if prior != "hierarchical":
+        return
+    known = {key: times for key, times in waits.items() if key[1].startswith("hierfl/ppl/gaussian_factors.py")}
+    # (the classes of all clients together where their sizes are alike)
+    once = {"aten._linalg_eigh": HOW["rounds"], "aten._local_scalar_dense": HOW["rounds"]}
+    assert {operation: times for (operation, _), times in known.items()} == (once if precision == "full" else {})
+    only_one_word(Waits({key: times for key, times in waits.items() if key not in known}))
 
 
 @pytest.mark.parametrize("cls", [PFedVEM, PFedV, FedPop])
@@ -193,8 +249,16 @@ def test_regressions(cls: type[Method]) -> None:
     both(lambda: (cls(architecture("mlp:5", federation, latent=cls.latent), **more), federation))
 
 
-@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
-@pytest.mark.parametrize("random", ["1", "1 + x"])
+@pytest.mark.cpu(10, "a whole search, each operation of which is simulated")
+@pytest.mark.parametrize(
+    ("family", "random"),
+    [
+        ("gaussian", "1 + x"), ("binomial", "1"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in [
+            ("gaussian", "1"), ("binomial", "1 + x"), ("poisson", "1"), ("poisson", "1 + x"),
+        ]),
+    ],
+)  # fmt: skip
 def test_tables(family: str, random: str) -> None:
     df = table(5)
     if family != "gaussian":
@@ -204,7 +268,7 @@ def test_tables(family: str, random: str) -> None:
         federation, design = from_formula(df, f"y ~ x + ({random} | site)", family=family, test=0.2)
         return MixedEffects(design, draws=20), federation
 
-    here, there = both(make, participation=1.0, rounds=20)
+    here, there, _ = both(make, participation=1.0, rounds=20)
     expected = [here.fitted.method.population_summary(here.fitted), here.fitted.method.shrinkage_table(here.fitted)]
     with simulated():
         found = [
@@ -215,69 +279,14 @@ def test_tables(family: str, random: str) -> None:
     pd.testing.assert_frame_equal(expected[1], found[1], rtol=1e-9)
 
 
-def in_rounds(method: Method, federation: Federation, monkeypatch: pytest.MonkeyPatch) -> Waits:
-    """What waits between a round's begin and its end, evaluations left out."""
-    with simulated() as waits:
-        waits.on, step = False, Fit.step
-
-        def watched(fit: Fit) -> None:
-            waits.on = True
-            step(fit)
-            waits.on = False
-
-        monkeypatch.setattr(Fit, "step", watched)
-        fit(method, federation, device=DEVICE, **HOW)
-    return waits
-
-
-#: heads are combined by the host, see below
-ON_DEVICE = [case for case in METHODS if case[0] is not FedPAC]
-
-
-@pytest.mark.parametrize(("cls", "settings"), ON_DEVICE, ids=map(case_name, ON_DEVICE))
-def test_rounds_do_not_wait(cls: type[Method], settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for one word to the host, after a round's end: how many clients' computation has failed."""
-    federation = blobs([23, 7, 2, 14])
-    more = FEW_STEPS.get(cls, {})
-    waits = in_rounds(cls(network_for(cls, federation), **settings, **more), federation, monkeypatch)
-    if cls is PFedGP:  # (at each step: how many examples are below each node of the largest tree)
-        known = [key for key in waits if key[1].startswith("models/baselines/pfedgp.py")]
-        assert sum(waits.pop(key) for key in known) == HOW["rounds"]
-    only_one_word(waits)
-
-
-# (Newton's steps to the curvature's metric ask whether they have arrived)
-@pytest.mark.parametrize("settings", [s for s in CHAINS if "precondition" not in s], ids=str)
-def test_chains_do_not_wait(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
-    federation = blobs([23, 7, 2, 14])
-    method = FedPop(architecture("mlp:5", federation), **SHORT, **settings)
-    only_one_word(in_rounds(method, federation, monkeypatch))
-
-
-@pytest.mark.parametrize("precision", ["full", "diagonal", "count", "equal"])
-def test_messages_of_centroids_do_not_wait(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the eigenvalues of full precisions, and for whether the server's product of them is one."""
-    federation = bumps(test=0.3)
-    method = PFedVMP(architecture("mlp:6", federation), precision=precision)
-    waits = in_rounds(method, federation, monkeypatch)
-    known = {key: times for key, times in waits.items() if key[1].startswith("hierfl/ppl/gaussian_factors.py")}
-    # (the classes of all clients together where their sizes are alike)
-    once = {"aten._linalg_eigh": HOW["rounds"], "aten._local_scalar_dense": HOW["rounds"]}
-    assert {operation: times for (operation, _), times in known.items()} == (once if precision == "full" else {})
-    only_one_word(Waits({key: times for key, times in waits.items() if key not in known}))
-
-
-def test_combinations_of_heads_wait_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a round for who has reported, V and H, and the weights; for nothing else."""
-    federation = blobs([23, 7, 2, 14])
-    waits = in_rounds(FedPAC(network_for(FedPAC, federation)), federation, monkeypatch)
+def combinations_wait(waits: Waits) -> None:
+    """Heads are combined by the host, once a round: who has reported, V and H, and the weights; nothing else."""
     files = ("inference/server/rules/own_combination.py", "inference/server/rules/simplex.py")
-    known = {key: times for key, times in waits.items() if key[1].startswith(files)}
+    known = [key for key in waits if key[1].startswith(files)]
     found = Counter[str]()
-    for (operation, _), times in known.items():
-        found[operation] += times
+    for key in known:
+        found[key[0]] += waits.pop(key)
     assert found == {"aten.nonzero": HOW["rounds"], "aten._to_copy": 3 * HOW["rounds"]}
-    only_one_word(Waits({key: times for key, times in waits.items() if key not in known}))
 
 
 def only_one_word(waits: Waits) -> None:

@@ -5,34 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.engine_cases import CASES, agree, how_of, keep, named, spoiled_messages
+from support.engine_cases import CASES, agree, plate, quick_messages
+from support.once import Once
 from support.paths import ROOT
 from support.ranks import processes
 
 from hierfl.errors import UserError
-from hierfl.inference import fit
 from hierfl.inference.engines.ranks import shards
 
 
-@pytest.fixture(scope="module")
-def plate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case on one plate."""
-    folder = tmp_path_factory.mktemp("plate")
-    for name, make in CASES.items():
-        method, federation = make()
-        with spoiled_messages():
-            keep(fit(method, named(federation), **how_of(method)), folder / name)
-    return folder
-
-
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)])
-def test_ranks_agree_with_the_plate(ranks: int, plate: Path, tmp_path: Path) -> None:
-    """Every method, with partial participation, a message that is rejected and a round that is skipped."""
-    started = processes(ranks, str(ROOT / "tests" / "support" / "rank_fits.py"), str(tmp_path))
+def ranks_agree(ranks: int, names: list[str], once: Once, tmp_path: Path) -> None:
+    """With partial participation, a message that is rejected and a round that is skipped."""
+    one = {name: once(f"plate-{name}", plate([name])) for name in names}
+    started = processes(ranks, str(ROOT / "tests" / "support" / "rank_fits.py"), str(tmp_path), *names)
     said = [process.communicate()[1].decode() for process in started]
     assert [process.returncode for process in started] == [0] * ranks, said[0][-2000:]
-    for name in CASES:
-        agree(plate / name, tmp_path / name, name)
+    for name in names:
+        agree(one[name] / name, tmp_path / name, name)
+
+
+@pytest.mark.cpu(20, "two processes that import torch, and every aggregation rule")
+def test_two_ranks_agree_with_the_plate(once: Once, tmp_path: Path) -> None:
+    ranks_agree(2, quick_messages(), once, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_ranks_agree_with_the_plate_whatever_the_method(ranks: int, once: Once, tmp_path: Path) -> None:
+    ranks_agree(ranks, list(CASES), once, tmp_path)
 
 
 def test_clients_are_shared_by_cost() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.cases import FEW_STEPS
 from support.sites import HANDSHAKE, HOW, ready, same
 
 from hierfl.data.outline import without_data
@@ -20,7 +21,7 @@ from hierfl.inference.run.fit import Fit
 from hierfl.models import IFCA, FedPop, FedRep, PFedVEM, Scaffold
 
 METHODS: list[tuple[type[Method], dict]] = [
-    (PFedVEM, {}), (FedPop, {"final_steps": 12, "final_keep": 4}), (Scaffold, {}), (IFCA, {}), (FedRep, {}),
+    (PFedVEM, {}), (FedPop, FEW_STEPS[FedPop]), (Scaffold, {}), (IFCA, {}), (FedRep, {}),
 ]  # fmt: skip
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.cases import METHODS
+from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
-from support.methods import case_name, network_for
+from support.methods import network_for
+from support.representatives import over_methods
 
 from hierfl import UserError
 from hierfl.inference import Method, fit
-from hierfl.models import FedPop
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS, ids=map(case_name, METHODS))
-def test_a_new_client_with_examples(cls: type[Method], settings: dict) -> None:
+@over_methods(METHODS)
+def test_a_new_client_with_examples(case: tuple[type[Method], dict]) -> None:
+    cls, settings = case
     federation = blobs([23, 7, 2, 14])
-    more = {"final_steps": 12, "final_keep": 4} if cls is FedPop else {}
+    more = FEW_STEPS.get(cls, {})
     method = cls(network_for(cls, federation), **settings, **more)
     run = fit(method, federation, rounds=2, dtype=torch.float64, progress=False)
     x, given = federation.x[:3], (federation.x[:12], federation.y[:12])

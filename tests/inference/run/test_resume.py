@@ -10,11 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from support.commands import Call
+from support.drawing import one_figure
 from support.federations import blobs
 
 from hierfl import UserError
@@ -68,7 +71,22 @@ def without_clock(folder: Path) -> dict[str, object]:
     return files
 
 
-def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> None:
+@pytest.mark.cpu(15, "processes that import torch and are killed")
+@pytest.mark.parametrize(
+    "moments",
+    [
+        ("any", "between"),
+        pytest.param(("any", "half", "between", "any"), marks=pytest.mark.slow),
+    ],
+    ids="-".join,
+)
+def test_sigkill_at_any_moment_changes_nothing(moments: Sequence[str], hierfl: Call, tmp_path: Path) -> None:
+    """Between rounds, in the middle of a checkpoint's file, and between its two files."""
+    with one_figure() if len(moments) < 4 else nullcontext():
+        killed_and_resumed(moments, hierfl, tmp_path)
+
+
+def killed_and_resumed(moments: Sequence[str], hierfl: Call, tmp_path: Path) -> None:
     assert hierfl(*RUN[:-1], "whole", "--quiet")[0] == 0
     whole = without_clock(tmp_path / "whole")
     luck = random.Random(os.environ.get("HIERFL_TEST_LUCK", "0"))
@@ -93,16 +111,18 @@ def test_sigkill_at_any_moment_changes_nothing(hierfl: Call, tmp_path: Path) -> 
     cli = [sys.executable, "-m", "hierfl"]
     suicide = [sys.executable, "-c", SUICIDE]
     resume = ["run", "--resume", "killed", "--quiet"]
-    killed([*cli, *RUN, "--quiet"], luck.randrange(4))
-    reached = [round_on_disk()]
-    for when, count in (("half", 2), ("between", 2)):
-        killed([*suicide, when, str(count), *resume], None)
+    reached: list[int] = []
+    for when in moments:
+        if when == "any":
+            killed(
+                [*cli, *(resume if reached else [*RUN, "--quiet"])], reached[-1] + luck.randrange(3) if reached else 2
+            )
+        else:
+            killed([*suicide, when, "2", *resume], None)
         reached.append(round_on_disk())
-    # rows that stand in metrics.csv but not in the checkpoint must go
-    with (folder / "metrics.csv").open("a") as file:
-        file.write((folder / "metrics.csv").read_text().splitlines()[-1].replace(",", ",9", 1) + "\n")
-    killed([*cli, *resume], reached[-1] + luck.randrange(3))
-    reached.append(round_on_disk())
+        # rows that stand in metrics.csv but not in the checkpoint must go
+        with (folder / "metrics.csv").open("a") as file:
+            file.write((folder / "metrics.csv").read_text().splitlines()[-1].replace(",", ",9", 1) + "\n")
     assert reached == sorted(reached)
     assert reached[0] < reached[-1] < 24
     assert hierfl(*resume)[0] == 0

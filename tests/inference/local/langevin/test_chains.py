@@ -81,6 +81,7 @@ def test_messages_are_the_log_joints_gradient_averaged_over_draws(fed: Federatio
     assert torch.allclose(got, (rows["w_draws"].mean((1, 2, 3)) - 1) / 1.3**2, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_population_is_learned_by_chains(fed: Federation) -> None:
     """The whole fit: mu reaches the mean of the exact marginal likelihood's mode within Monte-Carlo error."""
 

@@ -61,6 +61,7 @@ def test_unadjusted_langevin_has_its_own_stationary_law(gamma: float) -> None:
     assert abs(float(lag) - (1 - gamma)) < 0.02
 
 
+@pytest.mark.slow
 def test_metropolis_leaves_the_posterior_where_it_is(fed: Federation) -> None:
     method = Slopes(architecture("linear", fed, noise=0.5))
     chain = Langevin(["w"], 4500, 0.01, metropolis=True, burn=500, target=0.574, start="prior", sizes="size")
@@ -116,6 +117,7 @@ def test_the_minibatch_gradient_is_unbiased(fed: Federation, monkeypatch: pytest
     assert torch.allclose(sum(g * n for g, n in zip(found, sizes, strict=True)) / 40, full, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_stochastic_gradients_reach_the_posterior_at_a_small_step(fed: Federation) -> None:
     method = Slopes(architecture("linear", fed, noise=0.5))
     chain = Langevin(["w"], 6000, 2e-4, batch=8, burn=1000, start="prior")
@@ -125,8 +127,9 @@ def test_stochastic_gradients_reach_the_posterior_at_a_small_step(fed: Federatio
     assert torch.allclose(draws.flatten(0, 1).var(0), cov.diagonal(), rtol=0.6)
 
 
-@pytest.mark.parametrize("leaps", [1, 4])
-@pytest.mark.parametrize("metropolis", [False, True])
+@pytest.mark.parametrize(
+    ("metropolis", "leaps"), [(False, 1), (True, 1), (False, 4), pytest.param(True, 4, marks=pytest.mark.slow)]
+)
 def test_in_the_curvatures_metric_a_gaussian_posterior_is_exact(fed: Federation, metropolis: bool, leaps: int) -> None:
     """At steps of any size, adjusted or not: its share of drift and noise is solved exactly."""
     if leaps > 1 and not metropolis:

@@ -1,0 +1,195 @@
+"""The slow tests in shards: which there are, what they touch, and which of them a run takes.
+
+    python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json anew
+    python .ci/shards.py measure FILE     takes the seconds from a file that HIERFL_TEST_SECONDS=FILE has written
+
+A shard is some tests of one folder, at most :data:`LIMIT` CPU seconds in all. It touches the packages that its files
+are the tests of, or import, by way of tests/support too. A run takes at most two shards that touch what has changed
+since the commit in .ci/base, and one more that the hash of HEAD chooses, so that all of them come round.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / ".ci" / "slow.json"
+#: CPU seconds of a shard on the machine that measured them
+LIMIT = 180.0
+#: shards of a run that touch what has changed
+TOUCHED = 2
+FLOORS = ("hierfl", "inference", "models", "experiments")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Some slow tests.
+
+    Attributes:
+        name: the folder of its tests, and a number.
+        tests: {name of a test without its parameters: CPU seconds of all its slow cases}.
+        touches: packages of the house.
+    """
+
+    name: str
+    tests: Mapping[str, float]
+    touches: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds of all its tests."""
+        return sum(self.tests.values())
+
+    @property
+    def files(self) -> set[str]:
+        """Of its tests."""
+        return {test.partition("::")[0] for test in self.tests}
+
+
+def package_of(path: str) -> str:
+    """The folder of a file of the house, "" for any other file."""
+    return str(Path(path).parent) if Path(path).parts[:1] and Path(path).parts[0] in FLOORS else ""
+
+
+@cache
+def imported(path: Path) -> frozenset[str]:
+    """Packages of the house that a test file imports, itself or by what it shares with others."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "support" and (shared := ROOT / "tests" / "support" / f"{parts[1]}.py").is_file():
+                found |= imported(shared)
+            elif parts[0] == "hierfl":
+                found |= {place(parts[1:])}
+    return frozenset(found - {""})
+
+
+def place(parts: list[str]) -> str:
+    """The package in which a name of ``hierfl`` is: its folder in the checkout."""
+    folder = Path(parts[0]) if parts and parts[0] in FLOORS[1:] else Path("hierfl")
+    for part in parts if folder == Path("hierfl") else parts[1:]:
+        if not (ROOT / folder / part).is_dir():
+            break
+        folder = folder / part
+    return str(folder)
+
+
+def touched_by(files: Iterable[str]) -> tuple[str, ...]:
+    """Packages that test files are the tests of, or import."""
+    found: set[str] = set()
+    for name in files:
+        own = str(Path(name).relative_to("tests").parent)
+        found |= imported(ROOT / name) | ({own} if (ROOT / own).is_dir() and own != "." else set())
+    return tuple(sorted(found))
+
+
+def cut(seconds: Mapping[str, float]) -> list[Shard]:
+    """Shards of tests with so many CPU seconds each, folder by folder."""
+    shards: list[Shard] = []
+    by_folder: dict[str, dict[str, float]] = {}
+    for test in sorted(seconds):
+        by_folder.setdefault(str(Path(test.partition("::")[0]).parent.relative_to("tests")), {})[test] = seconds[test]
+    for folder, tests in by_folder.items():
+        parts: list[dict[str, float]] = [{}]
+        for test, taken in tests.items():
+            if parts[-1] and sum(parts[-1].values()) + taken > LIMIT:
+                parts.append({})
+            parts[-1][test] = taken
+        for number, part in enumerate(parts, 1):
+            files = {test.partition("::")[0] for test in part}
+            shards.append(Shard(f"{folder}-{number}", part, touched_by(files)))
+    return shards
+
+
+def read() -> list[Shard]:
+    """The shards as they are recorded."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    return [Shard(name, one["tests"], tuple(one["touches"])) for name, one in record.items()]
+
+
+def write(shards: Iterable[Shard]) -> None:
+    """Records them."""
+    record = {
+        shard.name: {
+            "seconds": round(shard.seconds, 1), "touches": shard.touches,
+            "tests": {test: round(taken, 1) for test, taken in shard.tests.items()},
+        }
+        for shard in shards
+    }  # fmt: skip
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def git(*arguments: str) -> str:
+    """What git says."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def changed() -> list[str]:
+    """Files that have changed since the commit in .ci/base, uncommitted ones too; all where it is not known."""
+    base = (ROOT / ".ci" / "base").read_text(encoding="utf-8").strip()
+    if subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
+        return git("ls-files").splitlines()
+    return [*git("diff", "--name-only", base).splitlines(), *git("ls-files", "-o", "--exclude-standard").splitlines()]
+
+
+def choose(shards: list[Shard], files: Iterable[str], head: str) -> list[tuple[Shard, str]]:
+    """What a run takes, and why.
+
+    Args:
+        shards: all of them.
+        files: that have changed.
+        head: the commit that is tested; its hash chooses among equals, and the last one.
+    """
+    files = set(files)
+    packages = {package_of(file) for file in files} - {""}
+
+    def turn(shard: Shard) -> str:
+        return hashlib.sha256(f"{head} {shard.name}".encode()).hexdigest()
+
+    def near(shard: Shard) -> int:
+        return 3 * len(shard.files & files) + len(packages & set(shard.touches))
+
+    order = sorted((shard for shard in shards if near(shard)), key=lambda shard: (-near(shard), turn(shard)))
+    chosen = []
+    for shard in order[:TOUCHED]:
+        own, theirs = sorted(shard.files & files), sorted(packages & set(shard.touches))
+        chosen.append(
+            (shard, f"touches {', '.join([*own, *theirs][:4])}{' and more' if len([*own, *theirs]) > 4 else ''}")
+        )
+    left = sorted((shard for shard in shards if shard not in [one for one, _ in chosen]), key=turn)
+    return [*chosen, *((shard, f"the turn of commit {head[:8]}") for shard in left[:1])]
+
+
+def measure(file: Path | None) -> None:
+    """Runs all slow tests, or takes what was measured, and writes the record."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = file or Path(folder) / "seconds.json"
+        if file is None:
+            environment = {**os.environ, "HIERFL_TEST_SECONDS": str(written), "HIERFL_TEST_BUDGET": "off"}
+            subprocess.run([sys.executable, "-m", "pytest", "-m", "slow"], cwd=ROOT, env=environment, check=True)
+        seconds: dict[str, float] = {}
+        for name, taken in json.loads(written.read_text()).items():
+            if name.startswith("tests/"):
+                test = name.partition("[")[0]
+                seconds[test] = seconds.get(test, 0.0) + taken
+    write(cut(seconds))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["measure"] or len(sys.argv) > 3:
+        sys.exit(__doc__)
+    measure(Path(sys.argv[2]) if len(sys.argv) == 3 else None)

@@ -1,0 +1,144 @@
+"""What .ci/run does, step by step; any failure fails the run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from shards import ROOT, changed, choose, git, read
+
+#: what lint, types and docs need beside what the tests have, from pyproject.toml's extras
+TOOLS = ("dev", "docs")
+
+
+class Failed(Exception):
+    """A step has failed; what it printed has been printed."""
+
+
+def environment(venv: Path) -> dict[str, str]:
+    """Of a process in a virtual environment."""
+    return {**os.environ, "PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv)}
+
+
+def step(name: str, command: str, venv: Path, cwd: Path = ROOT, log: Path | None = None) -> None:
+    """Runs a command of bash, and says how long it took.
+
+    Raises:
+        Failed: if it does not end well.
+    """
+    start = time.monotonic()
+    if log is None:
+        print(f"== {name}", flush=True)
+    with open(log, "w", encoding="utf-8") if log else open(os.dup(1), "w", encoding="utf-8") as out:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", command], cwd=cwd, env=environment(venv), stdout=out,
+            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    took = time.monotonic() - start
+    if done.returncode:
+        said = log.read_text(encoding="utf-8", errors="replace") if log else ""
+        print(f"== {name}: FAILED after {took:.0f} s\n{said}", flush=True)
+        raise Failed(name)
+    print(f"== {name}: {took:.0f} s", flush=True)
+
+
+def readme_commands() -> list[str]:
+    """The two commands are read from the README, so that it cannot promise what is not tested."""
+    blocks = re.findall(
+        r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    commands = [line for block in blocks for line in block.splitlines()]
+    if len(commands) != 2:
+        sys.exit(f"README.md must hold exactly two commands, it holds {len(commands)}")
+    return commands
+
+
+def beside(work: Path, venv: Path, failed: list[str]) -> None:
+    """Lint, docs, types: in an environment of their own, which sees the packages of the first and a plain install."""
+    tools, log = work / "tools", work / "beside.log"
+    source = work / "source"
+    nice = "nice -n 5 "
+    try:
+        step("tools: environment", f"{sys.executable} -m venv {tools}", venv, log=log)
+        (site,), (own,) = venv.glob("lib/python*/site-packages"), tools.glob("lib/python*/site-packages")
+        (own / "shared.pth").write_text(f"{site}\n")
+        extras = ",".join(TOOLS)
+        source.mkdir()
+        for name in ("hierfl", "inference", "models", "experiments"):
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, source)
+        step("tools: a plain install", f"{nice}pip install --quiet '{source}[{extras}]'", tools, work, log)
+        step("ruff", f"{nice}ruff format --check . && {nice}ruff check .", tools, log=log)
+        step("docs", f"{nice}python -m sphinx -W --keep-going -q -b html docs {work / 'docs'}", tools, log=log)
+        step("mypy", f"{nice}mypy --config-file {ROOT / 'pyproject.toml'} -p hierfl", tools, work, log)
+        seen = int(re.findall(r"in (\d+) source files", log.read_text(encoding="utf-8"))[-1])
+        floors = ("hierfl", "inference", "models", "experiments")
+        files = [path for floor in floors for path in (ROOT / floor).rglob("*.py") if "results" not in path.parts]
+        # (it counts folders without code, such as models/settings, too)
+        if seen < len(files):
+            raise Failed(f"mypy saw {seen} of {len(files)} files")
+        few = "tests/models/test_pfedvem.py tests/house/test_installed.py"
+        step("tests of the clone by a plain install", f"{nice}python -m pytest {few}", tools, log=log)
+    except Failed as error:
+        failed.append(str(error))
+
+
+def browser() -> None:
+    """Pages are looked at by a browser, where the distribution has one."""
+    if shutil.which("chromium") or os.getuid() or not shutil.which("apt-get"):
+        return
+    command = "apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium"
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    if subprocess.run(["bash", "-c", command], env=quiet, capture_output=True).returncode:
+        print("no browser could be installed: its tests skip")
+
+
+def main(what: str) -> None:
+    """Everything, in order."""
+    shards, head = read(), git("rev-parse", "HEAD").strip()
+    chosen = [(shard, "all of them") for shard in shards] if what == "--all" else choose(shards, changed(), head)
+    print(f"slow tests: {len(chosen)} of {len(shards)} shards, {sum(s.seconds for s, _ in chosen):.0f} CPU seconds")
+    for shard, why in chosen:
+        print(f"  {shard.name} ({shard.seconds:.0f} s, {len(shard.tests)} tests): {why}")
+    if what == "--plan":
+        return
+    start, failed = time.monotonic(), list[str]()
+    job, tests = readme_commands()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        venv = work / "venv"
+        browser()
+        step("a fresh virtual environment", f"{sys.executable} -m venv {venv}", venv)
+        install, _, pytest = tests.partition(" && ")
+        step(install, install, venv)
+        running = threading.Thread(target=beside, args=(work, venv, failed))
+        running.start()
+        names = " ".join(f"'{test}'" for shard, _ in chosen for test in shard.tests)
+        for name, command in (
+            (pytest, pytest),
+            (job, job),
+            ("the slow tests of this run", f"pytest -m slow {names}"),
+        ):
+            try:
+                step(name, command, venv)
+            except Failed as error:
+                failed.append(str(error))
+        running.join()
+    print(f"== {time.monotonic() - start:.0f} s in all")
+    if failed:
+        sys.exit(f"== failed: {'; '.join(failed)}")
+    print("== all well")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] not in ([], ["--plan"], ["--all"]):
+        sys.exit("usage: .ci/run [--plan | --all]")
+    main(sys.argv[1] if sys.argv[1:] else "")

@@ -1,0 +1,72 @@
+"""What CI takes of the slow tests: every one is in a shard, and a shard touches what its tests do."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+from support.budget import SLOW_TESTS
+from support.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def shards() -> ModuleType:
+    """``.ci/shards.py``."""
+    spec = importlib.util.spec_from_file_location("ci_shards", ROOT / ".ci" / "shards.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["ci_shards"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_slow_test_is_in_one_shard(shards: ModuleType, request: pytest.FixtureRequest) -> None:
+    slow = request.config.stash.get(SLOW_TESTS, None)
+    if slow is None:
+        pytest.skip("only a part of the tests was collected")
+    recorded = [test for shard in shards.read() for test in shard.tests]
+    assert len(recorded) == len(set(recorded))
+    assert set(recorded) == set(slow), "python .ci/shards.py measure"
+
+
+def test_shards_are_short_and_touch_what_their_files_do(shards: ModuleType) -> None:
+    for shard in shards.read():
+        assert shard.seconds <= shards.LIMIT, shard.name
+        assert shard.touches == shards.touched_by(shard.files), f"{shard.name}: python .ci/shards.py measure"
+        assert shard.touches
+
+
+def test_packages_of_the_house_are_found_by_what_a_test_imports(shards: ModuleType) -> None:
+    assert shards.place(["inference", "server", "rules", "means", "SampleWeighted"]) == "inference/server/rules"
+    assert shards.place(["rng", "normals"]) == "hierfl"
+    assert shards.place(["models", "PFedVEM"]) == "models"
+    found = shards.touched_by(["tests/inference/engines/test_remote.py"])
+    assert {"inference/engines", "inference", "models", "hierfl/nn/networks", "hierfl/data/formula"} <= set(found)
+
+
+def test_a_run_takes_two_that_the_change_touches_and_one_by_turns(shards: ModuleType) -> None:
+    """Of eleven shards two have the changed file or package; over many commits every one has its turn."""
+    all_shards = [
+        shards.Shard(f"room-{k}", {f"tests/room/test_{k}.py::test_one": 10.0}, (f"inference/room{k}",))
+        for k in range(11)
+    ]
+    files = ["inference/room3/a.py", "tests/room/test_7.py", "README.md", "inference/room9/b.py"]
+    turns = set()
+    for commit in range(200):
+        chosen = shards.choose(all_shards, files, str(commit))
+        assert len(chosen) == 3
+        assert chosen[0][0].name == "room-7"  # (the test itself has changed)
+        assert chosen[1][0].name in ("room-3", "room-9")
+        assert "inference/room" in chosen[1][1]
+        turns.add(chosen[2][0].name)
+    assert len(turns) == 10
+    assert [why for _, why in shards.choose(all_shards, ["README.md"], "abc")] == ["the turn of commit abc"]
+
+
+def test_shards_are_cut_by_folder_and_length(shards: ModuleType) -> None:
+    seconds = {f"tests/models/test_pfedv.py::test_{k}": 80.0 for k in range(3)}
+    found = shards.cut({**seconds, "tests/house/test_ci.py::test_x": 1.0})
+    assert [(shard.name, len(shard.tests)) for shard in found] == [("house-1", 1), ("models-1", 2), ("models-2", 1)]

@@ -1,0 +1,119 @@
+"""Golden runs: what is the same is found to be, and what is not is said."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.golden_compare import compare
+from support.golden_grid import Allowed, Grid, table
+from support.golden_write import write
+from support.paths import ROOT
+
+SCRIPT, FILE = ROOT / "tests" / "support" / "golden.py", ROOT / "tests" / "support" / "golden.toml"
+FITTED, REFUSED = "one_round/ml", "one_round/refused-rows"
+
+
+@pytest.fixture
+def grid() -> Grid:
+    return Grid.read(FILE)
+
+
+def test_the_grid_is_whole(grid: Grid) -> None:
+    """Ten responses, four places of random effects, two populations (of a gaussian response three), two covariances."""
+    cases = grid.matching("grid/*")
+    assert len(cases) == 10 * 4 * 2 * 2 + 4 * 2
+    assert {name.split("/")[1] for name in cases if "/reml/" in name} == {"gaussian"}
+    assert {name.split("/")[0] for name in grid.cases} >= {"profile", "one_round", "weights", "known_se", "sites"}
+    df = table(**grid.data)
+    assert df.site.nunique() == 6
+    pd.testing.assert_frame_equal(df, table(**grid.data))
+
+
+def test_a_case_says_its_population(tmp_path: Path) -> None:
+    text = FILE.read_text().replace("[cases]", '[cases]\n"silent" = "{run} --formula y"')
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(ValueError, match="silent does not say population="):
+        Grid.read(tmp_path / "grid.toml")
+
+
+def test_what_differs_is_found(grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    a, b, names = tmp_path / "a", tmp_path / "b", [FITTED, REFUSED]
+
+    def compared(**allowed: Any) -> tuple[int, str]:
+        entry: dict[str, Any] = {
+            "cases": "one_round/*",
+            "files": "rounds.npz",
+            "keys": "*/gram",
+            "why": "a sum",
+            **allowed,
+        }
+        more = (Allowed(**entry),) if allowed else ()
+        code = compare(a, b, Grid(grid.data, grid.cases, (*grid.allowed, *more)), names)
+        return code, capsys.readouterr().out
+
+    for out in (a, b):
+        assert write(out, grid, names) == []
+    said = capsys.readouterr().out
+    assert "2 cases, 2 of them run" in said
+    assert "1 refused, 0 broken off" in said
+    write(a, grid, names)
+    assert "2 cases, 0 of them run" in capsys.readouterr().out
+    code, said = compared()
+    assert code == 0, said
+    assert "2 cases identical (1 cases end in an error)" in said
+    assert "exempt: cases *, files *, keys *seconds*: time" in said
+
+    rounds = dict(np.load(b / FITTED / "rounds.npz"))
+    gram = rounds["001/sent/effects/gram"]
+    gram[3, 2] *= 1 + 1e-13
+    np.savez(b / FITTED / "rounds.npz", **rounds)
+    code, said = compared()
+    assert code == 1
+    assert re.search(
+        r"rounds.npz: 001/sent/effects/gram: \[3, 2\]: .*, the first of 1 of \d+; up to .*e-1\d relative", said
+    )
+    code, said = compared(relative=1e-12)
+    assert code == 0
+    assert f"{FITTED}: identical, 1 rounded" in said
+    assert "    rounds.npz: 001/sent/effects/gram: [3, 2]: " in said
+    assert "rounding up to 1e-12: cases one_round/*, files rounds.npz, keys */gram: a sum (1 times)" in said
+    assert compared(relative=1e-14)[0] == 1
+    assert compared(relative=1e-12, keys="*/shared/*")[0] == 1
+    gram[3, 2] = np.nan
+    np.savez(b / FITTED / "rounds.npz", **rounds)
+    assert compared(relative=1e-12)[0] == 1
+    assert compared(why="another message")[0] == 0
+
+    effects = b / FITTED / "run" / "effects.csv"
+    effects.write_text(effects.read_text().replace("sd(x)", "sd(z)"))
+    code, said = compared(why="another message")
+    assert (code, "effects.csv: effect: [3]: sd(x) and sd(z)" in said) == (1, True)
+    error = b / REFUSED / "error.txt"
+    error.write_text(error.read_text().replace("needs 6", "needs 7"))
+    assert "it needs 7 (least_rows)" in compared()[1]
+    error.unlink()
+    assert "error.txt: (file): only in the first folder" in compared()[1]
+    (b / REFUSED / "case.json").unlink()
+    assert f"{REFUSED}: MISSING in {b}" in compared()[1]
+
+
+@pytest.mark.slow
+def test_two_checkouts_by_one_command(tmp_path: Path) -> None:
+    def called(*words: str | Path) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, SCRIPT, *words], cwd=tmp_path, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = called("checkouts", ROOT, ROOT, "--case", "one_round/[mr]*")
+    assert code == 0, out + err
+    assert out.endswith("4 cases identical (2 cases end in an error), 0 different or missing\n")
+    code, _, err = called("write", tmp_path / "out", "--checkout", tmp_path)
+    assert (code, err.count("\n"), f"and not that of {tmp_path}" in err) == (2, 1, True)
+    code, _, err = called("checkouts", ROOT, "no-such-revision", "--case", "one_round/refused-*")
+    assert (code, err.count("\n"), "no-such-revision is no folder of a checkout" in err) == (2, 1, True)

@@ -1,0 +1,44 @@
+"""Which hierfl is tested: the one that is installed, which must be this checkout's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from .paths import ROOT
+
+#: folder of the checkout, and where it lies in an installed package
+FOLDERS = {"hierfl": "", "inference": "inference", "models": "models", "experiments": "experiments"}
+
+
+def import_installed() -> None:
+    """Imports ``hierfl`` as an interpreter elsewhere would: here ``./hierfl`` and ``tests/hierfl`` are in the way."""
+    inside = {ROOT, ROOT / "tests"}
+    before = list(sys.path)
+    sys.path[:] = [entry for entry in before if Path(entry or ".").resolve() not in inside]
+    try:
+        importlib.import_module("hierfl")
+    finally:
+        sys.path[:] = before
+
+
+def stale() -> list[str]:
+    """Files of the installed package that are not the checkout's, or that one of both lacks."""
+    home = Path(sys.modules["hierfl"].__file__ or "").resolve().parent
+    if home == ROOT / "hierfl":  # (editable: the same files)
+        return []
+    found = []
+    for folder, place in FOLDERS.items():
+        ours = {
+            path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py") if "results" not in path.parts
+        }
+        theirs = {path.relative_to(home / place) for path in (home / place).rglob("*.py")}
+        if not place:
+            theirs = {path for path in theirs if path.parts[0] not in FOLDERS}
+        found += [
+            f"{folder}/{path}"
+            for path in sorted(ours | theirs)
+            if path not in ours & theirs or (ROOT / folder / path).read_bytes() != (home / place / path).read_bytes()
+        ]
+    return found
