@@ -21,6 +21,7 @@ from hierfl.nn.architecture import Architecture
 from hierfl.rng import ClientNoise, client_keys
 
 
+@pytest.mark.cpu(4, "four fits of three rounds, one of them client by client")
 @over_methods(METHODS)
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
     """Chunks of 1, 7 and J = 9, and the clients in another order, after three rounds with minibatches: same to 1e-5."""

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from support.federations import slopes
+from support.representatives import of_all
 from torch import nn
 
 from hierfl import Federation, UserError
@@ -35,12 +36,12 @@ def regression(sizes: list[int]) -> tuple[Federation, Architecture]:
 def test_the_last_chains_draw_from_the_analytic_posterior() -> None:
     import arviz as az
 
-    fed, net = regression([40, 12, 3, 25, 2, 8])
-    method = FedPop(net, step_size=0.01, final_steps=1340, final_keep=1000, lr=0.05, sigma_0=1.0)
-    run = fit(method, fed, rounds=30, dtype=torch.float64, progress=False)
+    fed, net = regression([12, 8, 3, 10, 2, 6])
+    method = FedPop(net, step_size=0.03, final_chains=8, final_steps=240, final_keep=180, lr=0.05, sigma_0=1.0)
+    run = fit(method, fed, rounds=3, dtype=torch.float64, progress=False, evaluate_every=3)
     mu, sigma = run.shared["mu"], run.shared["log_sigma"].exp()
     data = run.posterior()
-    assert dict(data.posterior.sizes) == {"chain": 4, "draw": 1000, "client": 6, "z_dim_0": 3}
+    assert dict(data.posterior.sizes) == {"chain": 8, "draw": 180, "client": 6, "z_dim_0": 3}
     effective, rhat = az.ess(data)["z"].values, az.rhat(data)["z"].values
     assert (rhat < 1.02).all()
     for j in range(6):
@@ -55,6 +56,7 @@ def test_the_last_chains_draw_from_the_analytic_posterior() -> None:
         assert ((spread - 1).abs() < 4 * (2 / torch.as_tensor(effective[j])).sqrt() + 0.02).all(), j
 
 
+@pytest.mark.slow
 def test_the_population_is_the_marginal_likelihoods() -> None:
     """A linear-Gaussian model: mu and sigma against the maximum of the exact marginal likelihood."""
     fed, net = regression([12] * 60)
@@ -84,7 +86,8 @@ def test_the_population_is_the_marginal_likelihoods() -> None:
     assert torch.allclose(run.shared["log_sigma"], log_sigma.detach(), atol=0.02)
 
 
-@pytest.mark.parametrize("kernel", ["metropolis", "unadjusted"])
+@pytest.mark.cpu(4, "what a learned spread is beside quadrature, in the only quick test of it")
+@pytest.mark.parametrize("kernel", of_all(["metropolis", "unadjusted"], ["metropolis"], str))
 def test_in_the_curvatures_metric_the_learned_spread_is_that_of_quadrature(kernel: str) -> None:
     """A logistic model of one number: nothing that the chains have seen enters their metric, so nothing is biased."""
     rng = np.random.default_rng(5)
@@ -110,6 +113,7 @@ def test_in_the_curvatures_metric_the_learned_spread_is_that_of_quadrature(kerne
     assert float(run.shared["log_sigma"].exp()) == pytest.approx(np.exp(exact[1]), rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
     """FedPop's synthetic data: in everything that is identified below 1e-3 relative, the scores having no noise."""
     fed, made = synthetic(0, clients=40, k=8)
@@ -143,8 +147,8 @@ def test_a_matrix_as_fixed_effect_is_found_up_to_rotation() -> None:
     fed = Federation.from_arrays(x.flatten(0, 1).numpy(), y.flatten().numpy(), who.numpy(), test=0.0, task="regression")
     with torch.random.fork_rng():
         net = Architecture(Network(nn.Linear(6, 2, bias=False)), LinearHead(2, 1), noise=0.1)
-    method = FedPop(net, step_size=3e-4, sigma_0=1.0, base_lr=0.05, lr=0.05, lr_decay=0.98, final_steps=0)
-    run = fit(method, fed, rounds=200, chunk=40, dtype=torch.float64, progress=False)
+    method = FedPop(net, step_size=3e-4, sigma_0=1.0, base_lr=0.05, lr=0.05, lr_decay=0.96, final_steps=0)
+    run = fit(method, fed, rounds=100, chunk=40, dtype=torch.float64, progress=False, evaluate_every=100)
     found = torch.linalg.qr(run.shared["base.weight"].T)[0]
     distance = (found @ found.T - phi @ phi.T).norm()
     assert distance < 0.02
@@ -158,6 +162,7 @@ def places(sizes: list[int], seed: int = 7) -> Federation:
     return Federation.from_arrays(np.ones((len(who), 1)), y, who, test=0.0, task="regression").to(dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 8])
 def test_an_energy_with_a_second_chain_recovers_a_gaussian_population(hidden: int) -> None:
     """mu and sigma against the exact maximum; with a network in E, mean and spread of what the second chain draws."""
@@ -183,12 +188,12 @@ def test_an_energy_with_a_second_chain_recovers_a_gaussian_population(hidden: in
 
 def test_a_new_client_learns_from_a_few_examples() -> None:
     """After a chain on its own examples the analytic posterior at the fitted population; before it the population's."""
-    fed, net = regression([15] * 30)
+    fed, net = regression([15] * 6)
     method = FedPop(
-        net, kernel="metropolis", precondition="curvature", step_size=0.5, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
-        final_steps=700, final_keep=500,
+        net, kernel="metropolis", precondition="curvature", step_size=0.8, chains=4, lr=0.1, lr_decay=0.97, sigma_0=1.0,
+        final_steps=160, final_keep=120, final_chains=16,
     )  # fmt: skip
-    run = fit(method, fed, 60, chunk=30, dtype=torch.float64, progress=False, evaluate_every=60)
+    run = fit(method, fed, 5, dtype=torch.float64, progress=False, evaluate_every=5)
     mu, sigma = run.shared["mu"], run.shared["log_sigma"].exp()
     few = torch.randn((3, 2), generator=generator("few"), dtype=torch.float64)
     y = few @ torch.tensor([2.0, -1.0]).double() + 0.3
@@ -215,7 +220,7 @@ def test_a_new_client_learns_from_a_few_examples() -> None:
 def test_newcomers_of_other_methods(small: Federation, net: Architecture) -> None:
     x, y = small.examples(small.train[0])
     for method, own in ((PFedVEM(net), True), (FedRep(net), True), (FedAvg(net), False)):
-        run = fit(method, small, 15, dtype=torch.float64, progress=False, evaluate_every=15)
+        run = fit(method, small, 5, dtype=torch.float64, progress=False, evaluate_every=5)
         if not own:
             with pytest.raises(UserError, match="nothing that a new client could learn"):
                 run.predict_new_client(x, given=(x, y))

@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from support.pfedv import SPEC, pictures
+from support.representatives import of_all
 
 from hierfl import UserError
 from hierfl.inference import fit
@@ -15,6 +16,11 @@ from hierfl.inference.method.base import Method
 from hierfl.models import FedAvg, FedBN, FedV, PFedV
 from hierfl.nn.layers.batch_norm import is_statistic
 from hierfl.nn.networks.build import architecture
+
+#: latent features, of clients and of all, and none
+CASES = [(cls, local_norm) for cls in (PFedV, FedV, FedBN) for local_norm in ("statistics", "all")]
+QUICK = [(PFedV, "statistics"), (FedBN, "all")]
+NORMS = pytest.mark.parametrize("case", of_all(CASES, QUICK, lambda case: f"{case[0].__name__}-{case[1]}"))
 
 
 def test_own_batch_norm_stays_with_the_client() -> None:
@@ -37,10 +43,11 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     assert everyone.shared.keys() == {"w", *network.base.names}
 
 
-@pytest.mark.parametrize("local_norm", ["statistics", "all"])
-@pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
-def test_a_newcomers_own_batch_norm(cls: type[Method], local_norm: str) -> None:
+@pytest.mark.cpu(3, "a running mean takes 200 steps to six digits")
+@NORMS
+def test_a_newcomers_own_batch_norm(case: tuple[type[Method], str]) -> None:
     """Its running statistics become those of its own data: as when torch's own layers are shown it again and again."""
+    cls, local_norm = case
     fed = pictures((40, 40, 40), contrast=True)
     network = architecture("bncnn:3,4:8", fed, latent=cls.latent)
     run = fit(
@@ -61,10 +68,10 @@ def test_a_newcomers_own_batch_norm(cls: type[Method], local_norm: str) -> None:
     assert not torch.allclose(others, mean, rtol=1e-2)
 
 
-@pytest.mark.parametrize("local_norm", ["statistics", "all"])
-@pytest.mark.parametrize("cls", [PFedV, FedV, FedBN])
-def test_statistics_taken_anew(cls: type[Method], local_norm: str) -> None:
+@NORMS
+def test_statistics_taken_anew(case: tuple[type[Method], str]) -> None:
     """After the last round they become those of the averaged weights, in torch's own layers; nothing else moves."""
+    cls, local_norm = case
     fed = pictures((40, 30, 20), contrast=True)
     network = architecture("bncnn:3,4:8,z-norm" if cls.latent else "bncnn:3,4:8", fed, latent=cls.latent)
     settings = {"local_norm": local_norm, "lr": 0.05, "batch": 64}

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import Call
 
 from hierfl import UserError
 from hierfl.arviz_io import import_arviz
@@ -67,36 +68,45 @@ def test_a_plain_install_has_everything(plain: Path) -> None:
     assert not {p.name for p in plain.iterdir()} & {"models", "inference", "experiments"}
 
 
-def test_a_file_of_sixty_lines_is_a_method(plain: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_file_of_sixty_lines_is_a_method_of_a_plain_install(plain: Path, tmp_path: Path) -> None:
     assert len(TUTORIAL.read_text().splitlines()) <= 60
     shutil.copy(TUTORIAL, tmp_path / "my_method.py")
-    short = ["run", "my_method.py", "--rounds", "3", "--quiet"]
-    done = run(plain, tmp_path, *short, "--chunk", "7", "--out", "seven")
+    done = run(plain, tmp_path, "run", "my_method.py", "--rounds", "3", "--quiet", "--out", "plain")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(plain / "hierfl/__init__.py")  # it was the plain install
+    assert done.stdout.strip() == str(plain / "hierfl/__init__.py")
+    assert json.loads((tmp_path / "plain/summary.json").read_text())["gm_accuracy"] is not None
+
+
+@pytest.mark.cpu(4, "three runs by command, two of which chunks tell apart")
+def test_a_file_is_a_method_like_any_other(hierfl: Call, tmp_path: Path) -> None:
+    shutil.copy(TUTORIAL, tmp_path / "my_method.py")
+    short = ["run", "my_method.py", "--rounds", "2", "--clients", "6", "--network", "mlp:4", "--quiet"]
     # chunked like the built-in ones: the same state whatever the chunk
-    assert run(plain, tmp_path, *short, "--chunk", "20", "--out", "twenty").returncode == 0
-    a, b = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("seven", "twenty"))
+    for chunk in ("4", "6"):
+        code, _, err = hierfl(*short, "--chunk", chunk, "--out", chunk)
+        assert code == 0, err
+    a, b = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("4", "6"))
     assert a["method"] == "my_method"
     assert a["pm_nll"] == pytest.approx(b["pm_nll"], rel=1e-4)
     assert a["gm_accuracy"] is not None
     # checkpointed like the built-in ones: resumed after the last round, nothing changes
-    assert run(plain, tmp_path, "run", "--resume", "seven", "--quiet").returncode == 0
-    again = json.loads((tmp_path / "seven/summary.json").read_text())
-    assert again == a
+    assert hierfl("run", "--resume", "4", "--quiet")[0] == 0
+    assert json.loads((tmp_path / "4/summary.json").read_text()) == a
     # exported like the built-in ones
-    data = import_arviz().from_netcdf(tmp_path / "seven/posterior.nc")
+    data = import_arviz().from_netcdf(tmp_path / "4/posterior.nc")
     assert data.posterior["w_j"].dims == ("chain", "draw", "client", "w_j_dim_0")
     assert {"prior", "log_likelihood", "posterior_predictive", "observed_data", "constant_data"} <= set(data.groups())
     # its settings are settings like any other
-    assert run(plain, tmp_path, *short, "--set", "df=30", "--out", "df").returncode == 0
-    assert "known: df, rho_0, lr, server_lr" in run(plain, tmp_path, *short, "--set", "nu=30").stderr
+    assert hierfl(*short, "--set", "df=30", "--out", "df")[0] == 0
+    assert json.loads((tmp_path / "df/summary.json").read_text())["pm_nll"] != a["pm_nll"]
+    assert "known: df, rho_0, lr, server_lr" in hierfl(*short, "--set", "nu=30")[2]
     # and a changed file is not resumed
     with (tmp_path / "my_method.py").open("a") as file:
         file.write("# a change\n")
-    refused = run(plain, tmp_path, "run", "--resume", "seven")
-    assert refused.returncode == 2
-    assert "my_method.py has changed since seven was begun" in refused.stderr
+    code, _, err = hierfl("run", "--resume", "4")
+    assert code == 2
+    assert "my_method.py has changed since 4 was begun" in err
 
 
 @pytest.mark.parametrize(

@@ -145,18 +145,18 @@ def heterogeneous(rho: float | Tensor, clients: int = 8, n: int = 40, seed: int 
     x = torch.randn(clients * n, 2, generator=rng).double()
     w = torch.randn(2, generator=rng).double() + rho * torch.randn(clients, 2, generator=rng).double()
     y = (x * w[who]).sum(1) + 0.3 + NOISE * torch.randn(clients * n, generator=rng).double()
-    return Federation.from_arrays(x.numpy(), y.numpy(), who.numpy(), test=0.0, task="regression").to(
-        dtype=torch.float64
-    )
+    arrays = x.numpy(), y.numpy(), who.numpy()
+    return Federation.from_arrays(*arrays, test=0.0, task="regression").to(dtype=torch.float64)
 
 
+@pytest.mark.cpu(4, "a limit of many rows, where sums of them are what costs")
 def test_with_ever_more_data_w_is_the_mean_of_the_heads():
     """Eq. 9 of pFedVEM, whose weights 1 / rho^2 are those of heads that are known."""
     run = after(heterogeneous(1.0, n=20_000), 3, w_scale=1e4, rho_scale=1e4)
     torch.testing.assert_close(run.shared["w"], run.personal["mu"].mean(0), rtol=0, atol=1e-4)
     divisor = (run.personal["mu"] - run.shared["w"]).square()
     expected = torch.stack([divisor[:, :2].sum() / (2 * 7), divisor[:, 2].sum() / 7])  # REML's (J - 1) d
-    found = after(heterogeneous(1.0, n=20_000), 60, w_scale=1e4, rho_scale=1e4).shared["w.log_rho"]
+    found = after(heterogeneous(1.0, n=20_000), 12, w_scale=1e4, rho_scale=1e4).shared["w.log_rho"]
     torch.testing.assert_close((2 * found[:1]).exp(), expected[:1], rtol=1e-3, atol=0)
 
 
@@ -194,9 +194,9 @@ def test_where_clients_agree_every_start_says_zero(start):
 
 def test_nodes_integrate_over_the_posterior_of_rho():
     fed = heterogeneous(0.3, clients=6, n=8, seed=2)
-    run = after(fed, 80, nodes="on", spreads="pooled", w_scale=1.0)
+    run = after(fed, 25, nodes="on", spreads="pooled", w_scale=1.0)
     exact = Exact(fed)
-    grid = torch.linspace(-8, 3, 400, dtype=torch.float64)
+    grid = torch.linspace(-8, 3, 150, dtype=torch.float64)
     log_scale = torch.zeros(2, dtype=torch.float64)
     height = torch.stack([exact.log_likelihood(t.expand(2), log_scale) for t in grid])
     density = (height + grid - (2 * grid).exp() / 200).softmax(0)
@@ -239,7 +239,7 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
 
     def modes(exchange: str) -> Tensor:
         method = PFedEB(net, exchange=exchange, sigma_0=0.5, **same)
-        start = fitted(method, fed, 150)
+        start = fitted(method, fed, 60)
         return start.shared["w"], start.shared["w.log_rho"]
 
     w, rho = modes("full")

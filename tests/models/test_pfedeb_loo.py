@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.representatives import of_all
 from support.simulated_heads import NOISE, S_W, Truth, fitted, simulated
 from torch import Tensor
 
@@ -31,7 +32,8 @@ def exact_loo(truth: Truth) -> Tensor:
     return total.logsumexp(0) - rest.logsumexp(0)
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.5])
+@pytest.mark.cpu(3, "16,000 draws, whose errors are the tolerance")
+@pytest.mark.parametrize("rho", of_all([0.0, 0.5], [0.5], str))
 def test_leave_one_out_is_the_exact_one_with_everything_fitted_anew(rho):
     truth = simulated("gaussian", rho, 3, (6, 9, 5, 12, 8, 7, 10, 6), features=2)
     run = fitted(truth, 25, draws=16_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from support.commands import Call
 from support.pfedvmp import Torch, bumps, method_of
@@ -68,6 +69,8 @@ def test_features_are_what_the_head_sees() -> None:
     assert rows[0] <= rows[1]
 
 
+@pytest.mark.slow
+@pytest.mark.figures
 def test_from_the_command_line(hierfl: Call, tmp_path: Path) -> None:
     how = ["--rounds", 2, "--clients", 5, "--network", "mlp:8", "--quiet"]
     assert hierfl("run", "pfedvmp", *how, "--split", "dirichlet:0.5,keep=0.4,redraw", "--out", "o")[0] == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.commands import Call
+from support.drawing import one_figure
 
 from hierfl import Federation, UserError
 from hierfl.data.datasets.registry import load
@@ -108,7 +109,8 @@ def test_a_home_directory_is_expanded(hierfl: Call, tmp_path: Path, monkeypatch:
     np.savez(tmp_path / "home" / "mine.npz", **arrays())
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     common = ("-J", 2, "--split", "iid", "-T", 1, "--quiet", "--out")
-    assert hierfl("run", "fedavg", "--data=~/mine.npz", *common, "a")[0] == 0
-    assert hierfl("run", "fedavg", "--data", "mine", "--data-root=~", *common, "b")[0] == 0
+    with one_figure():
+        assert hierfl("run", "fedavg", "--data=~/mine.npz", *common, "a")[0] == 0
+        assert hierfl("run", "fedavg", "--data", "mine", "--data-root=~", *common, "b")[0] == 0
     assert f'data_root = "{tmp_path}/home"' in Path("b/config.toml").read_text()
     assert Federation.from_npz("~/mine.npz", clients=2, split="iid").clients == 2

@@ -120,6 +120,7 @@ def rounding(method: Method) -> float:
     return 1e-9 if adam or method.tabular or isinstance(method, PFedGP) else 0.0
 
 
+@pytest.mark.cpu(3, "two fits, one of which is simulated")
 @over_methods(METHODS)
 def test_every_method(case: Case) -> None:
     """The same numbers there; and its rounds do not wait, but for one word to the host after a round's end."""

@@ -27,7 +27,7 @@ from hierfl.inference.run import checkpoint as checkpoints
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.nn.networks.build import architecture
 
-RUN = ["run", "pfedvem", "--rounds", "24", "--participation", "0.5", "--out", "killed"]
+RUN = ["run", "pfedvem", "-J", "6", "--network", "mlp:8", "--rounds", "24", "--participation", "0.5", "--out", "killed"]
 
 #: a process that kills itself in the middle of its nth checkpoint: half a state file written, or the state file
 #: renamed and the json not yet
@@ -71,7 +71,7 @@ def without_clock(folder: Path) -> dict[str, object]:
     return files
 
 
-@pytest.mark.cpu(15, "processes that import torch and are killed")
+@pytest.mark.cpu(25, "processes that import torch and are killed, and the run that was not")
 @pytest.mark.parametrize(
     "moments",
     [

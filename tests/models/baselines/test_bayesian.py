@@ -173,7 +173,7 @@ def test_dg_lmcs_exact_moments_tend_to_the_pooled_posteriors(lines: Federation) 
 
 def test_dg_lmcs_server_draws_what_makes_the_gibbs_sampler_exact(lines: Federation) -> None:
     """With exact draws at the clients the chain of w has the model's own moments."""
-    rho, quadratics, rounds = 0.3, Quadratics(lines), 6000
+    rho, quadratics, rounds = 0.3, Quadratics(lines), 2400
     rule = GibbsDraw("w_j_draws", rho)
     rng = torch.Generator().manual_seed(0)
     eye = torch.eye(3, dtype=torch.float64)

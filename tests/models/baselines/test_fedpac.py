@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.baselines import assert_resumed_is_the_same, features, fitted, lacking_classes, linear, logits, rows_of
+from support.baselines import (
+    assert_resumed_is_the_same,
+    begin_on_a_rank,
+    features,
+    fitted,
+    lacking_classes,
+    linear,
+    logits,
+    rows_of,
+)
 from support.commands import Call
 from support.federations import blobs, pictures
 from support.methods import order_of
@@ -259,7 +268,7 @@ def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> No
     assert all((run.shared[k] - start[k]).abs().max() > 1e-6 for k in norm.base.names if k.endswith("running_mean"))
 
 
-def test_whatever_adds_messages_up_refuses_them(net: Architecture, hierfl: Call) -> None:
+def test_whatever_adds_messages_up_refuses_them(skewed: Federation, net: Architecture) -> None:
     """A stage on their way, such as one of masks; and ranks."""
 
     class Masked(FedPAC):
@@ -270,6 +279,12 @@ def test_whatever_adds_messages_up_refuses_them(net: Architecture, hierfl: Call)
     shared = method.shared(InitialWeights.of(net, 0))
     with pytest.raises(UserError, match="looked at one by one: they pass no pipeline"):
         Exchange(method.exchange(), method.pipeline(), method.expand, shared)
+    with pytest.raises(UserError, match="the messages of 'heads' are looked at one by one, and ranks send sums"):
+        begin_on_a_rank(FedPAC(net), skewed)
+
+
+@pytest.mark.slow
+def test_ranks_refuse_them_on_the_command_line(hierfl: Call) -> None:
     code, _, err = hierfl("run", "fedpac", "--engine", "distributed", "--ranks", "2", "--rounds", "1", "--quiet")
     assert code != 0
     assert "the messages of 'heads' are looked at one by one, and ranks send sums: --engine plate" in err

@@ -16,6 +16,7 @@ from support.baselines import (
     slope_at,
 )
 from support.methods import order_of
+from support.representatives import of_all
 from support.rounds import Rounds
 from torch import Tensor
 
@@ -56,6 +57,7 @@ def test_without_a_shift_and_short_meta_steps_it_is_pfedme(small: Federation, ne
     assert gaps[2] < 1e-10
 
 
+@pytest.mark.cpu(4, "as many rounds as a fixed point takes to seven digits")
 def test_loss_gradients_reach_their_stationary_point(lines: Federation) -> None:
     """sum_j (s_j - theta_j) = 0, s_j = w - eta_s grad F_j(w), theta_j = argmin F_j + (lambda / 2) |. - s_j|^2."""
     lam, eta = 1.5, 0.1
@@ -73,10 +75,10 @@ def test_loss_gradients_reach_their_stationary_point(lines: Federation) -> None:
     w = torch.linalg.solve(matrix, vector)
     own = torch.stack([near @ (h + lam * (w - eta * (H @ w - h))) for H, h, near in parts])
     s = {"lam": lam, "shift_lr": eta, "rounds": 1, "steps": 60, "lr": 0.15, "w_lr": 0.9 / lam, "batch": WHOLE}
-    run = fitted(PFedBreD(linear(lines), shift="lg", **s), lines, 60)
+    run = fitted(PFedBreD(linear(lines), shift="lg", **s), lines, 55)
     assert torch.allclose(run.shared["w"], w, rtol=1e-7, atol=1e-8)
     assert torch.allclose(run.personal["theta"], own, rtol=1e-6, atol=1e-7)
-    me = fitted(PFedMe(linear(lines), **{k: v for k, v in s.items() if k != "shift_lr"}), lines, 40)
+    me = fitted(PFedMe(linear(lines), **{k: v for k, v in s.items() if k != "shift_lr"}), lines, 10)
     assert (me.shared["w"] - w).abs().max() > 1e-3  # the shift moves it
 
 
@@ -180,7 +182,7 @@ def test_a_new_client_fits_a_model_and_w_stays(form: str, small: Federation, net
     assert torch.equal(run.shared["w"], before)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", of_all(FORMS, ["mh"], str))
 def test_rows_do_not_depend_on_who_is_beside_them(form: str, small: Federation) -> None:
     """With dropout, whose masks are of minibatches of unequal sizes; even who is smaller than a minibatch trains."""
     drop = architecture("mlp:6,dropout=0.5", small)

@@ -151,7 +151,7 @@ def test_memories_take_out_the_noise_of_quantiser_and_absence(lines: Federation)
         method = QLSD(
             linear(lines), step_size=4e-4, levels=1, batch=0, memory=memory, temperature=0.0, prior_precision=1.0
         )
-        run = fitted(method, lines, 400, participation=0.5)
+        run = fitted(method, lines, 200, participation=0.5)
         gaps.append(float((run.shared["w"] - mode).abs().max()))
     assert gaps[0] < 1e-6
     assert gaps[1] > 1e-3

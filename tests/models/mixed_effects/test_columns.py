@@ -94,6 +94,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.cpu(3, "a process of its own, whose memory is measured")
 def test_a_table_of_many_places_takes_memory_by_its_rows() -> None:
     """50,000 rows of 5,000 places. One indicator of places and rows is 2 GB; ten columns of the rows are 4 MB.
 

@@ -115,12 +115,15 @@ def test_reml_is_the_integral_over_coefficients() -> None:
     found, cov = estimates(run), covariance(run)
     at, sigma = found[["Intercept", "x"]].to_numpy(), found["sd(residual)"]
     best = log_likelihood(df, at, cov, sigma, ("1",))
-    errors = [0.6, 0.2]
-    nodes = [np.linspace(-8, 8, 65) * e for e in errors]
-    moved = [[at + np.array([a, b]) for b in nodes[1]] for a in nodes[0]]
-    logs = np.array([[log_likelihood(df, beta, cov, sigma, ("1",)) - best for beta in row] for row in moved])
-    area = (nodes[0][1] - nodes[0][0]) * (nodes[1][1] - nodes[1][0])
-    wanted = best + np.log(np.exp(logs).sum() * area)
+    # (a grid along what is uncorrelated, a standard error apart: of a normal density, exact)
+    information = np.zeros((2, 2))
+    for _, rows in df.groupby("site"):
+        x = np.column_stack([np.ones(len(rows)), rows.x])
+        information += x.T @ np.linalg.solve(cov + sigma**2 * np.eye(len(rows)), x)
+    root, nodes = np.linalg.cholesky(np.linalg.inv(information)), np.arange(-7, 8)
+    moved = [at + root @ np.array([a, b]) for a in nodes for b in nodes]
+    logs = np.array([log_likelihood(df, beta, cov, sigma, ("1",)) - best for beta in moved])
+    wanted = best + np.log(np.exp(logs).sum() * np.linalg.det(root))
     assert effects_table(run.fitted)[1]["log_likelihood"] == pytest.approx(wanted, abs=1e-6)
 
 

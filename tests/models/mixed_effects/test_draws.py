@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 from support.levels import SDS, log_likelihood, table
+from support.representatives import of_all
 from support.responses import CASES, Case
 
 from hierfl import mixed_model
@@ -17,7 +18,8 @@ from hierfl.models.mixed_effects.effects import users_beta
 from hierfl.models.mixed_effects.posterior import JointDraws, short
 
 DRAWS = 6000
-GRID = np.arange(-6, 6.01, 0.05)
+GRID = np.arange(-6, 6.01, 0.1)
+CHEAP = [case for case in CASES.values() if case.family != "beta-binomial"]
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.family)
 
 
@@ -62,7 +64,7 @@ def is_near(draws: np.ndarray, mean: float, sd: float) -> None:
     assert draws.std() == pytest.approx(sd, rel=0.05)
 
 
-@ALL
+@pytest.mark.parametrize("case", of_all([*CASES.values()], CHEAP, lambda case: case.family))
 def test_clients_draws_are_of_their_posterior(case: Case) -> None:
     df = case.table(5, seed=3, rows=(2, 15))
     fitted = mixed_model(df, case.formula, family=case.family, draws=40, **case.how)  # type: ignore[arg-type]
@@ -73,7 +75,10 @@ def test_clients_draws_are_of_their_posterior(case: Case) -> None:
         is_near(b[:, j], tau * mean, tau * sd)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson", "zero-inflated-poisson"])
+@pytest.mark.cpu(5, "6,000 draws of two levels that go together")
+@pytest.mark.parametrize(
+    "family", of_all(["gaussian", "binomial", "poisson", "zero-inflated-poisson"], ["gaussian", "poisson"], str)
+)
 def test_patients_draws_are_of_the_joint_posterior(family: str) -> None:
     case = CASES[family]
     df = table(case, 1, 4, 3, 4, seed=4, sds=(0, 0.8, 0.9))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.baselines import begin_on_a_rank
 from support.commands import Call
 from support.mixed import DYESTUFF, fitted, table
 
@@ -85,13 +86,10 @@ def test_masks_refuse_it() -> None:
         Exchange(method.exchange(), method.pipeline(), method.expand, shared)
 
 
-def test_ranks_refuse_it(hierfl: Call) -> None:
-    code, _, err = hierfl(
-        "run", "mixed-effects", "--set", "one_round=true", "--set", "least_rows=1", "--engine", "distributed",
-        "--ranks", "2", "--quiet",
-    )  # fmt: skip
-    assert code != 0
-    assert "ranks send sums" in err
+def test_ranks_refuse_it() -> None:
+    fed, design = from_formula(table(5), FORMULA)
+    with pytest.raises(UserError, match="looked at one by one, and ranks send sums: --engine plate"):
+        begin_on_a_rank(MixedEffects(design, one_round=True), fed)
 
 
 def test_individual_messages_are_put_in_their_places() -> None:

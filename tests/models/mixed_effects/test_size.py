@@ -38,11 +38,11 @@ def test_the_mean_difference_of_a_mixture_is_that_of_all_pairs(draws: int, apart
     mean = torch.as_tensor(100 + apart * rng.normal(size=(draws, 3, 400 if draws < 50 else 20)))
     for std in (torch.full_like(mean, width), torch.as_tensor(width * rng.uniform(0.5, 1, mean.shape))):
         wanted = torch.zeros_like(mean[0])
-        for k, m in itertools.product(range(draws), repeat=2):
-            gap, both = mean[k] - mean[m], (std[k].square() + std[m].square()).sqrt()
+        for k in range(draws):
+            gap, both = mean[k] - mean, (std[k].square() + std.square()).sqrt()
             z = gap / both
             density = (-0.5 * z.square()).exp() / (2 * torch.pi) ** 0.5
-            wanted += 2 * both * density + gap * (2 * torch.special.ndtr(z) - 1)
+            wanted += (2 * both * density + gap * (2 * torch.special.ndtr(z) - 1)).sum(0)
         assert torch.allclose(mean_difference(mean, std), wanted / draws**2, rtol=1e-12)
 
 
@@ -84,16 +84,18 @@ def test_rhat_and_ess_are_arvizs() -> None:
     assert not np.isnan(np.array(rhat_and_ess(x))[:, :3]).any()
 
 
-def finished(family: str = "gaussian", draws: int = 40, chunk: int = 40, size: tuple[int, int] = (300, 40)) -> Run:
+def finished(
+    family: str = "gaussian", draws: int = 40, chunk: int = 40, size: tuple[int, int] = (300, 40), random: str = "1 + x"
+) -> Run:
     df = places(*size).assign(y=lambda d: d.y if family == "gaussian" else d.k)
-    federation, design = from_formula(df, "y ~ 1 + x + (1 + x | site)", family=family)  # type: ignore[arg-type]
+    federation, design = from_formula(df, f"y ~ 1 + x + ({random} | site)", family=family)  # type: ignore[arg-type]
     method = MixedEffects(design, draws=draws)
     return fit(method, federation, 100, chunk=chunk, dtype=torch.float64, progress=False, evaluate_every=100)
 
 
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_a_places_draws_do_not_depend_on_who_is_drawn_beside_it(family: str) -> None:
-    run = finished(family)
+    run = finished(family, size=(150, 20))
     data = run.posterior(draws=20)
     for name in run.fitted.federation.ids[::9]:
         alone = run.posterior(draws=20, clients=[name])
@@ -122,20 +124,28 @@ def test_the_gaussian_global_model_is_exact() -> None:
     assert metrics["rmse"] == pytest.approx(float(gap.square().mean().sqrt()), rel=1e-10)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "poisson"])
-def test_nothing_depends_on_the_parts(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every client, point and draw a part of its own."""
-    small = (400, 12)
-    whole = finished(family, draws=8, size=small)
+@pytest.mark.parametrize(
+    ("family", "size", "random", "draws", "most"),
+    [
+        ("gaussian", (400, 12), "1 + x", 8, 1),
+        ("poisson", (90, 6), "1", 2, 3000),
+        pytest.param("poisson", (90, 6), "1 + x", 2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_nothing_depends_on_the_parts(
+    family: str, size: tuple[int, int], random: str, draws: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part has so many rows at most, where it has one every client, point and draw is a part of its own."""
+    whole = finished(family, draws, size=size, random=random)
     tables = effects_table(whole.fitted)[0], shrinkage_table(whole.fitted)
     for module, name in ((cross_products, "NUMBERS_PER_PASS"), (quadrature, "EXAMPLES_PER_PASS"),
                          (posterior, "EXAMPLES_PER_PASS"), (shrinkage, "EXAMPLES_PER_PASS")):  # fmt: skip
-        monkeypatch.setattr(module, name, 1)
-    parts = finished(family, draws=8, chunk=7, size=small)
+        monkeypatch.setattr(module, name, most)
+    parts = finished(family, draws, 4, size, random)
     pd.testing.assert_frame_equal(effects_table(parts.fitted)[0], tables[0], rtol=1e-6)
     pd.testing.assert_frame_equal(shrinkage_table(parts.fitted), tables[1], rtol=1e-6)
     assert torch.allclose(parts.personal["b_draws"], whole.personal["b_draws"], rtol=1e-5, atol=1e-7)
-    assert tables[1].client.tolist() == 2 * list(whole.fitted.federation.ids)
+    assert tables[1].client.tolist() == len(random.split("+")) * list(whole.fitted.federation.ids)
 
 
 def test_a_places_own_estimate_is_its_least_squares() -> None:
@@ -150,6 +160,7 @@ def test_a_places_own_estimate_is_its_least_squares() -> None:
     assert known > 30
 
 
+@pytest.mark.slow
 def test_the_script_of_the_sizes_runs() -> None:
     """The smallest of them, as it is run by hand for the committed figures."""
     script = ROOT / "experiments" / "results" / "mixed-effects" / "size.py"

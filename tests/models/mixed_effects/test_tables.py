@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from support.commands import Call
 from support.mixed_families import counts, mixedlm
 
 from hierfl.data.tables import TABLES
 
 
+@pytest.mark.figures("blank")
 def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
     code, out, _ = hierfl("run", "mixed-effects", "--out", "radon")
     assert code == 0
