@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from support.commands import Call
+from support.run_folders import arrays
 
 from hierfl.experiments.methods import fingerprint, foundation, load, own_part
 from hierfl.experiments.run_folder.config_file import read_config
 
 MINE = "from hierfl.models import FedPer\n\n\nclass Mine(FedPer):\n    pass\n"
-RUN = ("--data", "digits", "--clients", 3, "--split", "iid", "--network", "linear", "-T", 2, "-q", "--out", "o")
+RUN = ("--data", "d.npz", "--split", "natural", "--network", "linear", "-T", 2, "-q", "--out", "o")
 
 
 def changed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -45,6 +46,7 @@ def test_the_file_itself_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fedper", "mine.py"])
 def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("mine.py").write_text(MINE)
+    arrays(Path("d.npz"))
     assert hierfl("run", method, *RUN) == (0, "", "")
     assert hierfl("run", "--resume", "o", "-q") == (0, "", "")
     before = read_config(Path("o")).run.method_digest
@@ -63,6 +65,7 @@ def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeyp
 
 def test_a_changed_file_of_ones_own_is_not_run(hierfl: Call) -> None:
     Path("mine.py").write_text(MINE)
+    arrays(Path("d.npz"))
     assert hierfl("run", "mine.py", *RUN) == (0, "", "")
     Path("mine.py").write_text(MINE + "\nopen('ran', 'w').close()\n")
     code, _, said = hierfl("run", "--resume", "o", "-q", "--trust-code")

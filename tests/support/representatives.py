@@ -149,6 +149,13 @@ def of_state(case: Case) -> frozenset[str]:
     return frozenset(found | ({"personal"} if method.personal(start) else {"nothing personal"}))
 
 
+def of_local(case: Case) -> frozenset[str]:
+    """What the steps of a method's clients are, in a round and at the end."""
+    cls, settings = case
+    method = cls(network_for(cls, _federation()), **settings)
+    return frozenset({*_walk([*method.local()]), *_walk([*method.schedule().final_steps])})
+
+
 def representatives(cases: Sequence[Case], used: Callable[[Case], Collection[str]] = used) -> list[Case]:
     """Those of the cases that use every mechanism that any of them uses."""
     chosen = cover({case_name(case): used(case) for case in cases})

@@ -12,8 +12,9 @@ from support.commands import Call
 from hierfl.experiments.bench import sites
 
 
-def test_contestants_do_the_same_work(tmp_path: Path) -> None:
+def test_contestants_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plate of everybody's data and sites through bytes have the same values after a round."""
+    monkeypatch.setattr(sites, "EXAMPLES", 140)
     study, files = sites._study(3, tmp_path)
     method, federation = sites._plate(study, files)
     plate = sites.Fit(method, federation, sites.replace(study.options("cpu"), chunk=1))
@@ -24,7 +25,8 @@ def test_contestants_do_the_same_work(tmp_path: Path) -> None:
         torch.testing.assert_close(remote.state.shared[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_the_benchmark_writes_what_it_measured(hierfl: Call, tmp_path: Path) -> None:
+def test_the_benchmark_writes_what_it_measured(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sites, "EXAMPLES", 140)
     out = tmp_path / "bench.json"
     code, text, _ = hierfl("bench", "sites", "--clients", "2", "--repeats", "1", "--no-references", "--out", out)
     assert code == 0

@@ -12,7 +12,7 @@ import pytest
 from support.commands import Call
 from support.run_folders import SHORT
 
-pytestmark = pytest.mark.figures
+pytestmark = pytest.mark.figures("blank")
 
 
 def test_an_npz_of_ones_own_with_its_own_clients(hierfl: Call, tmp_path: Path) -> None:

@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 from support.commands import Call
+from support.run_folders import arrays
 
 from hierfl.arviz_io import read
 from hierfl.experiments.run_folder.config_file import read_config
 from hierfl.experiments.run_folder.identity import setting_of
 
-SMALL = ["-J", 4, "--network", "mlp:3", "--split", "iid", "--rounds", 2, "--quiet"]
+SMALL = ["--data", "d.npz", "--network", "mlp:3", "--split", "natural", "--rounds", 2, "--quiet"]
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chains of few steps."""
+def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Chains of few steps, on few examples."""
+    arrays(tmp_path / "d.npz")
     monkeypatch.setattr("hierfl.inference.method.final_chains.BURN", 10)
     monkeypatch.setattr("hierfl.inference.method.final_chains.KEPT", 10)
 
@@ -46,6 +48,7 @@ def test_final_chains_are_kept_told_and_repeated(hierfl: Call, tmp_path: Path) -
     assert code == 0, err
 
 
+@pytest.mark.usefixtures("short")
 def test_what_cannot_end_so_is_one_line_and_leaves_nothing(hierfl: Call, tmp_path: Path) -> None:
     for command, words in (
         (["pfedvem", "--prior", "flat", "--final", "chains"], "flat prior"),

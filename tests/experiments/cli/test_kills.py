@@ -16,10 +16,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import command as in_this_process
+from support.commands import forked
 
-from hierfl.experiments import cli
-
-RUN = ("run", "pfedvem", "-J", "3", "--split", "iid", "--rounds", "2", "--network", "mlp:4", "--out", "o", "--quiet")
+TINY = ("--rounds", "2", "-J", "3", "--split", "iid", "--network", "mlp:4", "--quiet")
+#: of a run whose rounds take hardly any time
+FEW = ("--set", "head_epochs=1", "--set", "base_epochs=1", "--set", "base_batch=100")
+RUN = ("run", "pfedvem", *TINY, *FEW, "--out", "o")
 #: events of Python's audit hooks that change a folder
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate")
 
@@ -41,26 +44,6 @@ def counted(step: Callable[[], None]) -> Callable[[str, tuple[object, ...]], Non
             step()
 
     return hook
-
-
-def forked(command: tuple[str, ...], prepare: Callable[[], object] = lambda: None) -> int:
-    """Runs a command line in a child that has everything imported; its exit status, or minus its signal."""
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            quiet = os.open("out.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(quiet, 1)
-            os.dup2(quiet, 2)
-            sys.argv = ["hierfl", *command]
-            prepare()
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def killed_at(number: int) -> Callable[[], None]:
@@ -117,40 +100,55 @@ def goes_on(overwrite: bool) -> None:
     assert forked(command) == 0, (command, Path("out.txt").read_text())
 
 
-def moments(number: int, some: int) -> list[int]:
-    """Some of the moments 1..number, by luck."""
+def moments(number: int, part: tuple[int, int]) -> list[int]:
+    """One of the moments 1..number, by luck, where no part of them is asked for."""
+    first, parts = part
     luck = random.Random(os.environ.get("HIERFL_TEST_LUCK", "0"))
-    return sorted(luck.sample(range(1, number + 1), min(some, number)))
+    return [*range(1 + first, number + 1, parts)] if parts else [luck.randint(1, number)]
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, with everything imported that a run needs; a checkpoint after every round."""
-    import hierfl.experiments.run_folder.start
-    import hierfl.models.pfedvem  # noqa: F401
-    from hierfl.arviz_io import import_arviz
     from hierfl.inference.run.keeper import CheckpointKeeper
 
-    import_arviz()
+    in_this_process("run", "pfedvem", *TINY, "--out", tmp_path / "first")
+    shutil.rmtree(tmp_path / "first")
     # (as often as it costs little depends on the clock: a kill must find what was counted)
     monkeypatch.setattr(CheckpointKeeper, "due", lambda self: True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("some", [4, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(place: Path, some: int, overwrite: bool) -> None:
-    assert forked((*RUN[:-3], "--out", "whole", "--quiet")) == 0
+#: one moment of overwriting a run is in the quick set; all of them, in parts, in the slow one
+PARTS = [
+    pytest.param(
+        True, (0, 0), id="overwrite, one", marks=pytest.mark.cpu(5, "a run is killed, and what is left goes on")
+    ),
+    *(
+        pytest.param(
+            overwrite, (k, 4), id=f"{'overwrite' if overwrite else 'new'}, {k + 1} of 4", marks=pytest.mark.slow
+        )
+        for overwrite in (False, True)
+        for k in range(4)
+    ),
+]
+
+
+@pytest.mark.parametrize(("overwrite", "part"), PARTS)
+def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(
+    place: Path, overwrite: bool, part: tuple[int, int]
+) -> None:
+    assert forked((*RUN[:-1], "whole")) == 0
     whole = result(place / "whole")
     command = (*RUN, "--overwrite") if overwrite else RUN
     if overwrite:
-        assert forked((*RUN[:-3], "--out", "old", "--quiet", "--seed", "5")) == 0
+        assert forked((*RUN[:-1], "old", "--seed", "5")) == 0
         old_run(place / "o")
     number = changes(command)
     assert number > 20
     assert result(place / "o") == whole
-    for moment in moments(number, some):
+    for moment in moments(number, part):
         if overwrite:
             old_run(place / "o")
         else:
@@ -160,10 +158,9 @@ def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(place: Path, some: 
         assert result(place / "o") == whole, moment
 
 
-TINY = ("--rounds", "2", "-J", "3", "--split", "iid", "--network", "mlp:4", "--quiet")
 #: commands, and where what they find is; the same command goes on where it was stopped (a run's: --resume)
 COMMANDS = {
-    "run": (("run", "pfedvem", *TINY, "--out", "o"), "o/summary.json"),
+    "run": (RUN, "o/summary.json"),
     "ablate": (
         ("ablate", "pfedvem", *TINY, "--seeds", "1", "--scales", "0.3,1", "--out", "o"), "o/comparison/table.csv",
     ),
@@ -175,8 +172,9 @@ COMMANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(11, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "kills"), [("tune", 1), *(pytest.param(name, 11, marks=pytest.mark.slow) for name in COMMANDS)]
+)
 def test_a_kill_at_any_time_leaves_nothing_stuck(
     place: Path, name: str, kills: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

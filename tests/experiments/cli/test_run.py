@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
-import subprocess
-import sys
 import time
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.commands import Call
-from support.run_folders import SHORT
+from support.commands import Call, ended, fork
+from support.run_folders import SHORT, SMALL, Finished
 
 from hierfl.experiments.methods import shipped_settings
 from hierfl.experiments.run_folder.layout import lock_run_folder
@@ -22,6 +21,7 @@ from hierfl.models import PFedV
 
 
 @pytest.mark.figures
+@pytest.mark.cpu(4, "a run as most begin, and all its figures rendered")
 def test_a_run_leaves_what_the_contract_says(hierfl: Call, tmp_path: Path) -> None:
     code, out, _ = hierfl("run", "pfedvem", "--rounds", 2)
     assert code == 0
@@ -90,7 +90,7 @@ def test_the_main_command_can_be_repeated(hierfl: Call, tmp_path: Path) -> None:
 
 def test_a_configuration_is_repeated_by_its_seed(hierfl: Call, tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        assert hierfl("run", "fedper", *SHORT, "--seed", seed, "--out", name)[0] == 0
+        assert hierfl("run", "fedper", *SMALL, "--set", "batch=100", "--seed", seed, "--out", name)[0] == 0
     a, b, c = (
         {k: v for k, v in json.loads((tmp_path / n / "summary.json").read_text()).items() if k != "seconds_per_round"}
         for n in "abc"
@@ -101,14 +101,14 @@ def test_a_configuration_is_repeated_by_its_seed(hierfl: Call, tmp_path: Path) -
 
 @pytest.mark.parametrize("prior", ["hierarchical", "fixed", "flat"])
 def test_the_ablation_is_one_word(prior: str, hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "pfedvem", *SHORT, "--prior", prior, "--out", "o")[0] == 0
+    assert hierfl("run", "pfedvem", *SMALL, "--prior", prior, "--out", "o")[0] == 0
     summary = json.loads((tmp_path / "o/summary.json").read_text())
     assert (summary["gm_accuracy"] is None) == (prior != "hierarchical")
     assert (summary["pm_draws_nll"] is None) == (prior == "flat")
 
 
-def test_two_processes_do_not_share_a_folder(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "fedavg", *SHORT, "--out", "o")[0] == 0
+def test_two_processes_do_not_share_a_folder(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
+    finished("fedavg", "o")
     before = {p: p.read_bytes() for p in (tmp_path / "o").rglob("*") if p.is_file()}
     with lock_run_folder(tmp_path / "o"):
         for command in (("--resume", "o"), ("fedavg", "--out", "o", "--overwrite")):
@@ -117,21 +117,19 @@ def test_two_processes_do_not_share_a_folder(hierfl: Call, tmp_path: Path) -> No
     assert {p: p.read_bytes() for p in (tmp_path / "o").rglob("*") if p.is_file()} == before
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    # a shell that runs the tests in the background has them ignore SIGINT, and they pass that on
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "from hierfl.experiments.cli import main; main()"
-    command = [sys.executable, "-c", code, "run", "fedavg", "--rounds", "2000", "--out", "a[b] c"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        start = time.monotonic()
-        while not (tmp_path / "a[b] c/metrics.csv").exists() and time.monotonic() - start < 60:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        try:
-            _, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 130
+def test_ctrl_c_says_how_to_go_on(hierfl: Call, tmp_path: Path) -> None:
+    def listening() -> None:
+        # a shell that runs the tests in the background has them ignore SIGINT, and they pass that on
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.alarm(60)
+
+    assert hierfl("run", "fedavg", *SMALL, "--out", "first")[0] == 0  # (what that imports, the child has)
+    child, start = fork(("run", "fedavg", "--rounds", "2000", "--out", "a[b] c"), listening), time.monotonic()
+    while not (tmp_path / "a[b] c/metrics.csv").exists() and time.monotonic() - start < 60:
+        time.sleep(0.05)
+    os.kill(child, signal.SIGINT)
+    assert ended(child) == 130
+    err = (tmp_path / "out.txt").read_text()
     assert err.splitlines()[0] == "writing to a[b] c"
     assert err.splitlines()[-1] == "stopped; go on with: hierfl run --resume a[b] c"
     with lock_run_folder(tmp_path / "a[b] c"):  # (the lock was released)

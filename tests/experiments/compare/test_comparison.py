@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from support.commands import Call
 from support.drawing import one_figure
+from support.once import Once
 
 from hierfl import UserError
 from hierfl.arviz_io import import_arviz, loo
@@ -20,25 +21,32 @@ from hierfl.experiments.compare.variants import differing, short_names
 from hierfl.experiments.report.comparison import FILES
 from hierfl.plots.gains import gain_by_size, gain_intervals
 
+#: steps of the methods that are compared
+FEW = {"head_epochs": "3", "base_epochs": "2"}
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+
+def make(root: Path) -> None:
     """Two seeds of two priors, one of the third, on a few digits."""
     from hierfl.experiments.configure import configure
     from hierfl.experiments.run_folder.start import start
 
-    root = tmp_path_factory.mktemp("runs")
     with one_figure():
         for prior, seed in (("hierarchical", 0), ("hierarchical", 1), ("fixed", 0), ("fixed", 1), ("flat", 0)):
             given = {"rounds": 3, "seed": seed, "clients": 6, "split": "dirichlet:0.5,redraw", "network": "mlp:8"}
-            config = configure("pfedvem", "digits", {**given, "draws": 4}, {"prior": prior, "head_lr": "0.01"})
+            config = configure("pfedvem", "digits", {**given, "draws": 4}, {"prior": prior, "head_lr": "0.01", **FEW})
             start(config, root / f"{prior}-{seed}", False, progress=False)
         config = configure("fedper", "digits", {**given, "seed": 0, "rounds": 2, "draws": 4}, {})
         start(config, root / "fedper", False, progress=False)
-    return root
+
+
+@pytest.fixture
+def runs(once: Once) -> Path:
+    """Runs that are compared, and never changed."""
+    return once("compared runs", make)
 
 
 @pytest.mark.figures
+@pytest.mark.cpu(5, "all figures of a comparison are rendered")
 def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     names = ["hierarchical-0", "hierarchical-1", "fixed-1", "flat-0", "fixed-0"]
     code, out, err = hierfl("compare", *(runs / name for name in names), "--out", tmp_path / "c")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.representatives import of_all
 from support.sites import Sites, ready, same
 
 from hierfl.errors import UserError
-from hierfl.inference import Method
+from hierfl.inference import Method, Run
 from hierfl.inference.engines.remote.wire import header
 from hierfl.models import FedPop, PFedVEM
 
@@ -67,8 +68,14 @@ def registered(sites: Sites) -> dict[str, int]:
 CASES: list[tuple[type[Method], dict]] = [(PFedVEM, {}), (FedPop, {"final_steps": 12, "final_keep": 4})]
 
 
-@pytest.mark.parametrize(("cls", "settings"), CASES)
-@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize(
+    ("cls", "settings", "keys"),
+    [
+        pytest.param(*case, keys, marks=() if keys == (k == 0) else pytest.mark.slow)
+        for k, case in enumerate(CASES)
+        for keys in (True, False)
+    ],
+)
 def test_flower_carries_the_same_bytes(cls: type[Method], settings: dict, keys: bool, tmp_path: Path) -> None:
     """To the bit; with registered nodes, and with nodes that say who they are."""
     plain = ready(cls, settings, tmp_path / "plain")
@@ -109,10 +116,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_no_reply_is_no_answer(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A node that sends nonsense in round 2: as if that site's answer had been lost, to the bit; one line says so."""
-    plain = ready(PFedVEM, {}, tmp_path / "plain", participation=1.0)
+@pytest.fixture(scope="module")
+def without_an_answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Sites]:
+    """What plain bytes find where a site's answer is lost in round 2."""
+    plain = ready(PFedVEM, {}, tmp_path_factory.mktemp("plain"), participation=1.0)
 
     def lost(requests: dict[str, bytes]) -> dict[str, bytes]:
         head = header(next(iter(requests.values())))
@@ -121,7 +128,15 @@ def test_what_is_no_reply_is_no_answer(what: str, tmp_path: Path, caplog: pytest
             answers.pop("place-01")
         return answers
 
-    expected = plain.fit(lost)
+    return plain.fit(lost), plain
+
+
+@pytest.mark.parametrize("what", of_all([*HOSTILE], ("lost", "no body", "a lying header", "garbage"), str))
+def test_what_is_no_reply_is_no_answer(
+    what: str, without_an_answer: tuple[Run, Sites], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node that sends nonsense in round 2: as if that site's answer had been lost, to the bit; one line says so."""
+    expected, plain = without_an_answer
     sites = ready(PFedVEM, {}, tmp_path / "sites", participation=1.0)
 
     def change(node: int, message: Message, reply: Message) -> Message | None:

@@ -16,9 +16,15 @@ from hierfl.experiments.federate.local_socket import ADDRESS, answer_couriers, a
 def test_couriers_that_misbehave_harm_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A wrong key, one that goes away at once, one that goes before its answer, and one that comes properly."""
     folder, done = tmp_path / ("a long name " * 10), threading.Event()
+
+    def answer(data: bytes) -> bytes:
+        if data == b"last":  # (set before it is answered: the thread looks whether it has ended after each answer)
+            done.set()
+        return data[::-1]
+
     with listening(folder) as listener:
         assert (folder / ADDRESS).stat().st_mode & 0o777 == 0o600
-        answering = threading.Thread(target=answer_couriers, args=(listener, lambda data: data[::-1], done.is_set))
+        answering = threading.Thread(target=answer_couriers, args=(listener, answer, done.is_set))
         answering.start()
         held = json.loads((folder / ADDRESS).read_text())
         with pytest.raises(Exception, match="digest"):
@@ -29,7 +35,6 @@ def test_couriers_that_misbehave_harm_nobody(tmp_path: Path, caplog: pytest.LogC
         gone.close()
         big = bytes(range(256)) * 10_000
         assert asked(folder, big) == big[::-1]
-        done.set()
         assert asked(folder, b"last") == b"tsal"
         answering.join(20)
         assert not answering.is_alive()

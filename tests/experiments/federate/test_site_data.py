@@ -115,7 +115,7 @@ def test_sites_with_images_find_what_the_pooled_arrays_would(tmp_path: Path) -> 
         read_site_data(study, own["s0"], "s0")
 
 
-@pytest.mark.figures
+@pytest.mark.figures("blank")
 def test_after_a_study_a_site_predicts_and_reports_by_itself(
     own: dict[str, Path], tmp_path: Path, hierfl: Call
 ) -> None:

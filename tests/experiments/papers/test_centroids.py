@@ -22,7 +22,7 @@ ALL_BUT_COVARIANCES = ("FedPer", "centroids at zero", "pFedVMP, equal precisions
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tiny pictures under the name of a paper's data."""
     monkeypatch.chdir(tmp_path)
-    rng, n = np.random.default_rng(0), 400
+    rng, n = np.random.default_rng(0), 240
     y = np.arange(n) % 4
     x = rng.integers(0, 120, (n, 1, 6, 6), dtype=np.uint8)
     x[np.arange(n), 0, y] += 120

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from contextlib import chdir
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.commands import Call
+from support.drawing import one_figure
+from support.once import Once
 
 from hierfl import UserError
 from hierfl.experiments.papers.published import published_numbers
@@ -24,18 +27,37 @@ SMALL = {"rounds": 2, "network": "mlp:4", "participation": 1.0, "data_root": "."
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a fashion-mnist of 200 tiny images."""
+    """A working folder with that data set."""
     monkeypatch.chdir(tmp_path)
+    images()
+    return tmp_path
+
+
+def images() -> None:
+    """A fashion-mnist of 200 tiny images, here."""
     rng = np.random.default_rng(0)
     y = np.arange(200) % 10
     x = rng.integers(0, 256, (200, 4, 4), dtype=np.uint8)
     np.savez("fashion-mnist.npz", x_train=x[50:], y_train=y[50:], x_test=x[:50], y_test=y[:50])
-    return tmp_path
 
 
 def table(**part: object) -> list[dict]:
     said = {"data": ["fashion-mnist"], "clients": [4], "methods": ["local", "pfedvem"], "seeds": 2, "extra": SMALL}
     return make_table("pfedvem-1", Path("t"), **{"progress": False, **said, **part})  # type: ignore[arg-type]
+
+
+def make(folder: Path) -> None:
+    """A table of one seed, finished, and its data."""
+    with chdir(folder), one_figure():
+        images()
+        table(seeds=1)
+
+
+@pytest.fixture
+def begun(once: Once, tiny: Path) -> Path:
+    """A working folder where cells of both methods have been run with one seed."""
+    shutil.copytree(once("a paper's table", make) / "t", tiny / "t")
+    return tiny
 
 
 def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
@@ -59,9 +81,9 @@ def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
     assert [row for row in written if "ours" in row] == rows
 
 
-def test_an_interrupted_cell_goes_on_where_it_was(tiny: Path) -> None:
+def test_an_interrupted_cell_goes_on_where_it_was(begun: Path) -> None:
     rows = table(seeds=1)
-    cell = tiny / "t/fashion-mnist-4-pfedvem-0"
+    cell = begun / "t/fashion-mnist-4-pfedvem-0"
     (cell / "summary.json").unlink()
     (cell / "posterior.nc").unlink()
     assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
@@ -72,9 +94,9 @@ def test_an_interrupted_cell_goes_on_where_it_was(tiny: Path) -> None:
     assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
 
 
-def test_a_run_that_is_older_than_a_setting_had_its_default(tiny: Path) -> None:
+def test_a_run_that_is_older_than_a_setting_had_its_default(begun: Path) -> None:
     rows = table(seeds=1)
-    path = tiny / "t/fashion-mnist-4-pfedvem-0/config.toml"
+    path = begun / "t/fashion-mnist-4-pfedvem-0/config.toml"
     path.write_text("\n".join(line for line in path.read_text().splitlines() if not line.startswith("momentum")))
     assert [r["ours"] for r in table(seeds=1)] == [r["ours"] for r in rows]
     path.write_text(path.read_text().replace("particles = 5", "particles = 4"))
@@ -100,12 +122,12 @@ def test_a_finished_run_that_is_no_cell_of_the_table_is_left_out(tiny: Path, cap
         table(seeds=1, methods=["local"])
 
 
-def test_files_hold_all_that_has_finished_whatever_part_was_asked_for(tiny: Path) -> None:
+def test_files_hold_all_that_has_finished_whatever_part_was_asked_for(begun: Path) -> None:
     table(seeds=1)
     table(seeds=1, methods=["local", "local"])
-    rows = json.loads((tiny / "t/table.json").read_text())["rows"]
+    rows = json.loads((begun / "t/table.json").read_text())["rows"]
     assert {r["method"] for r in rows if "ours" in r} == {"local", "pfedvem"}
-    text = (tiny / "t/table.md").read_text()
+    text = (begun / "t/table.md").read_text()
     assert "- pfedvem: 2 rounds, " in text
     assert "kB a message; best of" in text
     assert "server_lr=0.5" in text

@@ -13,13 +13,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call, command
+from support.drawing import unrendered
+from support.once import Once
+from support.run_folders import Finished, arrays
 
 from hierfl.experiments.report.page import Section, render
 from hierfl.experiments.run_folder.summary import fit_warnings
 
-pytestmark = pytest.mark.figures
+pytestmark = pytest.mark.figures("blank")
 
 VOID = {"meta", "link", "img", "br"}
+#: whose pages are drawn in full, in the slow set
+METHODS = ("fedavg", "local", "fedper", "pfedv", "pfedvmp", "fedpop")
 
 
 class Reader(HTMLParser):
@@ -57,21 +62,27 @@ def read(path: Path) -> Reader:
     return reader
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def make(root: Path) -> None:
     """Two runs, their comparison, and pages of one of them and of that."""
-    root = tmp_path_factory.mktemp("pages")
+    data = ["--data", arrays(root / "d.npz"), "--split", "natural"]  # (features of few examples are soon drawn)
     for prior in ("hierarchical", "flat"):
-        small = ["--rounds", 2, "-J", 5, "--network", "mlp:8", "--split", "iid", "--draws", 3, "--quiet"]
+        small = [*data, "--rounds", 2, "--network", "mlp:8", "--draws", 3, "--quiet"]
         command("run", "pfedvem", "--prior", prior, *small, "--out", root / prior)
     command("compare", root / "hierarchical", root / "flat", "--out", root / "c", "--quiet")
     command("report", root / "hierarchical", "--quiet")
-    return root
+
+
+def make_blank(root: Path) -> None:
+    """The same, with white pictures."""
+    with unrendered():
+        make(root)
 
 
 @pytest.fixture
-def pages(made: Path, tmp_path: Path) -> list[Path]:
-    """A copy of them."""
+def pages(once: Once, request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
+    """A copy of them: of the rendered ones where a test's parameter says so."""
+    rendered = getattr(request, "param", False)
+    made = once("pages rendered", make) if rendered else once("pages blank", make_blank)
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return [tmp_path / "hierarchical" / "report.html", tmp_path / "c" / "report.html"]
 
@@ -82,7 +93,7 @@ def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path
     assert {"forest", "predictive check", "predictive check clients", "confidence deviation", "cost"} <= set(
         run.pictures
     )
-    assert "All 5 clients in every round." in run.texts
+    assert "All 3 clients in every round." in run.texts
     assert not {"overview", "posterior", "trace"} & set(run.pictures)  # (no chains)
     summary = json.loads((tmp_path / "hierarchical" / "summary.json").read_text())
     assert f"{summary['pm_accuracy']:.1%}" in run.texts
@@ -108,7 +119,19 @@ def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path
 
 def test_a_table(hierfl: Call, tmp_path: Path) -> None:
     code, _, err = hierfl(
-        "run", "mixed-effects", "--data", "radon-like", "--set", "draws=400", "--test-fraction", 0.2, "-q", "--out", "m"
+        "run",
+        "mixed-effects",
+        "--data",
+        "radon-like",
+        "-T",
+        8,
+        "--set",
+        "draws=50",
+        "--test-fraction",
+        0.2,
+        "-q",
+        "--out",
+        "m",
     )
     assert code == 0, err
     code, out, err = hierfl("report", "m")
@@ -123,7 +146,9 @@ def test_a_table(hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_chains_and_a_client_that_is_away(hierfl: Call, tmp_path: Path) -> None:
-    small = ["-J", 10, "--network", "linear", "--rounds", 6, "--participation", 0.6, "--quiet"]
+    arrays(tmp_path / "d.npz")
+    data = ["--data", "d.npz", "--split", "natural", "--network", "linear"]
+    small = [*data, "--rounds", 6, "--participation", 0.6, "--quiet"]
     chains = [f"--set={pair}" for pair in ("chains=2", "final_steps=60", "final_keep=20")]
     code, _, err = hierfl("run", "fedpop", *small, *chains, "--out", "m")
     assert code == 0, err
@@ -133,14 +158,20 @@ def test_chains_and_a_client_that_is_away(hierfl: Call, tmp_path: Path) -> None:
     assert {"trace", "rank", "ess", "mixing", "forest", "participation"} <= set(page.pictures)
     assert any(re.match(r"Chains: R-hat at most \d+\.\d{3}, bulk ESS at least \d+", text) for text in page.texts)
     frame = pd.read_csv(tmp_path / "m" / "participation.csv", index_col="round")
-    assert frame.shape == (6, 10)
+    assert frame.shape == (6, 3)
     assert set(np.unique(frame)) == {0, 1}
     told = next(text for text in page.texts if "clients a round on average" in text)
     assert told.startswith(f"{frame.to_numpy().sum(1).mean():.1f} clients")
     assert "m/figures/trace.png" in out.splitlines()
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local", "fedper", "pfedv", "pfedvmp", "fedpop"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedavg", id="fedavg, blank"),
+        *(pytest.param(name, id=name, marks=(pytest.mark.slow, pytest.mark.figures)) for name in METHODS),
+    ],
+)
 def test_every_method_has_a_page(method: str, hierfl: Call, tmp_path: Path) -> None:
     small = ["--rounds", 1, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
     code, _, err = hierfl("run", method, *small, "--out", "r")
@@ -184,19 +215,17 @@ def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
     ]
 
 
-def test_rhat_of_one_chain_is_refused(hierfl: Call) -> None:
-    small = ["--rounds", 1, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
-    assert hierfl("run", "pfedvem", *small, "--out", "one")[0] == 0
+def test_rhat_of_one_chain_is_refused(hierfl: Call, finished: Finished) -> None:
+    finished("pfedvem", "one")
     code, _, err = hierfl("report", "one", "--rhat")
     assert code == 2
     assert err.startswith("error: R-hat compares chains, and here is one")
     assert len(err.splitlines()) == 1
 
 
-def test_what_has_drawn_no_posterior_and_is_from_before(hierfl: Call, tmp_path: Path) -> None:
+def test_what_has_drawn_no_posterior_and_is_from_before(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
     """A page of a run that diverged, or was made by an older version, has all the rest."""
-    small = ["--rounds", 2, "-J", 3, "--network", "mlp:4", "--split", "iid", "--draws", 2, "--quiet"]
-    assert hierfl("run", "pfedvem", *small, "--out", "old")[0] == 0
+    finished("pfedvem", "old")
     for name in ("posterior.nc", "participation.csv", "history.csv"):
         (tmp_path / "old" / name).unlink()
     code, _, err = hierfl("report", "old", "--no-features")
@@ -222,6 +251,11 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    "pages",
+    [pytest.param(False, id="blank"), pytest.param(True, id="rendered", marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> None:
     """No console errors, nothing wider than the window but in boxes that scroll, every picture there."""
     look = """<script>addEventListener("load", () => {

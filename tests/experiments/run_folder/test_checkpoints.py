@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.commands import Call
-from support.run_folders import SHORT
+from support.run_folders import SHORT, Finished
 
 
-def test_checkpoints_that_cannot_be_used(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "fedavg", *SHORT, "--out", "o")[0] == 0
+def test_checkpoints_that_cannot_be_used(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
+    finished("fedavg", "o", options=SHORT)
 
     def refused(words: str, spoil: Callable[[Path], object]) -> None:
         shutil.rmtree(tmp_path / "c", ignore_errors=True)

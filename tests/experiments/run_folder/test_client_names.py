@@ -21,7 +21,7 @@ from hierfl.experiments.build import build
 from hierfl.experiments.configure import configure
 from hierfl.experiments.run_folder.csv_files import escaped, read_frame, unescaped, write_frame, write_rows
 
-pytestmark = pytest.mark.figures
+pytestmark = pytest.mark.figures("blank")
 
 #: every two of them are one to pandas, or to a spreadsheet, or something else than they were
 MERGED = [
@@ -111,6 +111,8 @@ def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
         run.predict(np.array([[1.0, 0.3, 1.0]]), client="na")
 
 
+@pytest.mark.figures
+@pytest.mark.cpu(5, "what is mathematics is found by rendering all figures of a run and its page")
 def test_names_with_dollars_are_drawn_and_are_no_mathematics(hierfl: Call) -> None:
     names = ["$\\frac{", "$\\foo$", "$a$b$", "a\\$", "<b>&", "a|b", "$\\mathdefault{\\foo}$", "$\\tau_j$"]
     write_table(Path("t.csv"), names, each=8)

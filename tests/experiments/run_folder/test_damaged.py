@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import Call
-from support.run_folders import SMALL, lines
+from support.run_folders import Finished, lines
 
+from hierfl import UserError
+from hierfl.experiments.report.run_page import write_run_page
 from hierfl.experiments.run_folder.config_file import read_config
+from hierfl.experiments.run_folder.resume import resume
+from hierfl.inference.run import checkpoint
 
 
 def spoilt(value: object, luck: random.Random) -> object:
@@ -27,48 +33,76 @@ def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
     return found + [p for key, member in inner for p in places(member, (*path, key))]
 
 
-@pytest.mark.parametrize("name", ["checkpoint/checkpoint.json", "summary.json"])
-@pytest.mark.parametrize("forged", [False, True])
-def test_our_own_damaged_json_is_one_line(name: str, forged: bool, hierfl: Call, tmp_path: Path) -> None:
-    """Damage anywhere is noticed; what a forger has made fit its checksum may be taken, and is never a traceback."""
-    from hierfl.inference.run import checkpoint
+def damaged(whole: object, luck: random.Random) -> tuple[object, object]:
+    """A copy of a json with one place left out or spoilt, and the place."""
+    spot = luck.choice(places(whole))
+    record = copy.deepcopy(whole)
+    *outer, last = spot
+    inner: Any = record
+    for key in outer:
+        inner = inner[key]
+    if luck.random() < 0.3:
+        del inner[last]
+    else:
+        inner[last] = spoilt(inner[last], luck)
+    return spot, record
 
-    luck = random.Random(7)
-    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
-    whole = (tmp_path / "o" / name).read_text()
-    if forged and name == "summary.json":
-        pytest.skip("it has no checksum")
-    spots = places(json.loads(whole))
-    command = (
-        ("run", "--resume", "o", "--quiet") if "checkpoint" in name else ("report", "o", "--no-features", "--quiet")
-    )
-    noticed = 0
-    for spot in luck.sample(spots, 25):
-        record = json.loads(whole)
-        *outer, last = spot
-        inner = record
-        for key in outer:
-            inner = inner[key]
-        if luck.random() < 0.3:
-            del inner[last]
-        else:
-            inner[last] = spoilt(inner[last], luck)
+
+CHECKPOINT, SUMMARY = "checkpoint/checkpoint.json", "summary.json"
+RESUME, REPORT = ("run", "--resume", "o", "--quiet"), ("report", "o", "--no-features", "--quiet")
+#: what reads a file, without the command line
+READERS = {CHECKPOINT: lambda folder: resume(folder, progress=False), SUMMARY: write_run_page}
+
+
+@pytest.mark.parametrize(
+    ("name", "forged", "times"),
+    [(CHECKPOINT, False, 25), (CHECKPOINT, True, 5), (SUMMARY, False, 25)],
+)
+def test_our_own_damaged_json_is_noticed(name: str, forged: bool, times: int, finished: Finished, hierfl: Call) -> None:
+    """Damage anywhere; what a forger has made fit its checksum may be taken. What is noticed is one line."""
+    folder = finished("pfedvem", "o")
+    (folder / "posterior.nc").unlink()  # (a page is written sooner without)
+    whole, luck, said = json.loads((folder / name).read_text()), random.Random(7), list[str]()
+    for _ in range(times):
+        _, record = damaged(whole, luck)
+        if forged and isinstance(record, dict):
+            record["checksum"] = checkpoint._checksum(record)
+        (folder / name).write_text(json.dumps(record))
+        try:
+            READERS[name](folder)
+        except UserError as error:
+            said.append(str(error))
+    assert [len(lines(text)) for text in said] == [1] * len(said)
+    assert len(said) == times if name == CHECKPOINT and not forged else said
+    (folder / name).write_text("[]")
+    code, _, err = hierfl(*(RESUME if name == CHECKPOINT else REPORT))
+    assert (code, len(lines(err))) == (2, 1), err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "forged"), [(CHECKPOINT, False), (CHECKPOINT, True), (SUMMARY, False)])
+def test_our_own_damaged_json_is_one_line(
+    name: str, forged: bool, finished: Finished, hierfl: Call, tmp_path: Path
+) -> None:
+    """By the whole command: damage is never a traceback."""
+    finished("pfedvem", "o")
+    whole, luck, noticed = json.loads((tmp_path / "o" / name).read_text()), random.Random(8), 0
+    for _ in range(25):
+        spot, record = damaged(whole, luck)
         if forged and isinstance(record, dict):
             record["checksum"] = checkpoint._checksum(record)
         (tmp_path / "o" / name).write_text(json.dumps(record))
-        code, _, err = hierfl(*command)
+        code, _, err = hierfl(*(RESUME if name == CHECKPOINT else REPORT))
         assert (code, len(lines(err))) in ((2, 1), (0, 0)), (spot, err)
         noticed += code == 2
-    assert noticed == 25 if "checkpoint" in name and not forged else noticed > 0
+    assert noticed == 25 if name == CHECKPOINT and not forged else noticed > 0
 
 
-def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path) -> None:
+def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from hierfl.inference.run import checkpoint
-
-    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
+    finished("pfedvem", "o")
     place = tmp_path / "o/checkpoint"
     state = next(place.glob("*.safetensors"))
     save_file({k: v.double() if v.dtype == torch.float32 else v for k, v in load_file(state).items()}, state)
@@ -92,8 +126,10 @@ def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path) -> Non
         ("validation_fraction = 0.1", "validation_fraction = nan", "run.validation_fraction is nan"),
     ],
 )
-def test_a_damaged_configuration_is_one_line(old: str, new: str, words: str, hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "fedavg", *SMALL, "--out", "o")[0] == 0
+def test_a_damaged_configuration_is_one_line(
+    old: str, new: str, words: str, hierfl: Call, tmp_path: Path, finished: Finished
+) -> None:
+    finished("fedavg", "o")
     config = tmp_path / "o/config.toml"
     assert old in config.read_text()
     config.write_text(config.read_text().replace(old, new))
@@ -102,8 +138,8 @@ def test_a_damaged_configuration_is_one_line(old: str, new: str, words: str, hie
     assert words in err
 
 
-def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
+def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
+    finished("pfedvem", "o")
     path = tmp_path / "o/posterior.nc"
     whole = path.read_bytes()
     for size in (0, 7, 100, len(whole) // 2, len(whole) - 1):
@@ -115,8 +151,8 @@ def test_a_damaged_posterior_is_one_line(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("report", "o", "--no-features", "--quiet")[0] == 2
 
 
-def test_older_configurations_are_read(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "fedavg", *SMALL, "--out", "o")[0] == 0
+def test_older_configurations_are_read(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
+    finished("fedavg", "o")
     config = tmp_path / "o/config.toml"
     newer = ("ood", "absent_clients", "observed_data", "federation")
     kept = [line for line in config.read_text().splitlines() if not line.startswith(newer)]

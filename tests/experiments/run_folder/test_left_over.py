@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import Call
-from support.run_folders import SMALL, arrays, lines
+from support.run_folders import SMALL, Finished, arrays, lines
 
 from hierfl.experiments.grid import run_cell
 from hierfl.experiments.papers.table import table_cell
@@ -83,13 +83,13 @@ def test_where_nothing_can_be_written_nothing_is_run(
     assert (code, len(lines(err))) == (2, 1), err
 
 
-def test_links_in_a_folder_from_elsewhere_lead_nowhere(hierfl: Call, tmp_path: Path) -> None:
+def test_links_in_a_folder_from_elsewhere_lead_nowhere(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
     """Under the names that files are written by, as a lock, and in place of its own folders."""
     precious = tmp_path / "precious.txt"
     precious.write_text("precious")
     (tmp_path / "home").mkdir()
     (tmp_path / "home/state-000009.safetensors").write_text("precious")
-    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
+    finished("pfedvem", "o")
     names = [p.relative_to(tmp_path / "o") for p in (tmp_path / "o").rglob("*") if p.is_file() and p.name != ".lock"]
     for name in names:
         (tmp_path / "o" / name.parent / f".{name.name}.part").symlink_to(precious)
@@ -114,8 +114,8 @@ def test_links_in_a_folder_from_elsewhere_lead_nowhere(hierfl: Call, tmp_path: P
     assert (tmp_path / "home/state-000009.safetensors").read_text() == "precious"
 
 
-def test_a_pipe_in_a_folder_is_not_waited_for(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "fedavg", *SMALL, "--out", "o")[0] == 0
+def test_a_pipe_in_a_folder_is_not_waited_for(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
+    finished("fedavg", "o")
     (tmp_path / "o/metrics.csv").unlink()
     os.mkfifo(tmp_path / "o/metrics.csv")
     code, _, err = hierfl("report", "o", "--no-features", "--quiet")

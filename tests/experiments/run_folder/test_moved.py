@@ -16,7 +16,8 @@ from hierfl.files import user_path
 
 def test_a_moved_folder_goes_on_with_moved_data(hierfl: Call, tmp_path: Path) -> None:
     arrays(tmp_path / "here.npz")
-    common = ("pfedvem", "--data", "here.npz", "--split", "natural", "--network", "mlp:4", "--quiet")
+    common = ("pfedvem", "--data", "here.npz", "--split", "natural", "--network", "mlp:4", "--quiet", "--set",
+              "head_epochs=2", "--set", "base_epochs=1")  # fmt: skip
     assert hierfl("run", *common, "--rounds", 3, "--out", "whole")[0] == 0
     assert hierfl("run", *common, "--rounds", 2, "--out", "a")[0] == 0
     config = tmp_path / "a/config.toml"  # (as if it had been stopped after two rounds of three)

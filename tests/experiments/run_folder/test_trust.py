@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import Call
-from support.run_folders import SMALL, lines
+from support.run_folders import SMALL, arrays, lines
 
 from hierfl.experiments import trust
 
+#: features of few test examples are soon drawn
+OWN_DATA = ("--data", "d.npz", "--split", "natural", "--rounds", 2, "--network", "mlp:4", "--quiet")
 METHOD = """
 from pathlib import Path
 from hierfl.models import FedAvg
@@ -27,10 +29,11 @@ class Mine(FedAvg):
 def stranger(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
     """A finished run of somebody else's method file, which leaves a mark where it is executed; none is there yet."""
     mark = tmp_path / "executed"
+    arrays(tmp_path / "d.npz")
     (tmp_path / "theirs.py").write_text(METHOD.format(mark=str(mark)))
     monkeypatch.setenv("HIERFL_STATE", str(tmp_path / "theirs"))
     monkeypatch.setattr(trust, "_named", set())
-    assert hierfl("run", "theirs.py", *SMALL, "--out", "r")[0] == 0
+    assert hierfl("run", "theirs.py", *OWN_DATA, "--out", "r")[0] == 0
     monkeypatch.setenv("HIERFL_STATE", str(tmp_path / "mine"))
     trust._named.clear()
     mark.unlink()
@@ -59,8 +62,8 @@ def test_what_a_user_names_needs_no_more_words(hierfl: Call, tmp_path: Path, str
     assert hierfl("run", "--resume", "r", "--quiet")[0] == 0
 
 
-def test_a_comparison_runs_no_unknown_code(hierfl: Call, tmp_path: Path, stranger: Callable[[], Path]) -> None:
-    assert hierfl("run", "fedavg", *SMALL, "--out", "f")[0] == 0
+def test_a_comparison_runs_no_unknown_code(hierfl: Call, stranger: Callable[[], Path]) -> None:
+    assert hierfl("run", "fedavg", *OWN_DATA, "--out", "f")[0] == 0
     code, out, err = hierfl("compare", "r", "f")
     assert code == 0, err
     assert out.startswith("theirs against fedavg")

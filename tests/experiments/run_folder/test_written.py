@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import resource
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.commands import Call
-from support.run_folders import SMALL, lines
+from support.commands import Call, forked
+from support.run_folders import SMALL, Finished, lines
 
 from hierfl.arviz_io import import_arviz, read
+from hierfl.experiments.run_folder import start
 from hierfl.files import write_whole
 
 
@@ -41,33 +42,33 @@ def test_a_file_is_brought_to_the_disk_before_its_name_and_then_its_folder(
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o600
 
 
-FULL = """
-import resource, sys
-from hierfl.experiments import cli
-from hierfl.experiments.run_folder import start
-write, size = start.write_results, int(sys.argv.pop())
-def small(*arguments, **options):
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    return write(*arguments, **options)
-start.write_results = small
-cli.main()
-"""
+def filling(size: int) -> None:
+    """From when results are written, this process's files may not grow beyond a size."""
+    write = start.write_results
+
+    def small(*arguments: Any, **options: Any) -> dict[str, Any]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        return write(*arguments, **options)
+
+    start.write_results = small
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on(hierfl: Call, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_the_run_goes_on(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
     """Files that may not grow beyond some size fail as on a full disk, whoever writes them."""
+    finished("pfedvem", "o")
+    assert hierfl("run", "--resume", "o", "--quiet")[0] == 0  # (what that imports, the children have)
     for size in (2_000, 20_000):
-        command = [sys.executable, "-c", FULL, "run", "pfedvem", *map(str, SMALL), "--out", "o", "--overwrite"]
-        done = subprocess.run([*command, str(size)], cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, len(lines(done.stderr))) == (2, 1), done.stderr
-        assert done.stderr.startswith("error: File too large: o/")
+        command = ("run", "pfedvem", *SMALL, "--out", "o", "--overwrite")
+        code, said = forked(command, partial(filling, size)), (tmp_path / "out.txt").read_text()
+        assert (code, len(lines(said))) == (2, 1), said
+        assert said.startswith("error: File too large: o/")
         assert not (tmp_path / "o/summary.json").exists()
     assert hierfl("run", "--resume", "o", "--quiet")[0] == 0
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_responses_are_for_their_owner(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "pfedvem", *SMALL, "--out", "with")[0] == 0
+def test_responses_are_for_their_owner(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
+    finished("pfedvem", "with")
     assert hierfl("run", "pfedvem", *SMALL, "--out", "without", "--no-observed-data")[0] == 0
     for name in ("with", "without"):
         assert stat.S_IMODE((tmp_path / name / "posterior.nc").stat().st_mode) == 0o600
@@ -79,9 +80,8 @@ def test_responses_are_for_their_owner(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("compare", "with", "without")[2].startswith("error: with and without are the same run")
 
 
-def test_in_memory_is_what_arviz_writes(hierfl: Call, tmp_path: Path) -> None:
-    assert hierfl("run", "pfedvem", *SMALL, "--out", "o")[0] == 0
-    ours = read(tmp_path / "o/posterior.nc")
+def test_in_memory_is_what_arviz_writes(tmp_path: Path, finished: Finished) -> None:
+    ours = read(finished("pfedvem", tmp_path / "o") / "posterior.nc")
     ours.to_netcdf(str(tmp_path / "theirs.nc"), engine="h5netcdf")
     theirs = import_arviz().from_netcdf(str(tmp_path / "theirs.nc"))
     assert ours.groups() == theirs.groups()

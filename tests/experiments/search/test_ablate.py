@@ -53,9 +53,11 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         chosen_scale(*arguments[:5], tmp_path / "nan", 1, progress=False)
 
 
+@pytest.mark.slow
 def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
     """Every prior with the scale that validation data chose for it, and everything else equal."""
     small = ["--rounds", 2, "-J", 6, "--split", "iid", "--network", "mlp:8", "--draws", 3, "--seeds", 2]
+    small += ["--set", "head_epochs=1", "--set", "base_epochs=1", "--set", "base_batch=100"]
     said = ["ablate", "pfedvem", *small, "--set", "head_lr=0.01", "--set", "tau=deviation", "--out", "a"]
     code, _, err = hierfl(*said)
     assert code == 0, err
@@ -99,8 +101,14 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
     assert code == 0, err
     assert f"fixed: sigma_0={configs_scale(tmp_path / 'a' / 'fixed-0'):g}" in err
     other = ["ablate", "pfedvem", *small, "--set", "head_lr=0.02", "--set", "tau=deviation"]
+    code, _, err = hierfl(*other, "--out", "a")
+    assert code == 2
+    assert "hierarchical-0 was run with head_lr = 0.01" in err
+
+
+def test_what_cannot_be_ablated(hierfl: Call) -> None:
+    said = ["ablate", "pfedvem", "--rounds", 2, "-J", 6, "--split", "iid", "--set", "head_lr=0.01", "--out", "a"]
     for more, words in (
-        ([*other, "--out", "a"], "hierarchical-0 was run with head_lr = 0.01"),
         ([*said, "--scales", "1,2", "--choose-seeds", "0"], "--choose-seeds 0 chooses none"),
         ([*said, "--scales", "1,2", "--set", "sigma_0=1"], "--scales changes nothing"),
         (["ablate", "mixed-effects", "--test-fraction", "0"], "priors are compared on test data"),
@@ -116,7 +124,7 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
         assert words in err, err
 
 
-@pytest.mark.figures
+@pytest.mark.figures("blank")
 def test_an_ablation_of_a_table(hierfl: Call, tmp_path: Path) -> None:
     """Scales by rows that are held out of the training rows; compared on others."""
     rng, place = np.random.default_rng(0), np.repeat([f"p{k}" for k in range(6)], 15)

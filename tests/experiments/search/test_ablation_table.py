@@ -16,6 +16,7 @@ from hierfl.experiments.search.ablation_table import markdown, read
 @pytest.fixture
 def ablation(hierfl: Call, tmp_path: Path) -> Path:
     small = ["--rounds", 2, "--network", "mlp:4", "-J", 6, "--split", "label-skew:5", "--seeds", 2, "--choose-seeds", 0]
+    small += ["--set", "head_epochs=1", "--set", "base_epochs=1", "--set", "base_batch=100"]
     code, _, err = hierfl("ablate", "pfedvem", *small, "--draws", 3, "--out", "a", "--quiet")
     assert code == 0, err
     return tmp_path / "a"

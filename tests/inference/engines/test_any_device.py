@@ -19,7 +19,7 @@ from support.federations import blobs, slopes
 from support.methods import TUTORIAL, network_for
 from support.mixed import table
 from support.pfedvmp import bumps
-from support.representatives import of_all, of_state, over_methods, representatives
+from support.representatives import of_all, of_local, of_state, over_methods, representatives
 from torch import Tensor
 
 from hierfl import Federation
@@ -166,7 +166,7 @@ def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: py
         assert 0 < used.recorded < used.replayed
 
 
-@over_methods(METHODS)
+@over_methods(METHODS, of_local)
 def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cls, settings = case
     federation = blobs([200, 190, 60, 23] if cls.latent else RECORDED)
@@ -187,7 +187,7 @@ def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.Monkey
     recorded_is_the_same(FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation, monkeypatch)
 
 
-@pytest.mark.cpu(4, "three fits, two of which are simulated")
+@pytest.mark.cpu(8, "three fits, two of which are simulated")
 @over_methods(METHODS, of_state)
 def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> None:
     """Then the device holds those of one plate alone; numbers are the same, also of a run that goes on."""
