@@ -44,7 +44,7 @@ def step(name: str, command: str, venv: Path, cwd: Path = ROOT, log: Path | None
     took = time.monotonic() - start
     if done.returncode:
         said = log.read_text(encoding="utf-8", errors="replace") if log else ""
-        print(f"== {name}: FAILED after {took:.0f} s\n{said}", flush=True)
+        print(f"== {name}: FAILED after {took:.0f} s", *said.splitlines()[-200:], sep="\n", flush=True)
         raise Failed(name)
     print(f"== {name}: {took:.0f} s", flush=True)
 
@@ -76,9 +76,11 @@ def beside(work: Path, venv: Path, failed: list[str]) -> None:
         for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, source)
         step("tools: a plain install", f"{nice}pip install --quiet '{source}[{extras}]'", tools, work, log)
-        step("ruff", f"{nice}ruff format --check . && {nice}ruff check .", tools, log=log)
-        step("docs", f"{nice}python -m sphinx -W --keep-going -q -b html docs {work / 'docs'}", tools, log=log)
-        step("mypy", f"{nice}mypy --config-file {ROOT / 'pyproject.toml'} -p hierfl", tools, work, log)
+        step("ruff", f"{nice}python -m ruff format --check . && {nice}python -m ruff check .", tools, log=log)
+        # (elsewhere: here ./hierfl is found, without its upper floors)
+        docs = f"{nice}python -m sphinx -W --keep-going -q -b html {ROOT / 'docs'} {work / 'docs'}"
+        step("docs", docs, tools, work, log)
+        step("mypy", f"{nice}python -m mypy --config-file {ROOT / 'pyproject.toml'} -p hierfl", tools, work, log)
         seen = int(re.findall(r"in (\d+) source files", log.read_text(encoding="utf-8"))[-1])
         floors = ("hierfl", "inference", "models", "experiments")
         files = [path for floor in floors for path in (ROOT / floor).rglob("*.py") if "results" not in path.parts]
