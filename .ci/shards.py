@@ -39,11 +39,13 @@ class Shard:
         name: the folder of its tests, and a number.
         tests: {name of a test without its parameters: CPU seconds of all its slow cases}.
         touches: packages of the house.
+        estimated: tests whose seconds were not measured on their own, or not since they changed.
     """
 
     name: str
     tests: Mapping[str, float]
     touches: tuple[str, ...]
+    estimated: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -97,7 +99,7 @@ def touched_by(files: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def cut(seconds: Mapping[str, float]) -> list[Shard]:
+def cut(seconds: Mapping[str, float], estimated: Iterable[str] = ()) -> list[Shard]:
     """Shards of tests with so many CPU seconds each, folder by folder."""
     shards: list[Shard] = []
     by_folder: dict[str, dict[str, float]] = {}
@@ -111,14 +113,18 @@ def cut(seconds: Mapping[str, float]) -> list[Shard]:
             parts[-1][test] = taken
         for number, part in enumerate(parts, 1):
             files = {test.partition("::")[0] for test in part}
-            shards.append(Shard(f"{folder}-{number}", part, touched_by(files)))
+            guessed = tuple(sorted(part.keys() & {*estimated}))
+            shards.append(Shard(f"{folder}-{number}", part, touched_by(files), guessed))
     return shards
 
 
 def read() -> list[Shard]:
     """The shards as they are recorded."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    return [Shard(name, one["tests"], tuple(one["touches"])) for name, one in record.items()]
+    return [
+        Shard(name, one["tests"], tuple(one["touches"]), tuple(one.get("estimated", ())))
+        for name, one in record.items()
+    ]
 
 
 def write(shards: Iterable[Shard]) -> None:
@@ -127,6 +133,7 @@ def write(shards: Iterable[Shard]) -> None:
         shard.name: {
             "seconds": round(shard.seconds, 1), "touches": shard.touches,
             "tests": {test: round(taken, 1) for test, taken in shard.tests.items()},
+            **({"estimated": shard.estimated} if shard.estimated else {}),
         }
         for shard in shards
     }  # fmt: skip
