@@ -3,6 +3,9 @@
 import pytest
 import torch
 from scipy.optimize import minimize
+from support.baselines import NOISE, Quadratics, fitted, linear, rows_of
+from support.federations import blobs, slopes
+from support.simulated_heads import simulated
 from torch import Tensor
 
 from hierfl import Federation
@@ -12,9 +15,6 @@ from hierfl.inference.run.result import Run
 from hierfl.models import PFedEB
 from hierfl.models._normal_population import population_draws
 from hierfl.nn.networks.build import architecture
-from tests.support.baselines import NOISE, Quadratics, fitted, linear, rows_of
-from tests.support.federations import blobs, slopes
-from tests.support.simulated_heads import simulated
 
 HELD = {"base_epochs": 0, "nodes": "off", "points": 2}
 

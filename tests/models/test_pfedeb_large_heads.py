@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import torch
+from support.federations import blobs
 from torch import Tensor
 
 from hierfl import fit
 from hierfl.models import PFedEB
 from hierfl.nn.networks.build import architecture
-from tests.support.federations import blobs
 
 HELD = {"base_epochs": 0, "nodes": "off"}
 

@@ -5,6 +5,8 @@ from functools import partial
 
 import pytest
 import torch
+from support.baselines import rows_of
+from support.federations import blobs
 from torch import Tensor
 
 from hierfl import Federation
@@ -18,8 +20,6 @@ from hierfl.inference.local.laplace.target import Target
 from hierfl.models import PFedEB, PFedVEM
 from hierfl.nn.head import orthonormal_contrasts
 from hierfl.nn.networks.build import architecture
-from tests.support.baselines import rows_of
-from tests.support.federations import blobs
 
 RHO = 0.6
 
@@ -58,6 +58,27 @@ def moves_of(method: PFedEB, fed: Federation, client: int, away: Tensor) -> Tens
         root = torch.linalg.cholesky(each[:, i].T @ each[:, i] / len(away))
         found.append(predictor_points(len(root), method.points)[i % SETS] @ root.T @ contrasts)
     return torch.stack(found, 1)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_single_precision_is_that_of_the_chunk_and_not_of_the_steps(covariance, fed, monkeypatch):
+    """Matrices are factorised in double precision, but those of low rank, which are large."""
+    seen = []
+
+    class Seen(Target):
+        def __init__(self, chunk, latent, dtype):
+            seen.append(dtype)
+            super().__init__(chunk, latent, dtype)
+
+    monkeypatch.setattr("hierfl.inference.local.laplace.step.Target", Seen)
+    method, single = method_of(fed), replace(fed, dtype=torch.float32)
+    chunk = rows_of(method, single)
+    chunk = replace(chunk, shared={k: v.float() for k, v in chunk.shared.items()}).put(
+        {k: v.float() for k, v in chunk.values.items()}
+    )
+    found = GaussianHead("w_j", "mu", covariance=covariance, rank=6).run(chunk, 0).values
+    assert seen == [torch.float32 if covariance == "low_rank" else torch.float64]
+    assert found["mu"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("points", [1, 16])
