@@ -29,6 +29,11 @@ def test_an_empty_option_is_refused_and_is_not_as_if_it_were_not_said(options: t
     assert not Path("runs").exists()
 
 
+def test_an_option_that_is_none_is_named_with_those_that_are() -> None:
+    with pytest.raises(UserError, match="unknown run option 'round'; known: .*rounds"):
+        configure("fedavg", None, {"round": 3}, {})
+
+
 def test_an_empty_option_is_refused_by_a_configuration_too() -> None:
     for data, said in (("", {}), (None, {"split": ""}), (None, {"network": ""}), (None, {"ood": ""})):
         with pytest.raises(UserError, match="is empty"):

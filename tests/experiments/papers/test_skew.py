@@ -48,6 +48,8 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
     assert error == pytest.approx(gap.mean(0).std(ddof=1) / 2**0.5)
     said = capsys.readouterr().out
     assert "| 98.86 |" in said
+    cells = [line.count("|") for line in said.splitlines() if line.startswith(("| accuracy", "|---", "| Fed"))]
+    assert cells[0] == cells[1]  # (a table is one only if its second line has a cell for each column)
     draws = np.subtract(*(rows[name]["numbers"]["pm_draws_accuracy"] for name in ("FedV", "FedV (Gaussian prior)")))
     assert claims["FedV", "FedV (Gaussian prior)"]["draws"][0] == pytest.approx(draws.mean())
     assert claims["FedV", "FedAvg"]["draws"][0] == pytest.approx(

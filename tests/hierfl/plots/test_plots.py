@@ -95,6 +95,7 @@ def test_reliability_pools_clients_and_states_its_error() -> None:
     assert line.get_xdata().tolist() == pytest.approx([0.5, 39.2 / 40])
     assert line.get_ydata().tolist() == pytest.approx([0.8, 39 / 40])
     assert f"{(abs(5 - 8) + abs(39.2 - 39)) / 50:.3f}" in line.get_label()
+    assert 1 < ax.get_xlim()[1] == ax.get_ylim()[1] < 1.1
 
 
 def test_few_clients_of_one_size_stand_beside_their_names() -> None:
