@@ -84,7 +84,7 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         said = [files.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         try:
             for rank in range(ranks):
-                command = [sys.executable, "-m", "hierfl", *arguments]
+                command = [sys.executable, "-P", "-m", "hierfl", *arguments]
                 own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 processes.append(subprocess.Popen(command, env=own, stderr=said[rank] if rank else None))
             return _awaited(processes, said)

@@ -14,6 +14,8 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 # what is remembered of a user is not remembered of whoever runs the tests; inherited, too
 os.environ["HIERFL_STATE"] = tempfile.mkdtemp(prefix="hierfl-state-")
+# the processes that tests start find the installed package too, not ./hierfl without its upper floors
+os.environ["PYTHONSAFEPATH"] = "1"
 
 from support.installed import import_installed, stale
 

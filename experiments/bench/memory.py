@@ -19,7 +19,7 @@ from .settings import Setting, prepare
 def peak_memory(setting: Setting, device: str = "cpu", chunk: int = 0) -> float:
     """MiB at the peak of a round and an evaluation, in a process of its own; on CUDA of the device's memory."""
     task = json.dumps({**asdict(setting), "device": device, "chunk": chunk, "threads": torch.get_num_threads()})
-    command = [sys.executable, "-m", "hierfl.experiments.bench.memory", task]
+    command = [sys.executable, "-P", "-m", "hierfl.experiments.bench.memory", task]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]

@@ -214,7 +214,7 @@ def _ranks(study: Study, files: Mapping[str, Path], folder: Path) -> dict[str, f
     ):  # fmt: skip
         out = folder / name.replace(" ", "-")
         command = [
-            sys.executable, "-m", "hierfl", "run", "pfedvem", "--data", str(data), "--split", "natural", "--network",
+            sys.executable, "-P", "-m", "hierfl", "run", "pfedvem", "--data", str(data), "--split", "natural", "--network",
             NETWORK, "--validation-fraction", "0", "--rounds", str(MANY), "--evaluate-every", str(MANY), "--quiet",
             "--out", str(out), "--set", "head_lr=0.001", "--set", "base_lr=0.001", *more,
         ]  # fmt: skip
@@ -228,7 +228,7 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
     folder.mkdir()
     path = folder / "study.toml"
     path.write_text(study.path.read_text().replace(f"rounds = {MANY}", f"rounds = {rounds}", 1))
-    environment, begin = {**os.environ, "OMP_NUM_THREADS": "1"}, [sys.executable, "-m", "hierfl", "federate"]
+    environment, begin = {**os.environ, "OMP_NUM_THREADS": "1"}, [sys.executable, "-P", "-m", "hierfl", "federate"]
     exchange = ["--exchange", str(folder / "exchange"), "--quiet"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = [

@@ -14,12 +14,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from support.paths import ROOT
+from support.installed import checkout_path
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -293,8 +292,8 @@ def _line() -> str:
     """The innermost line of the project's own code that is being run."""
     frame = sys._getframe(1)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(ROOT) and "tests" not in path.relative_to(ROOT).parts:
-            return f"{path.relative_to(ROOT)}:{frame.f_lineno}"
+        path = checkout_path(frame.f_code.co_filename)
+        if path is not None:
+            return f"{path}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return "nowhere"

@@ -42,3 +42,16 @@ def stale() -> list[str]:
             if path not in ours & theirs or (ROOT / folder / path).read_bytes() != (home / place / path).read_bytes()
         ]
     return found
+
+
+def checkout_path(file: str) -> Path | None:
+    """Where a file of the installed package lies in the checkout, relative to it; None for any other file."""
+    path = Path(file).resolve()
+    if path.is_relative_to(ROOT) and "site-packages" not in path.parts:
+        inside = path.relative_to(ROOT)
+        return None if inside.parts[0] == "tests" else inside
+    home = Path(sys.modules["hierfl"].__file__ or "").resolve().parent
+    if not path.is_relative_to(home):
+        return None
+    inside = path.relative_to(home)
+    return inside if inside.parts[0] in FOLDERS else Path("hierfl") / inside

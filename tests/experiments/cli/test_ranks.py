@@ -92,7 +92,7 @@ def test_ranks_are_started_and_how_they_end_is_told(
         places = [(tmp_path / f"place.{k}").read_text().split(" ", 5) for k in range(2)]
         assert [place[:3] for place in places] == [["0", "of", "2"], ["1", "of", "2"]]
         assert places[0][3:] == places[1][3:]
-        assert places[0][5].split() == ["-m", "hierfl", *words]
+        assert places[0][5].split() == ["-P", "-m", "hierfl", *words]
 
 
 @pytest.mark.parametrize(
