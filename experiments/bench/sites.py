@@ -214,9 +214,9 @@ def _ranks(study: Study, files: Mapping[str, Path], folder: Path) -> dict[str, f
     ):  # fmt: skip
         out = folder / name.replace(" ", "-")
         command = [
-            sys.executable, "-P", "-m", "hierfl", "run", "pfedvem", "--data", str(data), "--split", "natural", "--network",
-            NETWORK, "--validation-fraction", "0", "--rounds", str(MANY), "--evaluate-every", str(MANY), "--quiet",
-            "--out", str(out), "--set", "head_lr=0.001", "--set", "base_lr=0.001", *more,
+            sys.executable, "-P", "-m", "hierfl", "run", "pfedvem", "--data", str(data), "--split", "natural",
+            "--network", NETWORK, "--validation-fraction", "0", "--rounds", str(MANY), "--evaluate-every", str(MANY),
+            "--quiet", "--out", str(out), "--set", "head_lr=0.001", "--set", "base_lr=0.001", *more,
         ]  # fmt: skip
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True)
         found[name] = float(read_summary(out)["seconds_per_round"])
