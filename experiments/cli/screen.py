@@ -97,7 +97,9 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
             table.add_row(*row)
         screen.print(table)
     if summary.get("log_likelihood") is not None:
-        restricted = read_config(folder).settings.get("population") == "reml"
+        config = read_config(folder)
+        population = config.settings.get("population")
+        restricted = population == "reml" or (population == "auto" and config.run.family == "gaussian")
         name = "REML criterion" if restricted else "log likelihood"
         numbers = [f"{name} {summary['log_likelihood']:.3f}"]
         numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]

@@ -19,11 +19,12 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 from hierfl.rng import key
 
-from .climb import FAR, LONGEST, ROUNDING, Climb, eigen
+from . import containment, restricted
+from .climb import FAR, ROUNDING, Climb, spread
 from .explore import Explored
 from .population_draws import drawn_population
 from .profile import UNKNOWN, Profile, profiled
-from .questions import Likelihoods, Phase
+from .questions import AROUND_ONE_POINT, Likelihoods, Phase
 from .region_nodes import MOVED_NODES, TRIES, RegionExpansion, asks_at_nodes, drawn_regions, log_integrals
 from .regions import region_draws
 from .surface import Criterion, Surface
@@ -32,8 +33,6 @@ from .surface import Criterion, Surface
 MOST_POINTS, WORTH = 4096, 500
 #: rounds and tolerance of the climb to the mode, which only says where to look
 MODE_ROUNDS, MODE_TOLERANCE = 40, 0.01
-#: standard deviations begin there at no less than this share of the response's
-LEAST_SD = 0.1
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,18 @@ class PopulationSearch(Likelihoods):
     @property
     def criterion(self) -> Criterion:
         """Of the first climb."""
-        return "reml" if self.method.settings.population == "reml" else "ml"
+        return "reml" if self.method.exact and self.method.settings.population == "reml" else "ml"
 
     @property
     def moving(self) -> list[str]:
         """The estimates, not where it is looked at next."""
         more = {"regions": 0} if self.method.regions else {}
         return [f"effects.{name}" for name in {**self.method.sizes, "beta": 0, **more}]
+
+    @property
+    def kept_sums(self) -> list[str]:
+        """Of a gaussian response: the sums around the estimates, by how often they are derived."""
+        return ["cross", "cross_1", *(["cross_2"] if self.method.settings.kenward_roger else [])]
 
     def initial(self) -> State:
         """What is broadcast beside the estimates, to begin with."""
@@ -76,8 +80,10 @@ class PopulationSearch(Likelihoods):
             start |= self._nodes(RegionExpansion.read(self.method, {}), start["at"].double(), start["points"].double())
         if s.profile:
             start["profile"] = torch.full((len(profiled(self.method)), 2), UNKNOWN, dtype=torch.float64)
+        if self.method.restricted:
+            start |= restricted.start(self.method)
         if self.method.exact:
-            start |= {"cross": torch.zeros(self.cells), "cross_1": torch.zeros(k, self.cells)}
+            start |= {name: torch.zeros(*[k] * order, self.cells) for order, name in enumerate(self.kept_sums)}
         return {f"effects.{name}": value.double() for name, value in start.items()}
 
     @property
@@ -117,16 +123,14 @@ class PopulationSearch(Likelihoods):
             # others take part than before: heights of their sums cannot be compared, and the search begins again
             memory.clear()
             state |= {"phase": self.first_phase, "at": self.method.numbers(state)}
-        elif self.nodes and phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE) and self._moved(state, total, memory):
+        elif self.nodes and phase in AROUND_ONE_POINT and self._moved(state, total, memory):
             pass
-        elif phase == Phase.CLIMB:
-            state = self._climb(state, total, context)
-        elif phase == Phase.PROFILE:
-            state = self._profile(state, total, context)
-        elif phase == Phase.MODE:
-            state = self._mode(state, total, context)
-        elif phase == Phase.EXPLORE:
-            state = self._explore(state, total, context)
+        elif phase != Phase.DONE:
+            of_phase = {
+                Phase.CLIMB: self._climb, Phase.RESTRICT: self._restrict, Phase.PROFILE: self._profile,
+                Phase.MODE: self._mode, Phase.EXPLORE: self._explore,
+            }  # fmt: skip
+            state = of_phase[phase](state, total, context)
         if self.nodes:
             state |= self._nodes(RegionExpansion.read(self.method, memory), state["at"], state["points"])
         memory.update({k: v.to(device) for k, v in memory.items()})
@@ -154,7 +158,7 @@ class PopulationSearch(Likelihoods):
         climb = (
             Climb.read(memory)
             if "climb.best" in memory
-            else Climb.begin(self.method.numbers(state), self.longest("ml"))
+            else Climb.begin(self.method.numbers(state), self.surface.longest("ml"))
         )
         at = climb.next
         known = self._known(memory)
@@ -164,7 +168,7 @@ class PopulationSearch(Likelihoods):
             state = {**state, **self.method.parts(climb.best), "height": height}
             if self.method.exact:
                 beta = surface.beta(total["cross"], self.criterion, climb.best)[0]
-                state |= {"beta": beta, "cross": total["cross"], "cross_1": total["cross_1"]}
+                state |= {"beta": beta} | {name: total[name] for name in self.kept_sums}
             if known is not None:
                 numbers = climb.best[None]
                 state["regions"] = drawn_regions(self.method, total["height"][None], known, numbers, None)[0]
@@ -176,10 +180,31 @@ class PopulationSearch(Likelihoods):
         if not climb.arrived(self.method.settings.tol):
             return {**state, "at": climb.next}
         state = self._upright(state)
+        if self.method.restricted:
+            search = restricted.begin(surface, state)
+            memory.update(search.state())
+            return {**state, "phase": torch.tensor(float(Phase.RESTRICT)), "at": search.asked}
+        return self._climbed(state, context)
+
+    def _restrict(self, state: State, total: State, context: AggregationContext) -> State:
+        """On to the restricted estimates of another response than gaussian."""
+        memory = context.rule_state
+        search = restricted.Restricted.read(memory)
+        search = search.seen(*self.surface.expansion(total, search.asked, "ml", self._known(memory)))
+        memory.update(search.state())
+        state = {**state, **{name: total[name] for name in containment.sizes(self.method)}}
+        if not bool(search.done):
+            return {**state, "at": search.asked}
+        found = restricted.estimates(self.surface, search, state["curvature"])
+        return self._climbed(self._upright({**state, **found}), context)
+
+    def _climbed(self, state: State, context: AggregationContext) -> State:
+        """The estimates are known: on to profile intervals where they are asked for."""
+        memory, surface = context.rule_state, self.surface
         if self.method.settings.profile and self.method.k:
-            start, longest = self._inside(state), self.longest("mixing")
+            start, longest = surface.inside(state), surface.longest("mixing")
             level, effects = self.method.settings.profile, len(state["profile"])
-            profile = Profile.begin(start, climb.height, level, longest, effects)
+            profile = Profile.begin(start, Climb.read(memory).height, level, longest, effects)
             memory.update(profile.state())
             return {**state, "phase": torch.tensor(float(Phase.PROFILE)), "at": surface.of_coordinates(profile.next)}
         return self._estimated(state, context)
@@ -196,17 +221,6 @@ class PopulationSearch(Likelihoods):
             return self._estimated(state, context)
         return {**state, "at": surface.of_coordinates(profile.next)}
 
-    def _inside(self, state: State) -> Tensor:
-        """Coordinates (k,) of the estimates, whose standard deviations are above zero."""
-        start, first = self.surface.coordinates(self.method.numbers(state)), 0
-        for level, size in self.method.sizes.items():
-            if level in self.method.covariances:
-                q = self.method.covariances[level].q
-                least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd(level)).log().to(start)
-                start[first : first + q] = start[first : first + q].maximum(least)
-            first += size
-        return start
-
     def _estimated(self, state: State, context: AggregationContext) -> State:
         """The estimates are known: on to what is known of the population."""
         memory, surface = context.rule_state, self.surface
@@ -215,8 +229,8 @@ class PopulationSearch(Likelihoods):
         if not self.method.k:
             nowhere = state["cross"].new_zeros(1, 0)
             return drawn_population(surface, state, state["cross"][None], nowhere, state["cross"].new_zeros(1), context)
-        start = self._inside(state)
-        memory.update(Climb.begin(start, self.longest("mixing")).state())
+        start = self.surface.inside(state)
+        memory.update(Climb.begin(start, self.surface.longest("mixing")).state())
         return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
 
     def _upright(self, state: State) -> State:
@@ -228,24 +242,17 @@ class PopulationSearch(Likelihoods):
         sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
         turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
         turned["curvature"] = state["curvature"] * sign * sign[:, None]
-        if self.method.exact:
-            turned["cross_1"] = state["cross_1"] * sign[:, None]
+        once = sign[:, None]
+        by = {"cross_1": once, "cross_2": once[:, None] * once}
+        turned |= {name: state[name] * by[name] for name in by if name in state}
         return {**state, **turned}
-
-    def longest(self, criterion: Criterion) -> Tensor:
-        """How far each number, or coordinate, goes in a round, (k,)."""
-        of_root = LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale
-        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": FAR}
-        return torch.cat([torch.full((n,), far.get(k, LONGEST)).double() for k, n in self.method.sizes.items()] or [
-            torch.zeros(0).double()
-        ])  # fmt: skip
 
     def _mode(self, state: State, total: State, context: AggregationContext) -> State:
         """Up to the mode of the mixing density."""
         memory, surface = context.rule_state, self.surface
         if "climb.best" not in memory:  # (a posterior has no climb before)
             start = surface.coordinates(self.method.numbers(state))
-            memory.update(Climb.begin(start, self.longest("mixing")).state())
+            memory.update(Climb.begin(start, self.surface.longest("mixing")).state())
         climb = Climb.read(memory)
         climb = climb.seen(*surface.expansion(total, climb.next, "mixing", self._known(memory)), self.digits)
         memory.update(climb.state())
@@ -289,10 +296,3 @@ class PopulationSearch(Likelihoods):
         explored = explored.drawn(*explored.moments(self.light), self.light, seed)
         memory.update(explored.state())
         return {**state, "points": surface.of_coordinates(explored.asked)}
-
-
-def spread(curvature: Tensor) -> Tensor:
-    """A lower triangular root (k, k) of the curvature's inverse, whose eigenvalues are taken positive."""
-    values, vectors, scale = eigen(curvature)
-    root = vectors * values.abs().clamp_min(1e-4).rsqrt() / scale[:, None]
-    return torch.linalg.qr(root.mT).R.mT * torch.linalg.qr(root.mT).R.diagonal().sign()

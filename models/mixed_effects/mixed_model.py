@@ -21,7 +21,7 @@ from hierfl.data.formula.responses import Family
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run.result import Run
 
-from .comparing import compared
+from .comparing import REPLICATES, Test, compared
 from .fitting import fitted
 from .method import MixedEffects
 from .predictions import Level, predicted
@@ -43,7 +43,7 @@ def mixed_model(
     event: str | None = None,
     weights: str | None = None,
     na: Missing = "refuse",
-    population: Literal["ml", "reml", "bayes"] = "ml",
+    population: Literal["auto", "ml", "reml", "bayes"] = "auto",
     seed: int = 0,
     device: str = "cpu",
     **settings: Any,
@@ -62,7 +62,8 @@ def mixed_model(
             watching.
         weights: a column of how many rows each one stands for; so often its log density counts.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
-        population: maximum likelihood, REML (gaussian), or a posterior under priors.
+        population: "auto", REML of a gaussian response and of others maximum likelihood with standard errors and
+            tests at restricted estimates; "ml", "reml", or "bayes", a posterior under priors.
         seed: of the draws.
         device: that computes.
         **settings: others of :class:`.method.MixedEffects`, such as ``sd_prior="half-cauchy(5)"``.
@@ -170,18 +171,29 @@ class FittedMixedModel:
         """
         return shrinkage_table(self.run.fitted)
 
-    def compare(self, other: FittedMixedModel) -> pd.DataFrame:
-        """A likelihood-ratio test of two nested models of one table, beside their AIC and BIC.
+    def compare(self, other: FittedMixedModel, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
+        """A test of two nested models of one table, beside their AIC and BIC.
 
-        Where fixed effects differ both are compared by maximum likelihood: REML's criteria are of different data, and
-        REML fits are fitted again. Where the larger one has one more random effect, the null is on the boundary, and
-        the statistic is a mixture of chi-squared distributions with r and r - 1 degrees of freedom, half each, r more
-        variances and covariances (Self and Liang, 1987; Stram and Lee, 1994).
+        Where fixed effects differ, log likelihoods, AIC and BIC are maximum likelihood's: REML's criteria are of
+        different data, and REML fits are fitted again.
+
+        Args:
+            other: of the same rows; one model's effects are among the other's.
+            test: "f", of coefficients of a gaussian response, from the larger model's REML fit with Satterthwaite's
+                degrees of freedom (or Kenward and Roger's, with ``kenward_roger=True``); "likelihood-ratio", beside
+                chi-squared; "bootstrap", the likelihood ratio beside those of tables that are simulated from the
+                smaller model. "auto" is the F test of coefficients of a gaussian response, the bootstrap of
+                coefficients of others that are learned from clients or groups, and else the likelihood ratio: with few
+                clients its chi-squared rejects too often. Where the larger model has one more random effect, the null
+                is on the boundary, and chi-squared distributions with r and r - 1 degrees of freedom are mixed, half
+                each, r more variances and covariances (Self and Liang, 1987; Stram and Lee, 1994).
+            replicates: simulated tables of a bootstrap.
 
         Raises:
-            UserError: for models of other rows, posteriors, or models that are not nested.
+            UserError: for models of other rows, posteriors, or models that are not nested; for a test that is not of
+                such models.
         """
-        return compared((self.run, self.formula), (other.run, other.formula))
+        return compared((self.run, self.formula), (other.run, other.formula), test, replicates)
 
     def posterior(self, **how: Any) -> Any:
         """The joint posterior for ArviZ; see :meth:`hierfl.inference.run.result.Run.posterior`."""
@@ -208,7 +220,10 @@ class Summary:
 
     def __repr__(self) -> str:
         """As text."""
-        what = {"ml": "maximum likelihood", "reml": "REML", "bayes": "posterior"}[self.population]
+        what = {
+            "auto": "maximum likelihood, errors restricted", "ml": "maximum likelihood", "reml": "REML",
+            "bayes": "posterior",
+        }[self.population]  # fmt: skip
         n = self.numbers
         lines = [f"{self.formula}   {self.family}, {what}", ""]
         lines += [_text(self.table, self.level), ""]

@@ -17,7 +17,7 @@ shared values are beta, L's entries, and the family's own numbers, such as log s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -43,7 +43,7 @@ from .prior_text import check_priors
 from .response_family import family_of
 
 #: where priors of the population say nothing
-ESTIMATED = {"population": ("ml", "reml")}
+ESTIMATED = {"population": ("auto", "ml", "reml")}
 #: nodes along each effect of a group of clients, by how many it has; odd, so that one is in the middle
 REGION_NODES = {1: 9, 2: 7}
 #: shared values: the roots of the covariances, by the level of their effects
@@ -63,9 +63,14 @@ class MixedModel(Method):
         prior: Literal["hierarchical", "fixed"] = setting(
             "hierarchical", "standard deviations and correlations of random effects: learned | held at sd_0"
         )
-        population: Literal["ml", "reml", "bayes"] = setting(
-            "ml", "what is reported of the population: maximum likelihood | restricted (gaussian) | its posterior "
-            "under the priors below"
+        population: Literal["auto", "ml", "reml", "bayes"] = setting(
+            "auto", "what is reported of the population: auto is restricted maximum likelihood of a gaussian response, "
+            "and of others maximum likelihood with restricted errors and tests | maximum likelihood | restricted | its "
+            "posterior under the priors below"
+        )  # fmt: skip
+        kenward_roger: bool = setting(
+            False, "gaussian, restricted: standard errors of coefficients and F tests by Kenward and Roger's method",
+            unless={"population": ("ml", "bayes")},
         )  # fmt: skip
         covariance: Literal["full", "diagonal"] = setting(
             "full", "of a term's random effects: with correlations | without"
@@ -135,14 +140,20 @@ class MixedModel(Method):
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
+        if self.settings.population == "auto" and self.exact:
+            self.settings = replace(self.settings, population="reml")
         s = self.settings
         if s.covariance == "diagonal":
             network = self.network = network.uncorrelated()
         check_priors(s)
         if s.population == "bayes" and not s.draws:
             raise UserError("a posterior of the population is made of its draws: draws must be above 0")
-        if s.population == "reml" and not self.exact:
-            raise UserError(f"population=reml is of a gaussian response, not a {network.family} one")
+        if s.kenward_roger and not self.exact:
+            raise UserError(f"kenward_roger is of a gaussian response, not of a {network.family} one")
+        if s.population == "reml" and not self.exact and network.outer:
+            raise UserError("population=reml with groups of clients is of a gaussian response: population=auto")
+        if s.population == "reml" and not self.exact and s.profile:
+            raise UserError("profile intervals of other responses than gaussian are of population=auto or ml")
         #: by the names of the shared values that are their roots: the levels' effects, and their covariances
         self.groupings: dict[str, Grouping] = {ROOTS[k]: of for k, of in network.groupings.items()}
         self.covariances = {k: Covariance(of.blocks) for k, of in self.groupings.items()}
@@ -265,6 +276,12 @@ class MixedModel(Method):
     def single(self) -> set[str]:
         """The family's own values that are one number."""
         return {name for name, first in self.response_family.starts.items() if not first.dim()}
+
+    @property
+    def restricted(self) -> bool:
+        """Whether restricted estimates of another response than gaussian are searched."""
+        asked = self.settings.population in ("auto", "reml")
+        return asked and not self.exact and self.k > len(self.network.fixed)
 
     @property
     def exact(self) -> bool:

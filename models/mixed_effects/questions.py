@@ -16,6 +16,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.messages.form import Field, Form
 from hierfl.inference.state import State
 
+from . import containment
 from .cross_products import at_points, in_groups, packed_size, polynomial
 from .model import MixedModel
 from .quadrature import expansion, heights_at, passes
@@ -30,7 +31,11 @@ MESSAGE_NUMBERS, POINTS, SEARCHED_POINTS = 8192, (16, 256), 128
 class Phase(IntEnum):
     """What the rounds are about."""
 
-    CLIMB, MODE, EXPLORE, DONE, PROFILE = range(5)
+    CLIMB, MODE, EXPLORE, DONE, PROFILE, RESTRICT = range(6)
+
+
+#: phases that ask around one point
+AROUND_ONE_POINT = (Phase.CLIMB, Phase.PROFILE, Phase.MODE, Phase.RESTRICT)
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,8 @@ class Likelihoods:
             }  # fmt: skip
         else:
             around = {"height": (), "slope": (k,), "curvature": (k, k), "many": (self.points,)}
+        if self.method.restricted:
+            around |= containment.sizes(self.method)
         return {
             name: Field(shape, number) for name, shape in {**around, "counts": (3 if self.method.slots else 2,)}.items()
         }
@@ -87,9 +94,11 @@ class Likelihoods:
         if method.exact:
             gram, counted = clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
             return {**found, **self.asked(gram, counted, shared)}
+        if phase == Phase.RESTRICT:
+            found |= containment.sums(method, chunk)
         if method.regions:
             return {**found, **self.of_regions(chunk, phase)}
-        if phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE):
+        if phase in AROUND_ONE_POINT:
             values = {**self.held(shared), **self.method.parts(shared["effects.at"])}
             return {**found, **expansion(method, chunk, list(self.method.sizes), values)}
         if phase == Phase.EXPLORE:
@@ -114,7 +123,7 @@ class Likelihoods:
         method, shared = self.method, chunk.shared
         rows = torch.cat([counts_of(method, part.batch()) for part in passes(method, chunk, 1)]).mT
         own = (rows[2] - 1).long()
-        if phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE):
+        if phase in AROUND_ONE_POINT:
             values = {**self.held(shared), **method.parts(shared["effects.at"])}
             nodes = shared["effects.nodes"][own]  # (S, K, q)
             at_nodes = repeated(chunk, nodes.shape[1]).put({"w": nodes.flatten(0, 1).unsqueeze(1)})
@@ -143,7 +152,7 @@ class Likelihoods:
             "cross": like.new_zeros(count, self.cells), "cross_1": like.new_zeros(count, k, self.cells),
             "cross_2": like.new_zeros(count, k, k, self.cells), "many": like.new_zeros(count, self.points, self.cells),
         }  # fmt: skip
-        if phase in (Phase.CLIMB, Phase.PROFILE, Phase.MODE):
+        if phase in AROUND_ONE_POINT:
             return {**found, **polynomial(self.method, gram, rows, shared["effects.at"])}
         if phase == Phase.EXPLORE:
             return {**found, "many": at_points(self.method, gram, rows, shared["effects.points"])}

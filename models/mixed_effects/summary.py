@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
-from hierfl.data.formula.units import INTERCEPT
 from hierfl.inference.state import State
 
+from .coefficients import coefficient_tests, coefficients_covariance, inverse_of
 from .effects import effects_of
 from .model import MixedModel
 from .posterior import short
 from .profile import UNKNOWN
 from .questions import Likelihoods, Phase
-from .surface import Surface
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +77,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         _profiled(table, method, shared, level)
         errors, infinite = standard_errors(method, estimates)
         table["standard_error"] = errors.cpu().numpy()
-        _coefficient_tests(table, method, estimates, level)
+        coefficient_tests(table, method, estimates, level)
     table["note"] = _notes(method, labels, values, table["standard_error"].to_numpy(), estimates, infinite)
     numbers = _numbers(method, estimates, bayes)
     if lost := fitted.federation.about.get("left_out"):
@@ -106,11 +104,10 @@ def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tenso
     else:
         variance = torch.full_like(effects(numbers), torch.nan)
         infinite = torch.zeros_like(variance, dtype=torch.bool)
-    if method.exact:  # coefficients given the other numbers, as lme4 has them
-        p = len(method.network.fixed)
-        turn = method.network.fixed_units.to_users(method.network.fixed, (p,), variance)
-        variance = variance.clone()
-        variance[:p] = (turn @ coefficients_covariance(method, estimates) @ turn.T).diagonal()
+    own = coefficients_covariance(method, estimates)
+    if own is not None:
+        variance = torch.cat([own.diagonal(), variance[len(own) :]])
+        variance = torch.where(infinite, torch.nan, variance)
     found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
     return found, infinite
 
@@ -128,70 +125,6 @@ def directions(method: MixedModel, estimates: Mapping[str, Tensor]) -> tuple[Ten
     values, vectors = torch.linalg.eigh(estimates["curvature"])
     flat = (values < WITHOUT_END**-2) & ((vectors.mT @ numbers).abs() > SEPARATED)
     return vectors[:, flat], vectors[:, ~flat]
-
-
-def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor:
-    """Of a gaussian response: (X^T V^-1 X)^-1 at the estimates, (p, p)."""
-    numbers = method.numbers(estimates)
-    return torch.linalg.inv_ex(Surface(method).beta(estimates["cross"], "ml", numbers)[1]).inverse
-
-
-def inverse_of(curvature: Tensor) -> Tensor:
-    """The inverse of a curvature (k, k), of numbers with units of their own; not a number where it has none."""
-    scale = curvature.diagonal().abs().clamp_min(torch.finfo(curvature.dtype).tiny).sqrt()
-    unit = curvature / (scale[:, None] * scale)
-    definite = bool((torch.linalg.eigvalsh(unit) > 1e-10).all()) if len(unit) else True
-    inverse = torch.linalg.inv_ex(unit).inverse / (scale[:, None] * scale)
-    return inverse if definite else torch.full_like(inverse, torch.nan)
-
-
-def satterthwaite(method: MixedModel, estimates: State) -> Tensor:
-    """Degrees of freedom (p,) of the coefficients of a gaussian response: 2 v^2 / Var(v), v each one's variance.
-
-    Var(v) by the delta method from the covariance of the other numbers' estimates (Kuznetsova et al., JSS 2017), whose
-    curvature is of the criterion that they maximise.
-    """
-    surface, p = Surface(method), len(method.network.fixed)
-    if not method.k:
-        return torch.full((p,), torch.inf, dtype=torch.float64)
-    turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
-    numbers = method.numbers(estimates)
-
-    def variances(step: Tensor) -> Tensor:
-        a = surface.beta(estimates["cross"] + step @ estimates["cross_1"], "ml", numbers + step)[1]
-        return (turn @ torch.linalg.inv_ex(a).inverse @ turn.T).diagonal()
-
-    nothing = torch.zeros_like(estimates["slope"])
-    gradient = torch.autograd.functional.jacobian(variances, nothing)  # (p, k)
-    spread = ((gradient @ inverse_of(estimates["curvature"])) * gradient).sum(1)
-    return 2 * variances(nothing).square() / spread
-
-
-def _coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State, level: float) -> None:
-    """Statistics, degrees of freedom, p values and intervals of the coefficients."""
-    own = table["effect"].isin(method.network.fixed).to_numpy()
-    p = int(own.sum())
-    if method.exact:
-        df = satterthwaite(method, estimates).cpu().numpy()
-    else:
-        df = np.full(p, np.inf)
-        for k, name in enumerate(table["effect"][own]):
-            if name in method.network.random or name in INTERCEPT:
-                df[k] = max(1.0, float(estimates["counts"][0]) - 1)
-            if method.network.outer and name in method.network.outer.names:
-                df[k] = max(1.0, method.regions - 1.0)
-    error, estimate = (table[name].to_numpy()[:p] for name in ("standard_error", "estimate"))
-    df = np.where(np.isfinite(df) & (df > 0), df, np.inf)
-    with np.errstate(all="ignore"):
-        statistic = estimate / error
-        reach = stats.t.ppf((1 + level) / 2, df) * error
-        p_value = 2 * stats.t.sf(np.abs(statistic), df)
-    for name, column in (
-        ("statistic", statistic), ("df", df), ("p", p_value), ("lower", estimate - reach), ("upper", estimate + reach)
-    ):  # fmt: skip
-        values = table[name].to_numpy().copy()
-        values[:p] = column
-        table[name] = values
 
 
 def p_value(p: float) -> str:

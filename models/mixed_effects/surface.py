@@ -21,6 +21,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hierfl.inference.state import State
+
+from .climb import FAR, LONGEST
 from .covariance import Covariance
 from .model import MixedModel
 from .priors import Priors, log_normal
@@ -29,6 +32,8 @@ from .regions import symmetric, without_regions
 
 #: maximum likelihood | restricted | what clients' posteriors are mixed over
 Criterion = Literal["ml", "reml", "mixing"]
+#: standard deviations begin at no less than this share of the response's where their logarithms are searched
+LEAST_SD = 0.1
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,25 @@ class Surface:
         parts = zip(sizes, numbers.split(list(sizes.values()), -1), strict=True) if sizes else ()
         changed = [change(covariances[k], part) if k in covariances else part for k, part in parts]
         return torch.cat(changed, -1) if changed else numbers
+
+    def inside(self, state: State) -> Tensor:
+        """Coordinates (k,) of the estimates, whose standard deviations are above zero."""
+        start, first = self.coordinates(self.method.numbers(state)), 0
+        for level, size in self.method.sizes.items():
+            if level in self.method.covariances:
+                q = self.method.covariances[level].q
+                least = (LEAST_SD / self.method.settings.sd_0 * self.method.first_sd(level)).log().to(start)
+                start[first : first + q] = start[first : first + q].maximum(least)
+            first += size
+        return start
+
+    def longest(self, criterion: Criterion) -> Tensor:
+        """How far each number, or coordinate, goes in a round, (k,)."""
+        of_root = LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale
+        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": FAR}
+        return torch.cat([torch.full((n,), far.get(k, LONGEST)).double() for k, n in self.method.sizes.items()] or [
+            torch.zeros(0).double()
+        ])  # fmt: skip
 
     # -- heights --------------------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def other(case: Case) -> str:
 
 def pastes() -> str:
     """Beside what lme4's authors print of lmer(strength ~ 1 + (1 | batch/cask), Pastes, REML = FALSE)."""
-    fit = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", draws=0)
+    fit = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", population="ml", draws=0)
     found = fit.summary().table.set_index("effect")
     sds = found.estimate.iloc[1:].to_numpy() / np.array([1.0951, 2.9041, 0.8234]) - 1
     gap = np.array([(found.estimate.iloc[0] - 60.0533) / 0.6421])
@@ -91,7 +91,7 @@ def normal_levels() -> str:
     df = level_table(CASES["gaussian"], 4, 5, 3, 4)
     df["both"] = df.site + df.patient
     formula = "y ~ x + (1 | region) + (1 | region:site) + (1 + x | region:site:patient)"
-    fit = mixed_model(df, formula, client="site", draws=0)
+    fit = mixed_model(df, formula, client="site", population="ml", draws=0)
     e = fit.summary().table.set_index("effect").estimate
 
     def theirs(v: np.ndarray) -> float:
@@ -113,7 +113,7 @@ def levels(case: Case, inside: bool) -> str:
         level_table(case, 1, 8, 3, 4, sds=(0, 0.8, 0.9)) if inside else level_table(case, 4, 4, 1, 6, sds=(0.9, 0.8, 0))
     )
     formula = f"{case.response} ~ x + (1 | {'/'.join(names)})"
-    fit = mixed_model(df, formula, family=case.family, client="site", draws=0, **case.how)  # type: ignore[arg-type]
+    fit = mixed_model(df, formula, family=case.family, client="site", population="ml", draws=0, **case.how)  # type: ignore[arg-type]
     what = f"{case.family}, (1 \\| {'/'.join(names)}); sums over a grid"
     error = fit.summary().table.set_index("effect").standard_error[["x"]].to_numpy()
     return _step(

@@ -41,7 +41,7 @@ def table(places: int = 40, seed: int = 0, slope: bool = True) -> pd.DataFrame:
 
 def fitted(df: pd.DataFrame, formula: str, rounds: int = 100, known_se: str | None = None, **settings) -> Run:
     fed, design = from_formula(df, formula, known_se=known_se)
-    method = MixedEffects(design, **{"draws": 0, **settings})
+    method = MixedEffects(design, **{"draws": 0, "population": "ml", **settings})
     return fit(method, fed, rounds=rounds, chunk=fed.clients, dtype=torch.float64, progress=False)
 
 

@@ -39,5 +39,7 @@ def investments() -> tuple[Run, object]:
 
     df = grunfeld.load_pandas().data
     fed, design = from_formula(df, "invest ~ 1 + value + capital + (1 | firm)")
-    run = fit(MixedEffects(design, draws=0), fed, 40, dtype=torch.float64, progress=False, evaluate_every=40)
+    run = fit(
+        MixedEffects(design, population="ml", draws=0), fed, 40, dtype=torch.float64, progress=False, evaluate_every=40
+    )
     return run, mixedlm("invest ~ value + capital", df, "firm")

@@ -15,12 +15,13 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.models.mixed_effects.coefficients import satterthwaite
 from hierfl.models.mixed_effects.cross_products import at_points, polynomial
 from hierfl.models.mixed_effects.exchange import PopulationSearch
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.posterior import Conditional
 from hierfl.models.mixed_effects.row_sums import RowSums, clients_last
-from hierfl.models.mixed_effects.summary import effects_table, satterthwaite, standard_errors
+from hierfl.models.mixed_effects.summary import effects_table, standard_errors
 from hierfl.models.mixed_effects.surface import Surface
 from hierfl.models.mixed_effects.taylor import Taylor
 from hierfl.ppl.sigma_points import SigmaPoints
@@ -139,7 +140,7 @@ def test_a_message_says_nothing_of_rows_but_these_sums() -> None:
 def test_other_clients_than_before_begin_the_search_again() -> None:
     """A sum over more clients is lower than that over fewer: no step would ever seem to go up."""
     chunk = rows_of(table(8), "y ~ 1 + x + (1 | site)")
-    method, memory = MixedEffects(chunk.method.network, draws=0), {}
+    method, memory = MixedEffects(chunk.method.network, population="ml", draws=0), {}
     search, shared = PopulationSearch(method), {k: v for k, v in chunk.shared.items() if "draws" not in k}
     shared["effects.draws"] = torch.zeros(0, 4, dtype=torch.float64)
     names = list(shared)

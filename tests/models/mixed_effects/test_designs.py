@@ -94,7 +94,7 @@ def test_formulas_that_cannot_be(formula: str, how: dict, words: str) -> None:
 def test_terms_of_several_effects_stand_beside_each_other() -> None:
     """Correlations inside a term, none between terms: the likelihood is that of the whole table's normal density."""
     df = table(10).assign(g=lambda d: np.where(np.arange(len(d)) % 2, "u", "v"), t=lambda d: np.sin(d.index))
-    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site) + (0 + g + t | site)", draws=0)
+    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site) + (0 + g + t | site)", population="ml", draws=0)
     found = fit.summary().table.set_index("effect").estimate
     names, design = ["Intercept", "x", "g[u]", "g[v]", "t"], fit.method.network
     assert design.random == tuple(names)
@@ -122,7 +122,7 @@ def test_a_clients_covariate_of_its_effects_is_an_interaction() -> None:
     u, x = rng.normal(size=places), rng.normal(size=len(who))
     b = np.column_stack([1 + 0.8 * u, 0.5 - 0.6 * u]) + 0.3 * rng.normal(size=(places, 2))
     df = pd.DataFrame({"y": b[who, 0] + b[who, 1] * x + rng.normal(size=len(who)), "x": x, "u": u[who]})
-    fit = mixed_model(df.assign(site=who.astype(str)), "y ~ 1 + x * u + (1 + x | site)", draws=0)
+    fit = mixed_model(df.assign(site=who.astype(str)), "y ~ 1 + x * u + (1 + x | site)", population="ml", draws=0)
     found = fit.summary().table.set_index("effect")
     for name, truth in (("Intercept", 1.0), ("x", 0.5), ("u", 0.8), ("x:u", -0.6)):
         assert abs(found.estimate[name] - truth) < 3.5 * found.standard_error[name]

@@ -27,7 +27,7 @@ def test_cbpp() -> None:
     df = pd.DataFrame(cells, columns=["herd", "cases", "n", "period"])
     df = df.astype({"herd": str, "period": str})
     assert len(df) == 56
-    fit = mixed_model(df, "p(cases, n) ~ period + (1 | herd)", family="binomial", nodes=1, draws=0)
+    fit = mixed_model(df, "p(cases, n) ~ period + (1 | herd)", family="binomial", nodes=1, population="ml", draws=0)
     table, numbers = fit.summary().table, fit.summary().numbers
     # glmmTMB's; lme4's optimiser stops 0.0015 standard errors short of them
     assert table.estimate.to_numpy() == pytest.approx([-1.3985, -0.9923, -1.1287, -1.5803, 0.6422], abs=1e-4)
@@ -44,7 +44,9 @@ def test_wine() -> None:
     rating = np.array([int(one) for one in WINE.replace(" ", "")])
     df = pd.DataFrame({"rating": rating, "judge": np.repeat(list("123456789"), 8)})
     df["warm"], df["contact"] = np.tile([0, 0, 0, 0, 1, 1, 1, 1], 9), np.tile([0, 0, 1, 1] * 2, 9)
-    fit = mixed_model(df, "rating ~ 1 + warm + contact + (1 | judge)", family="ordinal", nodes=1, draws=0)
+    fit = mixed_model(
+        df, "rating ~ 1 + warm + contact + (1 | judge)", family="ordinal", nodes=1, population="ml", draws=0
+    )
     table = fit.summary().table.set_index("effect")
     wanted = {"warm": 3.0630, "contact": 1.8349, "1 | 2": -1.6237, "2 | 3": 1.5134, "3 | 4": 4.2285, "4 | 5": 6.0888}
     errors = {"warm": 0.5954, "contact": 0.5125, "1 | 2": 0.6824, "2 | 3": 0.6038, "3 | 4": 0.8090, "4 | 5": 0.9725}

@@ -27,7 +27,7 @@ from hierfl.models.mixed_effects.summary import effects_table
 
 def run_of(df: pd.DataFrame, formula: str, family: str, **settings) -> Run:
     fed, design = from_formula(df, formula, family=family)  # type: ignore[arg-type]
-    method = MixedEffects(design, **{"draws": 0, **settings})
+    method = MixedEffects(design, **{"draws": 0, "population": "ml", **settings})
     return fit(method, fed, 100, dtype=torch.float64, progress=False, evaluate_every=100)
 
 

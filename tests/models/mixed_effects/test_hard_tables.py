@@ -15,7 +15,9 @@ SEPARATED = "no finite estimate: separated"
 
 def test_a_covariate_that_says_all() -> None:
     df = counts("binomial", 12)
-    found = mixed_model(df.assign(y=(df.x > 0.2).astype(float)), "y ~ 1 + x + (1 | site)", family="binomial", draws=0)
+    found = mixed_model(
+        df.assign(y=(df.x > 0.2).astype(float)), "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0
+    )
     table = found.summary().table.set_index("effect")
     assert table.note["x"] == table.note["Intercept"] == SEPARATED
     assert np.isnan(table.standard_error["x"])
@@ -26,11 +28,17 @@ def test_a_covariate_that_says_all_but_for_ties() -> None:
     df = counts("binomial", 12)
     x = df.x.round().clip(-2, 2)
     y = np.where(x == 0, df.y, (x > 0).astype(float))
-    table = mixed_model(df.assign(x=x, y=y), "y ~ 1 + x + (1 | site)", family="binomial", draws=0).summary().table
+    table = (
+        mixed_model(df.assign(x=x, y=y), "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
+        .summary()
+        .table
+    )
     table = table.set_index("effect")
     assert table.note["x"] == SEPARATED
     # the intercept is that of the rows with both
-    rest = mixed_model(df[x == 0].assign(y=y[x == 0]), "y ~ 1 + (1 | site)", family="binomial", draws=0)
+    rest = mixed_model(
+        df[x == 0].assign(y=y[x == 0]), "y ~ 1 + (1 | site)", family="binomial", population="ml", draws=0
+    )
     theirs = rest.summary().table.set_index("effect")
     assert table.note["Intercept"] == ""
     assert table.estimate["Intercept"] == pytest.approx(theirs.estimate["Intercept"], rel=1e-3)
@@ -51,7 +59,7 @@ def test_a_correlation_of_one() -> None:
     x, b = rng.normal(size=len(who)), rng.normal(size=15)
     y = 1 + b[who] + (0.5 + 0.7 * b[who]) * x + 0.5 * rng.normal(size=len(who))
     df = pd.DataFrame({"y": y, "x": x, "site": who.astype(str)})
-    table = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=0).summary().table.set_index("effect")
+    table = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml", draws=0).summary().table.set_index("effect")
     assert table.estimate["corr(Intercept, x)"] > 0.999
     assert table.note["corr(Intercept, x)"] == "at its bound"
 
@@ -61,7 +69,7 @@ def test_years_need_not_be_centred(family: str) -> None:
     df = table(12) if family == "gaussian" else counts("poisson", 12)
     there = df.assign(x=1990 + 3 * df.x)
     here, away = (
-        mixed_model(one, "y ~ 1 + x + (1 + x | site)", family=family, draws=0)  # type: ignore[arg-type]
+        mixed_model(one, "y ~ 1 + x + (1 + x | site)", family=family, population="ml", draws=0)  # type: ignore[arg-type]
         for one in (df.assign(x=3 * df.x), there)
     )
     ours, theirs = (fit.summary().table.set_index("effect") for fit in (away, here))
@@ -75,5 +83,7 @@ def test_years_need_not_be_centred(family: str) -> None:
 
 def test_a_response_may_be_a_function() -> None:
     df = table(8).assign(z=lambda d: np.exp(d.y))
-    one, two = (mixed_model(df, f"{y} ~ 1 + x + (1 | site)", draws=0).summary().table for y in ("log(z)", "y"))
+    one, two = (
+        mixed_model(df, f"{y} ~ 1 + x + (1 | site)", population="ml", draws=0).summary().table for y in ("log(z)", "y")
+    )
     np.testing.assert_allclose(one.estimate, two.estimate, rtol=1e-9)

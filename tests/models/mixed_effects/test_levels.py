@@ -48,7 +48,7 @@ def covariance(effects: pd.Series, factor: str = "", slope: bool = False) -> np.
 def test_the_likelihood_is_the_dense_normal_density(formula: str, places: dict) -> None:
     df = table(GAUSSIAN, 4, 5, 3, 4)
     df["both"] = df.site + df.patient
-    fitted = mixed_model(df, formula, client="site", draws=0)
+    fitted = mixed_model(df, formula, client="site", population="ml", draws=0)
     e = estimates(fitted)
     mean, residual = e["Intercept"] + e["x"] * df.x.to_numpy(), np.full(len(df), e["sd(residual)"] ** 2)
     levels = {place: covariance(e, *how) for place, how in places.items()}
@@ -60,7 +60,7 @@ def test_a_diagonal_covariance_is_of_columns_as_they_are() -> None:
     """lme4's `||`: no correlation where x is zero, however far its values are from there."""
     df = table(GAUSSIAN, 1, 8, 3, 4).assign(x=lambda d: d.x + 3)
     df["both"] = df.site + df.patient
-    how: dict = {"covariance": "diagonal", "draws": 200}
+    how: dict = {"covariance": "diagonal", "draws": 200, "population": "ml"}
     fitted = mixed_model(df, "y ~ x + (1 + x | site/patient)", **how)
     e = estimates(fitted)
     levels = {
@@ -70,7 +70,7 @@ def test_a_diagonal_covariance_is_of_columns_as_they_are() -> None:
     mean, residual = e["Intercept"] + e["x"] * df.x.to_numpy(), np.full(len(df), e["sd(residual)"] ** 2)
     assert fitted.log_likelihood == pytest.approx(dense(df, mean, levels, residual), rel=1e-10)
     written = "y ~ x + (1 | site) + (0 + x | site) + (1 | site:patient) + (0 + x | site:patient)"
-    apart = mixed_model(df, written, draws=200)
+    apart = mixed_model(df, written, population="ml", draws=200)
     assert apart.log_likelihood == pytest.approx(fitted.log_likelihood, rel=1e-10)
     np.testing.assert_allclose(fitted.ranef()["sd"], apart.ranef()["sd"], rtol=0.15)
 
@@ -97,7 +97,7 @@ def test_remls_criterion_is_the_dense_one() -> None:
 def test_weights_and_known_errors_reach_groups_inside() -> None:
     df = table(GAUSSIAN, 1, 6, 3, 4).assign(se=lambda d: 0.3 + d.x.abs(), twice=lambda d: 1 + (d.x > 0))
     df["both"] = df.site + df.patient
-    fitted = mixed_model(df, "y ~ x + (1 | site/patient)", known_se="se", weights="twice", draws=0)
+    fitted = mixed_model(df, "y ~ x + (1 | site/patient)", known_se="se", weights="twice", population="ml", draws=0)
     again = df.loc[np.repeat(df.index, df.twice)].reset_index(drop=True)
     e = estimates(fitted)
     levels = {"site": covariance(e), "both": covariance(e, "patient")}
@@ -107,7 +107,7 @@ def test_weights_and_known_errors_reach_groups_inside() -> None:
 
 def test_pastes_are_lme4s() -> None:
     """lmer(strength ~ 1 + (1 | batch/cask), Pastes, REML = FALSE), and confint() of it, as they are printed."""
-    fitted = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", profile=0.95)
+    fitted = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", population="ml", profile=0.95)
     found, numbers = fitted.summary().table.set_index("effect"), fitted.summary().numbers
     assert found.estimate.round(4).to_dict() == pytest.approx(
         {"Intercept": 60.0533, "sd(Intercept)": 1.0951, "sd(Intercept | cask)": 2.9041, "sd(residual)": 0.8234},
@@ -122,7 +122,7 @@ def test_pastes_are_lme4s() -> None:
 
 def test_random_effects_are_the_normal_distributions() -> None:
     """Of Pastes at REML's estimates: conditional means and standard deviations of batches and casks."""
-    fitted = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", draws=0)
+    fitted = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", population="ml", draws=0)
     e = estimates(fitted)
     batch, both = (np.unique(v, return_inverse=True)[1] for v in (PASTES.batch, PASTES.batch + PASTES.cask))
     z = np.column_stack([np.eye(10)[batch], np.eye(30)[both]])
@@ -179,7 +179,7 @@ def _near(case: Case, fitted, df: pd.DataFrame, levels: tuple[str, ...]) -> None
 @over_families("poisson", "zero-inflated-poisson")
 def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
     df = table(case, 1, 8, 3, 4, sds=(0, 0.8, 0.9))
-    how = {"family": case.family, "draws": 0, **case.how}
+    how = {"family": case.family, "population": "ml", "draws": 0, **case.how}
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | site/patient)", **how)  # type: ignore[arg-type]
     _near(case, fitted, df, ("site", "patient"))
 
@@ -187,7 +187,7 @@ def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
 @over_families("binomial", "ordinal")
 def test_groups_of_clients_are_those_of_quadrature(case: Case) -> None:
     df = table(case, 4, 4, 1, 6, sds=(0.9, 0.8, 0))
-    how = {"family": case.family, "client": "site", "draws": 0, **case.how}
+    how = {"family": case.family, "client": "site", "population": "ml", "draws": 0, **case.how}
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | region/site)", **how)  # type: ignore[arg-type]
     _near(case, fitted, df, ("region", "site"))
 
@@ -195,7 +195,9 @@ def test_groups_of_clients_are_those_of_quadrature(case: Case) -> None:
 def test_all_three_levels_of_counts_are_those_of_quadrature() -> None:
     case, levels = CASES["poisson"], ("region", "site", "patient")
     df = table(case, 3, 3, 2, 3, seed=3, sds=(0.8, 0.7, 0.6))
-    fitted = mixed_model(df, "y ~ x + (1 | region/site/patient)", family="poisson", client="site", draws=0)
+    fitted = mixed_model(
+        df, "y ~ x + (1 | region/site/patient)", family="poisson", client="site", population="ml", draws=0
+    )
     at = point(case, fitted, levels)
     assert at[2:].min() > -1  # (at a standard deviation of zero there are two levels)
     assert fitted.log_likelihood == pytest.approx(log_likelihood(at, df, case, levels, 0.4, 5.6), abs=3e-4)
@@ -208,7 +210,7 @@ def test_one_node_is_laplaces_approximation_of_both_levels() -> None:
     """As lme4 has it for nested factors: around the joint mode of a site's effects and its patients'."""
     case = CASES["poisson"]
     df = table(case, 1, 6, 3, 4, sds=(0, 0.8, 0.9))
-    fitted = mixed_model(df, "y ~ x + (1 | site/patient)", family="poisson", draws=0, nodes=1)
+    fitted = mixed_model(df, "y ~ x + (1 | site/patient)", family="poisson", population="ml", draws=0, nodes=1)
 
     def theirs(theta: np.ndarray) -> float:
         total, (tau, inner) = 0.0, np.exp(theta[2:4])

@@ -15,7 +15,7 @@ from hierfl.models.mixed_effects.summary import effects_table
 
 def test_the_summary_says_what_a_statistician_reads() -> None:
     df = table()
-    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)")
+    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml")
     summary = found.summary()
     columns = ["effect", "estimate", "standard_error", "lower", "upper", "statistic", "df", "p", "note"]
     assert list(summary.table.columns) == columns
@@ -42,7 +42,11 @@ def test_the_summary_says_what_a_statistician_reads() -> None:
 
 def test_odds_and_rates() -> None:
     for family, ratio in (("binomial", "odds ratio"), ("poisson", "rate ratio")):
-        found = mixed_model(counts(family, 8), "y ~ x + (1 | site)", family=family, draws=0).summary().table  # type: ignore[arg-type]
+        found = (
+            mixed_model(counts(family, 8), "y ~ x + (1 | site)", family=family, population="ml", draws=0)
+            .summary()
+            .table
+        )  # type: ignore[arg-type]
         np.testing.assert_allclose(found[ratio][:2], np.exp(found.estimate[:2]))
         np.testing.assert_allclose(found[f"{ratio} lower"][:2], np.exp(found.lower[:2]))
         assert found[ratio][2:].isna().all()
@@ -75,7 +79,7 @@ def test_predictions_are_frames() -> None:
 
 def test_random_effects_have_their_sds() -> None:
     df = table(12)
-    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=0).ranef()
+    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml", draws=0).ranef()
     mean, cov = random_effects(fitted(df, "y ~ 1 + x + (1 + x | site)"))
     assert list(found.columns) == ["client", "n", "effect", "mean", "sd", "lower", "upper"]
     for k, name in enumerate(("Intercept", "x")):
@@ -90,26 +94,28 @@ CLOSE = {"rel": 1e-9, "abs": 0.0}
 
 def test_nested_models_are_compared() -> None:
     df = table(12)
-    small, large = (mixed_model(df, f"y ~ 1 + x + ({random} | site)", draws=0) for random in ("1", "1 + x"))
+    small, large = (
+        mixed_model(df, f"y ~ 1 + x + ({random} | site)", population="ml", draws=0) for random in ("1", "1 + x")
+    )
     found = small.compare(large)
     pd.testing.assert_frame_equal(found, large.compare(small))
     statistic = 2 * (large.log_likelihood - small.log_likelihood)
     last = found.iloc[1]
     assert last.statistic == pytest.approx(statistic)
     assert last.p == pytest.approx(0.5 * stats.chi2.sf(statistic, 1) + 0.5 * stats.chi2.sf(statistic, 2), **CLOSE)
-    # fixed effects of REML fits are compared by ML
+    # likelihoods of REML fits with other fixed effects are compared by ML
     reml = [mixed_model(df, f"y ~ 1{more} + (1 | site)", population="reml", draws=0) for more in ("", " + x")]
-    ml = [mixed_model(df, f"y ~ 1{more} + (1 | site)", draws=0) for more in ("", " + x")]
-    found = reml[0].compare(reml[1]).iloc[1]
+    ml = [mixed_model(df, f"y ~ 1{more} + (1 | site)", population="ml", draws=0) for more in ("", " + x")]
+    found = reml[0].compare(reml[1], test="likelihood-ratio").iloc[1]
     assert found.statistic == pytest.approx(2 * (ml[1].log_likelihood - ml[0].log_likelihood), rel=1e-6)
     assert found.p == pytest.approx(stats.chi2.sf(found.statistic, 1), **CLOSE)
     # the spread alone, of the same criterion
-    none = mixed_model(df.assign(y=df.y - 3), "y ~ 1 + x + (1 | site)", draws=0)
+    none = mixed_model(df.assign(y=df.y - 3), "y ~ 1 + x + (1 | site)", population="ml", draws=0)
     with pytest.raises(UserError, match="of different rows"):
         none.compare(small)
     with pytest.raises(UserError, match="as many parameters"):
         small.compare(small)
-    other = mixed_model(df.assign(z=df.x**2), "y ~ 1 + z + (1 + x | site)", draws=0)
+    other = mixed_model(df.assign(z=df.x**2), "y ~ 1 + z + (1 + x | site)", population="ml", draws=0)
     with pytest.raises(UserError, match="not nested"):
         small.compare(other)
 
@@ -146,7 +152,8 @@ def test_a_posterior_is_for_arviz() -> None:
 def test_what_cannot_be_asked() -> None:
     df = table(6)
     found = mixed_model(df, "y ~ x + (1 | site)")
-    plain = mixed_model(df, "y ~ x + (1 | site)", draws=0)
+    plain = mixed_model(df, "y ~ x + (1 | site)", population="ml", draws=0)
+    slopes = mixed_model(df, "y ~ x + (1 + x | site)", draws=0)
     for call, words in (
         (lambda: found.predict(df, level="site"), "unknown level 'site'"),  # type: ignore[arg-type]
         (lambda: found.predict(df, interval=90), "between 0 and 1, not 90"),
@@ -157,9 +164,14 @@ def test_what_cannot_be_asked() -> None:
         (lambda: plain.predict(df), "intervals by draws, and this fit has none"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", population="map"), "population"),  # type: ignore[arg-type]
         (lambda: mixed_model(df, "y ~ x + (1 | site)", family="binomial"), "0 or 1"),
-        (lambda: mixed_model(df, "y ~ x + (1 | site)", sd_prior="half-cauchy(5)"), "nothing with population=ml"),
+        (lambda: mixed_model(df, "y ~ x + (1 | site)", sd_prior="half-cauchy(5)"), "nothing with population=auto"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", population="bayes", draws=0), "made of its draws"),
-        (lambda: mixed_model(counts("poisson"), "y ~ x + (1 | site)", family="poisson", population="reml"), "gaussian"),
+        (lambda: found.compare(plain, test="wald"), "unknown test 'wald'"),  # type: ignore[arg-type]
+        (lambda: plain.compare(slopes, test="f"), "an F test is of models of a gaussian response"),
+        (
+            lambda: mixed_model(counts("poisson"), "y ~ x + (1 | site)", family="poisson", kenward_roger=True),
+            "gaussian",
+        ),
     ):
         with pytest.raises(UserError, match=words):
             call()

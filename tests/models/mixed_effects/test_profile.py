@@ -21,7 +21,7 @@ def bounds(fit) -> dict[str, tuple[float, float]]:
 
 def test_they_are_lme4s() -> None:
     """As confint(lmer(Yield ~ 1 + (1 | Batch), Dyestuff, REML = FALSE)) prints them."""
-    fit = mixed_model(DYESTUFF, "Yield ~ 1 + (1 | Batch)", profile=0.95, draws=0)
+    fit = mixed_model(DYESTUFF, "Yield ~ 1 + (1 | Batch)", profile=0.95, population="ml", draws=0)
     found = bounds(fit)
     assert found["sd(Intercept)"] == pytest.approx((12.198, 84.063), abs=0.002)
     assert found["sd(residual)"] == pytest.approx((38.230, 67.658), abs=0.002)
@@ -32,7 +32,7 @@ def test_they_are_lme4s() -> None:
 def test_they_are_the_ends_of_what_is_likely_enough() -> None:
     """Slopes that go with intercepts, uncentred: extremes over all populations, found by SciPy."""
     df = table(10)
-    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site)", profile=0.9, draws=0)
+    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site)", profile=0.9, population="ml", draws=0)
     found = fit.summary(0.9).table.set_index("effect")
     parts = [(rows.x.to_numpy(), rows.y.to_numpy()) for _, rows in df.groupby("site")]
 
@@ -68,7 +68,7 @@ def test_other_responses(family: str, place: int) -> None:
     """At a bound the best that exact quadrature can do is l*."""
     case = CASES[family]
     df = case.table(8, rows=(2, 20))
-    fit = mixed_model(df, case.formula, family=family, profile=0.95, draws=0)  # type: ignore[arg-type]
+    fit = mixed_model(df, case.formula, family=family, profile=0.95, population="ml", draws=0)  # type: ignore[arg-type]
     name = "size" if place == 3 else "sd(Intercept)"
     at = referee_point(case, fit)
     for value in bounds(fit)[name]:
@@ -81,7 +81,7 @@ def test_other_responses(family: str, place: int) -> None:
 def test_a_spread_that_may_be_none_begins_at_zero() -> None:
     rng = np.random.default_rng(2)
     df = pd.DataFrame({"y": rng.normal(size=60), "site": np.repeat([f"s{j}" for j in range(12)], 5)})
-    found = bounds(mixed_model(df, "y ~ 1 + (1 | site)", profile=0.95, draws=0))
+    found = bounds(mixed_model(df, "y ~ 1 + (1 | site)", profile=0.95, population="ml", draws=0))
     assert found["sd(Intercept)"][0] == 0
     assert 0.1 < found["sd(Intercept)"][1] < 1
     assert found["sd(residual)"][0] < df.y.std(ddof=0) < found["sd(residual)"][1]

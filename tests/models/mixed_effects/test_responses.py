@@ -95,7 +95,7 @@ def test_the_fit_is_that_of_exact_quadrature(fit: tuple[Case, int]) -> None:
     """Laplace's approximation beside Laplace's: coefficients, standard deviations and errors, the log likelihood."""
     case, nodes = fit
     df = case.table(12, rows=(2, 25))
-    model = mixed_model(df, case.formula, family=case.family, draws=0, nodes=nodes, **case.how)  # type: ignore[arg-type]
+    model = mixed_model(df, case.formula, family=case.family, population="ml", draws=0, nodes=nodes, **case.how)  # type: ignore[arg-type]
     found, shared = model.summary().table.set_index("effect"), model.run.shared
     at, h = referee_point(case, model), 1e-2 if nodes else 1e-3
 
@@ -151,7 +151,9 @@ def test_without_more_spread_they_are_the_plain_ones(wide: str) -> None:
 def test_a_fit_without_more_spread_ends_there_and_says_so(wide: str) -> None:
     case = CASES[PLAIN[wide]]
     df = case.table(6, rows=(2, 20))
-    fit, same = (mixed_model(df, case.formula, family=family, draws=0) for family in (wide, case.family))  # type: ignore[arg-type]
+    fit, same = (
+        mixed_model(df, case.formula, family=family, population="ml", draws=0) for family in (wide, case.family)
+    )  # type: ignore[arg-type]
     last = fit.summary().table.iloc[-1]
     assert fit.log_likelihood >= same.log_likelihood - 1e-6
     assert "than a" in last.note
@@ -180,7 +182,7 @@ def test_a_mode_of_what_bends_both_ways_is_found_from_anywhere(family: str) -> N
 def test_a_hazard_that_steps_is_a_poisson_model_of_intervals() -> None:
     case = CASES["exponential"]
     df = case.table(15)
-    fit = mixed_model(df, case.formula, family="exponential", draws=0, **case.how)  # type: ignore[arg-type]
+    fit = mixed_model(df, case.formula, family="exponential", population="ml", draws=0, **case.how)  # type: ignore[arg-type]
     parts = []
     for first, last in zip(np.r_[0.0, CUTS], np.r_[CUTS, np.inf], strict=True):
         there = df[df.y > first]
@@ -188,7 +190,9 @@ def test_a_hazard_that_steps_is_a_poisson_model_of_intervals() -> None:
         d = ((there.event == 1) & (there.y <= last)).astype(int)
         parts.append(there.assign(d=d, spent=spent, interval=f"from {first:g}"))
     long = pd.concat(parts)
-    theirs = mixed_model(long, "d ~ 1 + x + interval + offset(log(spent)) + (1 | site)", family="poisson", draws=0)
+    theirs = mixed_model(
+        long, "d ~ 1 + x + interval + offset(log(spent)) + (1 | site)", family="poisson", population="ml", draws=0
+    )
     ours, other = (f.summary().table.set_index("effect") for f in (fit, theirs))
     pairs = {
         "Intercept": "Intercept", "x": "x", "sd(Intercept)": "sd(Intercept)",
@@ -206,11 +210,11 @@ def test_a_hazard_that_steps_is_a_poisson_model_of_intervals() -> None:
 )
 def test_a_row_of_weight_three_is_three_rows(family: str) -> None:
     case = CASES["gaussian" if family == "reml" else family]
-    how = {"population": "reml"} if family == "reml" else {}
+    how = {"population": "reml" if family == "reml" else "ml", "draws": 0}
     df = case.table(12, rows=(2, 15))
     times = np.random.default_rng(0).integers(1, 4, len(df))
-    once = mixed_model(df.assign(w=times), case.formula, family=case.family, weights="w", draws=0, **how)  # type: ignore[arg-type]
-    often = mixed_model(df.loc[df.index.repeat(times)], case.formula, family=case.family, draws=0, **how)  # type: ignore[arg-type]
+    once = mixed_model(df.assign(w=times), case.formula, family=case.family, weights="w", **how)  # type: ignore[arg-type]
+    often = mixed_model(df.loc[df.index.repeat(times)], case.formula, family=case.family, **how)  # type: ignore[arg-type]
     a, b = once.summary().table, often.summary().table
     np.testing.assert_allclose(a.estimate, b.estimate, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(a.standard_error, b.standard_error, rtol=1e-5)

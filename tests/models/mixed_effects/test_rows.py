@@ -34,9 +34,9 @@ def test_rows_that_lack_a_value_are_left_out_and_counted() -> None:
     df = holed()
     with pytest.raises(UserError, match="missing value"):
         mixed_model(df, FORMULA, family="binomial")
-    fit = mixed_model(df, FORMULA, family="binomial", na="drop", draws=0)
+    fit = mixed_model(df, FORMULA, family="binomial", na="drop", population="ml", draws=0)
     whole = df.drop(columns="unused").dropna()
-    theirs = mixed_model(whole, FORMULA, family="binomial", draws=0)
+    theirs = mixed_model(whole, FORMULA, family="binomial", population="ml", draws=0)
     pd.testing.assert_frame_equal(fit.summary().table, theirs.summary().table)
     lost = df[["y", "x", "g"]].isna().any(axis=1)
     assert fit.left_out == df[lost].site.value_counts().sort_index().to_dict()
@@ -95,9 +95,9 @@ def test_levels_that_a_client_lacks_or_nobody_had() -> None:
 def test_clients_may_be_categories_and_have_one_row() -> None:
     df = counts("binomial", 8)
     one = pd.concat([df, df.head(1).assign(site="lonely")])
-    named = mixed_model(one, "y ~ 1 + x + (1 | site)", family="binomial", draws=0)
+    named = mixed_model(one, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
     one["site"] = pd.Categorical(one.site, categories=[*one.site.unique(), "nobody"])
-    fit = mixed_model(one, "y ~ 1 + x + (1 | site)", family="binomial", draws=0)
+    fit = mixed_model(one, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
     assert fit.summary().numbers["groups"] == 9
     pd.testing.assert_frame_equal(fit.ranef(), named.ranef())
     assert fit.ranef().set_index("client").n["lonely"] == 1
@@ -109,12 +109,12 @@ def test_a_coefficient_at_infinity_is_said_to_be(family: str) -> None:
     df = counts(family, 12)
     g = (np.arange(len(df)) % 5 == 0).astype(int)
     df = df.assign(g=g, y=np.where(g == 1, 1 if family == "binomial" else 0, df.y))
-    fit = mixed_model(df, FORMULA, family=family, draws=200)  # type: ignore[arg-type]
+    fit = mixed_model(df, FORMULA, family=family, population="ml", draws=200)  # type: ignore[arg-type]
     table = fit.summary().table.set_index("effect")
     assert table.note["g"] == "no finite estimate: separated"
     assert (table.note.drop("g") == "").all()
     assert np.isnan(table.standard_error["g"])
-    rest = mixed_model(df[df.g == 0], "y ~ 1 + x + (1 | site)", family=family, draws=0).summary().table  # type: ignore[arg-type]
+    rest = mixed_model(df[df.g == 0], "y ~ 1 + x + (1 | site)", family=family, population="ml", draws=0).summary().table  # type: ignore[arg-type]
     rest = rest.set_index("effect")
     for name in ("Intercept", "x", "sd(Intercept)"):
         assert table.estimate[name] == pytest.approx(rest.estimate[name], rel=1e-4)
@@ -126,12 +126,16 @@ def test_a_coefficient_at_infinity_is_said_to_be(family: str) -> None:
 def test_clients_of_one_kind_each_are_separated() -> None:
     df = counts("binomial", 6)
     df = df.assign(y=(df.site > "s02").astype(float))
-    table = mixed_model(df, "y ~ 1 + x + (1 | site)", family="binomial", draws=0).summary().table.set_index("effect")
+    table = (
+        mixed_model(df, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
+        .summary()
+        .table.set_index("effect")
+    )
     assert table.note["sd(Intercept)"] == "no finite estimate: separated"
 
 
 def test_a_large_estimate_that_is_known_is_no_separation() -> None:
     rng = np.random.default_rng(0)
     df = counts("poisson", 12).assign(y=lambda d: rng.poisson(np.exp(8 + d.x)))
-    table = mixed_model(df, "y ~ 1 + x + (1 | site)", family="poisson", draws=0).summary().table
+    table = mixed_model(df, "y ~ 1 + x + (1 | site)", family="poisson", population="ml", draws=0).summary().table
     assert (~table.note.str.contains("separated")).all()

@@ -16,7 +16,7 @@ from hierfl.data.tables import TABLES
 
 @pytest.mark.figures("blank")
 def test_the_default_table_run(hierfl: Call, tmp_path: Path) -> None:
-    code, out, _ = hierfl("run", "mixed-effects", "--out", "radon")
+    code, out, _ = hierfl("run", "mixed-effects", "--set", "population=ml", "--out", "radon")
     assert code == 0
     assert "log_uranium" in out
     assert "log likelihood -1059.012, AIC 2128.0" in out

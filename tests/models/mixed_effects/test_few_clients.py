@@ -1,0 +1,185 @@
+"""What is printed of coefficients by default holds for few clients: restricted estimates, degrees of freedom, tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from support.mixed import table as gaussian_table
+from support.mixed_families import counts
+
+from hierfl import mixed_model
+from hierfl.models.mixed_effects.mixed_model import FittedMixedModel
+
+
+def clients(seed: int, sizes: list[int]) -> pd.DataFrame:
+    """A gaussian response, a covariate of rows, and one of clients that has no effect."""
+    rng = np.random.default_rng(seed)
+    g = np.repeat(np.arange(len(sizes)), sizes)
+    x = rng.normal(size=len(g)) + 2
+    y = rng.normal(0, 1, len(sizes))[g] + rng.normal(0, 1.2, len(sizes))[g] * x + rng.normal(size=len(g))
+    return pd.DataFrame({"site": [f"s{k}" for k in g], "u": g % 2, "x": x, "y": y})
+
+
+def shared(fit: FittedMixedModel, name: str) -> torch.Tensor:
+    return fit.run.fitted.shared[f"effects.{name}"]
+
+
+def test_auto_is_reml_of_a_gaussian_response() -> None:
+    df = gaussian_table(8)
+    fit, reml = (mixed_model(df, "y ~ x + (1 | site)", draws=0, **how) for how in ({}, {"population": "reml"}))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(fit.summary().table, reml.summary().table)
+    assert "REML criterion" in str(fit)
+    assert fit.method.settings.population == "reml"
+
+
+def test_of_balanced_clients_the_test_is_the_exact_one() -> None:
+    """A covariate of clients is tested by a t test of the clients' means, whatever was asked for."""
+    df = clients(3, [5] * 6)
+    df["y"] -= df.x  # (no slopes: only what a mean of five has of them)
+    means = df.groupby("site", sort=False)[["y", "u"]].mean()
+    exact = stats.ttest_ind(means.y[means.u == 1], means.y[means.u == 0])
+    small = mixed_model(df, "y ~ 1 + (1 | site)", draws=0)
+    for how in ({}, {"kenward_roger": True}, {"population": "ml"}):
+        fit = mixed_model(df, "y ~ u + (1 | site)", draws=0, **how)  # type: ignore[arg-type]
+        found = fit.compare(small).iloc[1]
+        assert found.statistic == pytest.approx(exact.statistic**2, rel=1e-6)
+        assert found.p == pytest.approx(exact.pvalue, rel=1e-6)
+        assert found.reference.startswith("F(1, 4.0)")
+        row = fit.summary().table.set_index("effect").loc["u"]
+        if how != {"population": "ml"}:
+            assert (row.p, row.df) == (pytest.approx(exact.pvalue, rel=1e-6), pytest.approx(4, rel=1e-6))
+
+
+def dense(df: pd.DataFrame, fit: FittedMixedModel) -> tuple[np.ndarray, float, float]:
+    """Kenward and Roger's standard errors, F and its denominator's degrees of freedom of u and x:u, as they define it.
+
+    (Biometrics 1997; Halekoh and Hojsgaard, JSS 2014, for F.)
+    """
+    e = fit.summary().table.set_index("effect").estimate
+    x, u, same = df.x.to_numpy(), df.u.to_numpy(), np.equal.outer(df.site.to_numpy(), df.site.to_numpy()).astype(float)
+    design = np.column_stack([np.ones(len(df)), u, x, u * x])
+    parts = [same, same * np.add.outer(x, x), same * np.outer(x, x), np.eye(len(df))]
+    a, b = e["sd(Intercept)"], e["sd(x)"]
+    of = [a**2, e["corr(Intercept, x)"] * a * b, b**2, e["sd(residual)"] ** 2]
+    inverse = np.linalg.inv(sum(s * part for s, part in zip(of, parts, strict=True)))
+    phi = np.linalg.inv(design.T @ inverse @ design)
+    left = inverse - inverse @ design @ phi @ design.T @ inverse
+    information = np.array([[0.5 * np.trace(left @ i @ left @ k) for k in parts] for i in parts])
+    w = np.linalg.inv(information)
+    p = [-design.T @ inverse @ i @ inverse @ design for i in parts]
+    more = sum(
+        w[i, k] * (design.T @ inverse @ parts[i] @ inverse @ parts[k] @ inverse @ design - p[i] @ phi @ p[k])
+        for i in range(4) for k in range(4)
+    )  # fmt: skip
+    adjusted = phi + 2 * phi @ more @ phi
+    pick = np.eye(4)[[1, 3]]
+    theta = pick.T @ np.linalg.inv(pick @ phi @ pick.T) @ pick
+    along = [theta @ phi @ one @ phi for one in p]
+    a_1 = sum(w[i, k] * np.trace(along[i]) * np.trace(along[k]) for i in range(4) for k in range(4))
+    a_2 = sum(w[i, k] * np.trace(along[i] @ along[k]) for i in range(4) for k in range(4))
+    b_ = (a_1 + 6 * a_2) / 4
+    g = (3 * a_1 - 6 * a_2) / (4 * a_2)
+    c = np.array([g, 2 - g, 4 - g]) / (6 + 2 * (1 - g))
+    rho = 0.5 * ((1 - a_2 / 2) / (1 - c[1] * b_)) ** 2 * (1 + c[0] * b_) / (1 - c[2] * b_)
+    df_2 = 4 + 4 / (2 * rho - 1)
+    beta = e[["u", "u:x"]].to_numpy()
+    wald = beta @ np.linalg.inv(pick @ adjusted @ pick.T) @ beta / 2
+    return np.sqrt(np.diag(adjusted)), df_2 * (1 - a_2 / 2) / (df_2 - 2) * wald, df_2
+
+
+def test_kenward_and_rogers_are_those_of_dense_matrices() -> None:
+    df = clients(5, [6, 5, 8, 7, 6, 7, 9, 5])
+    fit = mixed_model(df, "y ~ u * x + (1 + x | site)", draws=0, kenward_roger=True)
+    errors, f, df_2 = dense(df, fit)
+    table = fit.summary().table
+    assert list(table.effect[:4]) == ["Intercept", "u", "x", "u:x"]
+    np.testing.assert_allclose(table.standard_error[:4], errors, rtol=1e-5)
+    assert (errors > mixed_model(df, fit.formula, draws=0).summary().table.standard_error[:4]).all()
+    found = fit.compare(mixed_model(df, "y ~ x + (1 + x | site)", draws=0)).iloc[1]
+    assert found.statistic == pytest.approx(f, rel=1e-4)
+    assert found.reference == f"F(2, {df_2:.1f}), Kenward and Roger"
+
+
+@pytest.mark.cpu(4, "seven fits")
+@pytest.mark.parametrize("family", ["binomial", "negative-binomial"])
+def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) -> None:
+    """The criterion at spreads that are held, log |I| included, of which the search must have found the highest."""
+    df, formula = (
+        counts(family, 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2),
+        "y ~ u + x + (1 | site)",
+    )
+    fit = mixed_model(df, formula, family=family, draws=0)  # type: ignore[arg-type]
+    best = shared(fit, "restricted")
+    assert float(shared(fit, "root").abs()) < float(best[0].abs())
+
+    def criterion(sd: float) -> float:
+        held = mixed_model(df, formula, family=family, population="ml", draws=0, prior="fixed", sd_0=sd)  # type: ignore[arg-type]
+        curvature = shared(held, "curvature")[-3:, -3:]
+        return float(shared(held, "height") - 0.5 * torch.logdet(curvature))
+
+    sd = abs(float(best[0]))
+    below, top, above = (criterion(sd * factor) for factor in (0.97, 1.0, 1.03))
+    curve = (below - 2 * top + above) / 0.03**2
+    assert curve < 0
+    # Newton's step from there, relative to the spread; another number of the response's own moves with it
+    assert abs((above - below) / 0.06 / curve) < (2e-3 if family == "binomial" else 2e-2)
+    restricted = mixed_model(df, formula, family=family, population="reml", draws=0)  # type: ignore[arg-type]
+    table = restricted.summary().table.set_index("effect")
+    assert table.estimate["sd(Intercept)"] == pytest.approx(sd, rel=1e-9)
+    assert "REML criterion" in str(restricted)
+    ours = fit.summary().table.set_index("effect")
+    np.testing.assert_allclose(table.standard_error[:3], ours.standard_error[:3], rtol=1e-9)
+    assert ours.estimate["sd(Intercept)"] < sd
+    plain = mixed_model(df, formula, family=family, population="ml", draws=0).summary().table.set_index("effect")  # type: ignore[arg-type]
+    np.testing.assert_allclose(plain.estimate, ours.estimate, rtol=1e-9)
+    assert ours.standard_error["u"] > 1.02 * plain.standard_error["u"]
+    assert ours.df["u"] == ours.df["Intercept"] == df.site.nunique() - 2
+    assert np.isinf(ours.df["x"])
+    assert np.isinf(plain.df["u"])
+
+
+@pytest.mark.cpu(4, "three fits with levels")
+def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learned_from() -> None:
+    rng = np.random.default_rng(2)
+    region, site, patient = (np.repeat(np.arange(k), 96 // k) for k in (4, 12, 48))
+    df = pd.DataFrame({"region": region, "site": site, "patient": patient}).astype(str)
+    df["r"], df["u"], df["p"], df["x"] = (
+        region % 2,
+        rng.normal(size=12)[site],
+        rng.normal(size=48)[patient],
+        rng.normal(size=96),
+    )
+    df["y"] = rng.poisson(np.exp(1 + 0.5 * rng.normal(size=12)[site]))
+    how: dict = {"family": "poisson", "draws": 0, "nodes": 1}
+
+    def df_of(formula: str, **more: str) -> dict[str, float]:
+        return mixed_model(df, formula, **how, **more).summary().table.set_index("effect").df.to_dict()
+
+    found = df_of("y ~ u + p + x + (1 | site/patient)")
+    assert (found["Intercept"], found["u"]) == (10, 10)
+    assert found["p"] == 48 - 12 - 1
+    assert np.isinf(found["x"])
+    slopes = df_of("y ~ x * u + (1 + x | site)")
+    assert (slopes["Intercept"], slopes["u"], slopes["x"], slopes["x:u"]) == (10, 10, 10, 10)
+    above = df_of("y ~ r + u + x + (1 | region/site)", client="site")
+    assert (above["Intercept"], above["r"]) == (2, 2)
+    assert above["u"] == 12 - 4 - 1
+    assert np.isinf(above["x"])
+
+
+@pytest.mark.cpu(12, "two times nineteen fits of simulated tables")
+def test_a_covariate_of_clients_is_compared_by_a_bootstrap() -> None:
+    df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
+    how: dict = {"family": "binomial", "draws": 0, "nodes": 3}
+    small, large = (mixed_model(df, f"y ~ x{more} + (1 | site)", **how) for more in ("", " + u"))
+    found = large.compare(small, replicates=19).iloc[1]
+    plain = large.compare(small, test="likelihood-ratio").iloc[1]
+    assert found.reference == "19 simulated tables of the smaller model"
+    assert found.statistic == plain.statistic
+    assert found.p in [pytest.approx(k / 20) for k in range(1, 21)]
+    assert found.p == small.compare(large, replicates=19).p.iloc[1]
+    rows = mixed_model(df, "y ~ 1 + (1 | site)", **how)
+    assert small.compare(rows).reference.iloc[1] == "chi-squared(1)"
