@@ -135,3 +135,10 @@ def newton_step(g: Tensor, curvature: Tensor, radius: Tensor) -> tuple[Tensor, T
     length = (move.square() * bent).sum().sqrt()
     step = (vectors @ (move * (radius / length.maximum(radius)))) / scale
     return step, torch.where((values > -FLAT).all(), length, FAR)
+
+
+def spread(curvature: Tensor) -> Tensor:
+    """A lower triangular root (k, k) of the curvature's inverse, whose eigenvalues are taken positive."""
+    values, vectors, scale = eigen(curvature)
+    root = vectors * values.abs().clamp_min(1e-4).rsqrt() / scale[:, None]
+    return torch.linalg.qr(root.mT).R.mT * torch.linalg.qr(root.mT).R.diagonal().sign()

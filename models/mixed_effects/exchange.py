@@ -19,14 +19,16 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 from hierfl.rng import key
 
-from .climb import FAR, LONGEST, ROUNDING, Climb, eigen
+from .boundary import NOT_YET, BoundarySearch, places, tested
+from .bounds import at_zero
+from .climb import FAR, LONGEST, ROUNDING, Climb, spread
 from .explore import Explored
 from .population_draws import drawn_population
 from .profile import UNKNOWN, Profile, profiled
 from .questions import Likelihoods, Phase
 from .region_nodes import MOVED_NODES, TRIES, RegionExpansion, asks_at_nodes, drawn_regions, log_integrals
 from .regions import region_draws
-from .surface import Criterion, Surface
+from .surface import Criterion, Surface, upright
 
 #: points in all, at most; and how many independent draws they shall be worth
 MOST_POINTS, WORTH = 4096, 500
@@ -76,9 +78,16 @@ class PopulationSearch(Likelihoods):
             start |= self._nodes(RegionExpansion.read(self.method, {}), start["at"].double(), start["points"].double())
         if s.profile:
             start["profile"] = torch.full((len(profiled(self.method)), 2), UNKNOWN, dtype=torch.float64)
+        if tested(self.method):
+            start["boundary"] = torch.full((len(places(self.method)),), NOT_YET)
         if self.method.exact:
             start |= {"cross": torch.zeros(self.cells), "cross_1": torch.zeros(k, self.cells)}
         return {f"effects.{name}": value.double() for name, value in start.items()}
+
+    @cached_property
+    def boundary(self) -> BoundarySearch:
+        """Of the standard deviations' tests."""
+        return BoundarySearch(self.surface, self.criterion, self.longest("ml"), self.digits)
 
     @property
     def nodes(self) -> bool:
@@ -175,9 +184,10 @@ class PopulationSearch(Likelihoods):
         memory.update(climb.state())
         if not climb.arrived(self.method.settings.tol):
             return {**state, "at": climb.next}
-        state = self._upright(state)
+        state = upright(self.method, state)
         if self.method.settings.profile and self.method.k:
-            start, longest = self._inside(state), self.longest("mixing")
+            at = surface.coordinates(self.method.numbers(state))
+            start, longest = torch.where(at_zero(self.method, state), self._inside(state), at), self.longest("mixing")
             level, effects = self.method.settings.profile, len(state["profile"])
             profile = Profile.begin(start, climb.height, level, longest, effects)
             memory.update(profile.state())
@@ -185,12 +195,14 @@ class PopulationSearch(Likelihoods):
         return self._estimated(state, context)
 
     def _profile(self, state: State, total: State, context: AggregationContext) -> State:
-        """On to the bounds of intervals, one after the other."""
-        profile, surface = Profile.read(context.rule_state), self.surface
-        known = self._known(context.rule_state)
+        """On to the bounds of intervals, one after the other; or, at the end, to tests of standard deviations."""
+        memory, surface, known = context.rule_state, self.surface, self._known(context.rule_state)
+        if self.boundary.running(state, memory):
+            return self._tested(self.boundary.seen(state, total, memory, known), memory)
+        profile = Profile.read(memory)
         found = surface.expansion(total, profile.next, self.criterion, known, coordinates=True)
         profile = profile.seen(self.method, *found)
-        context.rule_state.update(profile.state())
+        memory.update(profile.state())
         state = {**state, "profile": profile.bounds}
         if profile.done:
             return self._estimated(state, context)
@@ -219,19 +231,6 @@ class PopulationSearch(Likelihoods):
         memory.update(Climb.begin(start, self.longest("mixing")).state())
         return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
 
-    def _upright(self, state: State) -> State:
-        """With L's diagonal above zero, and derivatives in the same numbers."""
-        sizes, covariances = self.method.sizes, self.method.covariances
-        signs = {k: covariances[k].signs(state[k]) for k in sizes if k in covariances}
-        if not signs:
-            return state
-        sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
-        turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
-        turned["curvature"] = state["curvature"] * sign * sign[:, None]
-        if self.method.exact:
-            turned["cross_1"] = state["cross_1"] * sign[:, None]
-        return {**state, **turned}
-
     def longest(self, criterion: Criterion) -> Tensor:
         """How far each number, or coordinate, goes in a round, (k,)."""
         of_root = LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale
@@ -257,7 +256,14 @@ class PopulationSearch(Likelihoods):
         if self.method.exact or self.nodes:
             memory["packed"] = climb.best.new_zeros(len(explored.points), self.cells)
         points = surface.of_coordinates(explored.asked)
+        if "boundary" in state:
+            state = self.boundary.begin(state, memory)
         return {**state, "phase": torch.tensor(float(Phase.EXPLORE)), "points": points}
+
+    def _tested(self, state: State, memory: State) -> State:
+        """With all draws: standard deviations that are not yet compared with zero are, one point a round."""
+        running = self.boundary.running(state, memory)
+        return {**state, "phase": torch.tensor(float(Phase.PROFILE if running else Phase.DONE))}
 
     @property
     def light(self) -> int:
@@ -268,6 +274,8 @@ class PopulationSearch(Likelihoods):
         """Points of the mixing density; then draws."""
         memory, surface = context.rule_state, self.surface
         explored, many = Explored.read(memory), total["many"]
+        if not self.nodes and self.boundary.running(state, memory):
+            state = self.boundary.seen(state, total, memory, None)
         if "packed" in memory:
             first = (explored.done - 1) * self.points
             memory["packed"][first : first + self.points] = many
@@ -284,15 +292,9 @@ class PopulationSearch(Likelihoods):
             logs = explored.log_weights(self.light)
             packed = memory["packed"][: len(logs)] if "packed" in memory else logs
             state = {**state, "worth": logs.new_tensor(worth)}
-            return drawn_population(surface, state, packed, explored.points[: len(logs)], logs, context)
+            state = drawn_population(surface, state, packed, explored.points[: len(logs)], logs, context)
+            return self._tested(state, memory)
         seed = key(context.seed, context.round)
         explored = explored.drawn(*explored.moments(self.light), self.light, seed)
         memory.update(explored.state())
         return {**state, "points": surface.of_coordinates(explored.asked)}
-
-
-def spread(curvature: Tensor) -> Tensor:
-    """A lower triangular root (k, k) of the curvature's inverse, whose eigenvalues are taken positive."""
-    values, vectors, scale = eigen(curvature)
-    root = vectors * values.abs().clamp_min(1e-4).rsqrt() / scale[:, None]
-    return torch.linalg.qr(root.mT).R.mT * torch.linalg.qr(root.mT).R.diagonal().sign()

@@ -21,6 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hierfl.inference.state import State
+
 from .covariance import Covariance
 from .model import MixedModel
 from .priors import Priors, log_normal
@@ -144,3 +146,17 @@ class Surface:
             (slope,) = torch.autograd.grad(height, leaf, create_graph=True)
             bend = torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in slope])
         return height.detach(), slope.detach(), -bend
+
+
+def upright(method: MixedModel, state: State) -> State:
+    """With L's diagonal above zero, and derivatives in the same numbers."""
+    sizes, covariances = method.sizes, method.covariances
+    signs = {k: covariances[k].signs(state[k]) for k in sizes if k in covariances}
+    if not signs:
+        return state
+    sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
+    turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
+    turned["curvature"] = state["curvature"] * sign * sign[:, None]
+    if method.exact:
+        turned["cross_1"] = state["cross_1"] * sign[:, None]
+    return {**state, **turned}
