@@ -19,8 +19,9 @@ from .climb import FLAT, eigen
 from .covariance import Covariance
 from .model import MixedModel
 
-#: an estimate is at its bound where its distance from there is below this share of the distance's standard error
-AT_BOUND = 0.02
+#: an estimate is at its bound where its distance from there is below this share of the distance's standard error; a
+#: climb to the bound ends at a share of 1e-5 and less
+AT_BOUND = 1e-3
 #: without a standard error: below this share of the response's, or for a correlation below this
 SD_SHARE, CORRELATION_SHARE = 1e-3, 0.045
 #: what is noted
