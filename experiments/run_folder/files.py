@@ -34,6 +34,7 @@ EFFECT_COLUMNS = ("effect", "estimate", "SE", "2.5 %", "97.5 %", "t", "df", "p")
 #: notes of effects, where there is little room
 SHORT = {
     "at its lower bound": "at bound", "at its bound": "at bound", "not identified": "none",
+    "at its lower bound, covariates at their means": "at bound",
     "no finite estimate: separated": "separated",
 }  # fmt: skip
 
@@ -47,9 +48,10 @@ def read_effects(folder: Path) -> list[list[str]]:
     rows = []
     for row in frame.itertuples():
         interval = [f"{bound:.4g}" if bound == bound else "" for bound in (row.lower, row.upper)]
+        estimate = f"{row.estimate:.4g}" if row.estimate == row.estimate else ""
         tested = row.statistic == row.statistic
         rows.append([
-            row.effect, f"{row.estimate:.4g}", SHORT.get(row.note, row.note) or f"{row.standard_error:.3g}", *interval,
+            row.effect, estimate, SHORT.get(row.note, row.note) or f"{row.standard_error:.3g}", *interval,
             f"{row.statistic:.2f}" if tested else "", f"{row.df:.1f}" if tested and row.df < 1e4 else "",
             p_value(row.p) if tested else "",
         ])  # fmt: skip

@@ -72,18 +72,21 @@ def _random(run: RunTables) -> list[str]:
 
 
 def _effects(run: RunTables) -> Iterator[Drawing]:
-    table = None if run.effects is None else run.effects.set_index("effect")["estimate"]
+    table = {} if run.effects is None else run.effects.set_index("effect").to_dict()
     for name in _random(run):
-        sd = None if table is None else table.get(f"sd({name})")
-        yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name, "sd": sd}
+        sd, upper = (table.get(of, {}).get(f"sd({name})") for of in ("estimate", "upper"))
+        yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name, "sd": sd, "upper": upper}
 
 
 @figure(
     "effects", "Population and clients", "The difference of every client from the fixed effect. The band is the "
-    "population's, in which nine of ten clients lie: posterior means are nearer to zero, the more, the less is known.",
+    "population's, in which nine of ten clients lie, and the pale one that of the standard deviation's upper limit: "
+    "posterior means are nearer to zero, the more, the less is known.",
     place=2, source="run", needs=_effects, order=11,
 )  # fmt: skip
-def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None, sd: float | None = None) -> Any:
+def caterpillar(
+    clients: pd.DataFrame, effect: str, ax: Any = None, sd: float | None = None, upper: float | None = None
+) -> Any:
     """A random effect of every client, in order: posterior mean and central 90 % (of many, of two hundred groups).
 
     Args:
@@ -91,6 +94,7 @@ def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None, sd: float | 
         effect: which.
         ax: where to draw.
         sd: of the population; None for no band.
+        upper: its upper limit, which clients' intervals know of; None for no pale band.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -110,6 +114,9 @@ def caterpillar(clients: pd.DataFrame, effect: str, ax: Any = None, sd: float | 
     ax.axvline(0, color=QUIET, lw=1, ls="--")
     if sd is not None and np.isfinite(sd):
         ax.axvspan(-CENTRAL * sd, CENTRAL * sd, color=GLOBAL, alpha=0.1, linewidth=0, label="population, 90 %")
+        if upper is not None and np.isfinite(upper) and upper > sd:
+            ends = {"color": GLOBAL, "alpha": 0.04, "linewidth": 0}
+            ax.axvspan(-CENTRAL * upper, CENTRAL * upper, label="at its sd's upper limit", **ends)
         ax.legend(loc="lower right", fontsize=8)
     if len(order) <= 30:
         ax.set_yticks(rows, order["client"])

@@ -27,7 +27,7 @@ class RunTables:
         history: columns round, client and what a method has of clients.
         participation: a row for each round, a column for each client.
         estimates: a mixed-effects model's, columns client, n, effect, local, population, pooled, hierarchical.
-        effects: of the population, columns effect and estimate.
+        effects: of the population, columns effect, estimate and upper.
     """
 
     metrics: pd.DataFrame

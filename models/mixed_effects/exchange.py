@@ -19,7 +19,9 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 from hierfl.rng import key
 
-from . import containment, restricted
+from . import restricted
+from .boundary import NOT_YET, BoundarySearch, places, tested
+from .bounds import at_zero
 from .climb import FAR, ROUNDING, Climb, spread
 from .explore import Explored
 from .population_draws import drawn_population
@@ -27,7 +29,7 @@ from .profile import UNKNOWN, Profile, profiled
 from .questions import AROUND_ONE_POINT, Likelihoods, Phase
 from .region_nodes import MOVED_NODES, TRIES, RegionExpansion, asks_at_nodes, drawn_regions, log_integrals
 from .regions import region_draws
-from .surface import Criterion, Surface
+from .surface import Criterion, Surface, upright
 
 #: points in all, at most; and how many independent draws they shall be worth
 MOST_POINTS, WORTH = 4096, 500
@@ -82,9 +84,16 @@ class PopulationSearch(Likelihoods):
             start["profile"] = torch.full((len(profiled(self.method)), 2), UNKNOWN, dtype=torch.float64)
         if self.method.restricted:
             start |= restricted.start(self.method)
+        if tested(self.method):
+            start["boundary"] = torch.full((len(places(self.method)),), NOT_YET)
         if self.method.exact:
             start |= {name: torch.zeros(*[k] * order, self.cells) for order, name in enumerate(self.kept_sums)}
         return {f"effects.{name}": value.double() for name, value in start.items()}
+
+    @cached_property
+    def boundary(self) -> BoundarySearch:
+        """Of the standard deviations' tests."""
+        return BoundarySearch(self.surface, self.criterion, self.surface.longest("ml"), self.digits)
 
     @property
     def nodes(self) -> bool:
@@ -179,30 +188,24 @@ class PopulationSearch(Likelihoods):
         memory.update(climb.state())
         if not climb.arrived(self.method.settings.tol):
             return {**state, "at": climb.next}
-        state = self._upright(state)
+        state = upright(self.method, state)
         if self.method.restricted:
-            search = restricted.begin(surface, state)
-            memory.update(search.state())
-            return {**state, "phase": torch.tensor(float(Phase.RESTRICT)), "at": search.asked}
+            return {**restricted.begin(surface, state, memory), "phase": torch.tensor(float(Phase.RESTRICT))}
         return self._climbed(state, context)
 
     def _restrict(self, state: State, total: State, context: AggregationContext) -> State:
         """On to the restricted estimates of another response than gaussian."""
         memory = context.rule_state
-        search = restricted.Restricted.read(memory)
-        search = search.seen(*self.surface.expansion(total, search.asked, "ml", self._known(memory)))
-        memory.update(search.state())
-        state = {**state, **{name: total[name] for name in containment.sizes(self.method)}}
-        if not bool(search.done):
-            return {**state, "at": search.asked}
-        found = restricted.estimates(self.surface, search, state["curvature"])
-        return self._climbed(self._upright({**state, **found}), context)
+        search, state = restricted.seen(self.surface, state, total, memory, self._known(memory))
+        return self._climbed(upright(self.method, state), context) if bool(search.done) else state
 
     def _climbed(self, state: State, context: AggregationContext) -> State:
         """The estimates are known: on to profile intervals where they are asked for."""
         memory, surface = context.rule_state, self.surface
         if self.method.settings.profile and self.method.k:
-            start, longest = surface.inside(state), surface.longest("mixing")
+            at = surface.coordinates(self.method.numbers(state))
+            start = torch.where(at_zero(self.method, state), surface.inside(state), at)
+            longest = surface.longest("mixing")
             level, effects = self.method.settings.profile, len(state["profile"])
             profile = Profile.begin(start, Climb.read(memory).height, level, longest, effects)
             memory.update(profile.state())
@@ -210,12 +213,14 @@ class PopulationSearch(Likelihoods):
         return self._estimated(state, context)
 
     def _profile(self, state: State, total: State, context: AggregationContext) -> State:
-        """On to the bounds of intervals, one after the other."""
-        profile, surface = Profile.read(context.rule_state), self.surface
-        known = self._known(context.rule_state)
+        """On to the bounds of intervals, one after the other; or, at the end, to tests of standard deviations."""
+        memory, surface, known = context.rule_state, self.surface, self._known(context.rule_state)
+        if self.boundary.running(state, memory):
+            return self._tested(self.boundary.seen(state, total, memory, known), memory)
+        profile = Profile.read(memory)
         found = surface.expansion(total, profile.next, self.criterion, known, coordinates=True)
         profile = profile.seen(self.method, *found)
-        context.rule_state.update(profile.state())
+        memory.update(profile.state())
         state = {**state, "profile": profile.bounds}
         if profile.done:
             return self._estimated(state, context)
@@ -232,20 +237,6 @@ class PopulationSearch(Likelihoods):
         start = self.surface.inside(state)
         memory.update(Climb.begin(start, self.surface.longest("mixing")).state())
         return {**state, "phase": torch.tensor(float(Phase.MODE)), "at": surface.of_coordinates(start)}
-
-    def _upright(self, state: State) -> State:
-        """With L's diagonal above zero, and derivatives in the same numbers."""
-        sizes, covariances = self.method.sizes, self.method.covariances
-        signs = {k: covariances[k].signs(state[k]) for k in sizes if k in covariances}
-        if not signs:
-            return state
-        sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
-        turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
-        turned["curvature"] = state["curvature"] * sign * sign[:, None]
-        once = sign[:, None]
-        by = {"cross_1": once, "cross_2": once[:, None] * once}
-        turned |= {name: state[name] * by[name] for name in by if name in state}
-        return {**state, **turned}
 
     def _mode(self, state: State, total: State, context: AggregationContext) -> State:
         """Up to the mode of the mixing density."""
@@ -264,7 +255,14 @@ class PopulationSearch(Likelihoods):
         if self.method.exact or self.nodes:
             memory["packed"] = climb.best.new_zeros(len(explored.points), self.cells)
         points = surface.of_coordinates(explored.asked)
+        if "boundary" in state:
+            state = self.boundary.begin(state, memory)
         return {**state, "phase": torch.tensor(float(Phase.EXPLORE)), "points": points}
+
+    def _tested(self, state: State, memory: State) -> State:
+        """With all draws: standard deviations that are not yet compared with zero are, one point a round."""
+        running = self.boundary.running(state, memory)
+        return {**state, "phase": torch.tensor(float(Phase.PROFILE if running else Phase.DONE))}
 
     @property
     def light(self) -> int:
@@ -275,6 +273,8 @@ class PopulationSearch(Likelihoods):
         """Points of the mixing density; then draws."""
         memory, surface = context.rule_state, self.surface
         explored, many = Explored.read(memory), total["many"]
+        if not self.nodes and self.boundary.running(state, memory):
+            state = self.boundary.seen(state, total, memory, None)
         if "packed" in memory:
             first = (explored.done - 1) * self.points
             memory["packed"][first : first + self.points] = many
@@ -291,7 +291,8 @@ class PopulationSearch(Likelihoods):
             logs = explored.log_weights(self.light)
             packed = memory["packed"][: len(logs)] if "packed" in memory else logs
             state = {**state, "worth": logs.new_tensor(worth)}
-            return drawn_population(surface, state, packed, explored.points[: len(logs)], logs, context)
+            state = drawn_population(surface, state, packed, explored.points[: len(logs)], logs, context)
+            return self._tested(state, memory)
         seed = key(context.seed, context.round)
         explored = explored.drawn(*explored.moments(self.light), self.light, seed)
         memory.update(explored.state())

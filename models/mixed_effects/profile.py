@@ -30,8 +30,8 @@ from .surface import Surface
 TRIES, NEAR, SHORT = 40, 1e-5, 1e-3
 #: a point whose height is so much below l* is gone back from
 TOO_LOW = 3.0
-#: a standard deviation below this share of the response's is zero
-NOTHING = 1e-4
+#: a standard deviation below this share of the one that the search began at is zero
+NOTHING = 1e-3
 #: what stands for a bound that was not found: shared values are numbers
 UNKNOWN = -1e300
 
@@ -90,7 +90,7 @@ class Profile:
                 return self._ended(effect, upper, UNKNOWN)
             return self._on(self.good, 0.5 * (self.good + self.next))
         value, slope, bend = _with_derivatives(method, effect, self.next)
-        zero = profiled(method)[effect].startswith("sd(") and value < NOTHING * method.network.scale
+        zero = profiled(method)[effect].startswith("sd(") and value < NOTHING * _value(method, effect, self.best)
         if not bool(slope.abs().any()):  # (held)
             return self._ended(effect, upper, value)
         if zero and not upper:
@@ -154,6 +154,12 @@ def _effects(method: MixedModel, coordinates: Tensor) -> tuple[list[str], Tensor
     return labels, values[0]
 
 
+def _value(method: MixedModel, effect: int, at: Tensor) -> float:
+    """An effect's value."""
+    labels, values = _effects(method, at)
+    return float(values[labels.index(profiled(method)[effect])])
+
+
 def _with_derivatives(method: MixedModel, effect: int, at: Tensor) -> tuple[float, Tensor, Tensor]:
     """An effect's value, and the gradient (k,) and second derivatives (k, k) of a growing function of it that is nearly
     straight.
@@ -165,6 +171,5 @@ def _with_derivatives(method: MixedModel, effect: int, at: Tensor) -> tuple[floa
         value = values[labels.index(name)]
         return value.log() if name.startswith("sd(") else value.asinh()
 
-    labels, values = _effects(method, at)
     slope = torch.autograd.functional.jacobian(straight, at)
-    return float(values[labels.index(name)]), slope, torch.autograd.functional.hessian(straight, at)
+    return _value(method, effect, at), slope, torch.autograd.functional.hessian(straight, at)

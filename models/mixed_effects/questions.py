@@ -17,6 +17,7 @@ from hierfl.inference.messages.form import Field, Form
 from hierfl.inference.state import State
 
 from . import containment
+from .boundary import NOT_YET
 from .cross_products import at_points, in_groups, packed_size, polynomial
 from .model import MixedModel
 from .quadrature import expansion, heights_at, passes
@@ -99,13 +100,23 @@ class Likelihoods:
         if method.regions:
             return {**found, **self.of_regions(chunk, phase)}
         if phase in AROUND_ONE_POINT:
-            values = {**self.held(shared), **self.method.parts(shared["effects.at"])}
-            return {**found, **expansion(method, chunk, list(self.method.sizes), values)}
+            return {**found, **self._around(chunk)}
         if phase == Phase.EXPLORE:
             points = shared["effects.points"]
             held = {k: v.expand(len(points), *v.shape) for k, v in self.held(shared).items()}
-            return {**found, "many": heights_at(method, chunk, {**held, **self.method.parts(points)})}
+            found["many"] = heights_at(method, chunk, {**held, **self.method.parts(points)})
+            return {**found, **(self._around(chunk) if self.between(shared) else {})}
         return found
+
+    def _around(self, chunk: ClientChunk) -> State:
+        """Height, slope and curvature at the one point."""
+        values = {**self.held(chunk.shared), **self.method.parts(chunk.shared["effects.at"])}
+        return expansion(self.method, chunk, list(self.method.sizes), values)
+
+    @staticmethod
+    def between(shared: Mapping[str, Tensor]) -> bool:
+        """Whether a round of many points is about one point, too; see :mod:`.boundary`."""
+        return "effects.boundary" in shared and bool((shared["effects.boundary"] == NOT_YET).any())
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """1, n, and how many groups it has inside, (S, 2 or 3)."""
@@ -155,7 +166,9 @@ class Likelihoods:
         if phase in AROUND_ONE_POINT:
             return {**found, **polynomial(self.method, gram, rows, shared["effects.at"])}
         if phase == Phase.EXPLORE:
-            return {**found, "many": at_points(self.method, gram, rows, shared["effects.points"])}
+            found["many"] = at_points(self.method, gram, rows, shared["effects.points"])
+            if self.between(shared):
+                found |= polynomial(self.method, gram, rows, shared["effects.at"])
         return found
 
     @staticmethod

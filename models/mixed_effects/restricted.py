@@ -24,6 +24,7 @@ from hierfl.inference.state import State
 from . import containment
 from .climb import NOWHERE, eigen, newton_step
 from .model import MixedModel
+from .region_nodes import RegionExpansion
 from .restricted_point import Point, covariance
 from .summary import directions
 from .surface import Surface
@@ -212,10 +213,31 @@ def start(method: MixedModel) -> State:
     return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
 
-def begin(surface: Surface, state: State) -> Restricted:
-    """The search from the likelihood's maximum, standard deviations above zero."""
+def begin(surface: Surface, state: State, memory: State) -> State:
+    """With the first point: the likelihood's maximum, standard deviations above zero. See :func:`seen`."""
     at = surface.of_coordinates(surface.inside(state))
-    return Restricted.begin(at, len(state["beta"]), directions(surface.method, state)[0])
+    search = Restricted.begin(at, len(state["beta"]), directions(surface.method, state)[0])
+    memory.update(search.state())
+    return {**state, "at": search.asked}
+
+
+def seen(
+    surface: Surface, state: State, total: State, memory: State, known: RegionExpansion | None
+) -> tuple[Restricted, State]:
+    """With what is found at the point, and the next one; at the end with what was estimated.
+
+    Args:
+        surface: of the search.
+        state: shared values by their short names.
+        total: the clients' sums.
+        memory: of the server.
+        known: of regions, by which the nodes were placed.
+    """
+    search = Restricted.read(memory)
+    search = search.seen(*surface.expansion(total, search.asked, "ml", known))
+    memory.update(search.state())
+    state = {**state, **{name: total[name] for name in containment.sizes(surface.method)}, "at": search.asked}
+    return search, {**state, **estimates(surface, search, state["curvature"])} if bool(search.done) else state
 
 
 def estimates(surface: Surface, search: Restricted, curvature: Tensor) -> State:

@@ -17,9 +17,12 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
+from .bounds import Bound, at_bounds
 from .coefficients import coefficient_tests, coefficients_covariance, inverse_of
 from .effects import effects_of
+from .intervals import belong
 from .model import MixedModel
+from .notes import notes_of, own_bounds
 from .posterior import short
 from .profile import UNKNOWN
 from .questions import Likelihoods, Phase
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
 
     from hierfl.inference.evaluation.fitted import Fitted
 
-#: a standard deviation is at its bound where it is below this share of the response's, a correlation beyond this
-SD_BOUND, CORRELATION_BOUND = 1e-3, 0.999
 #: there is no finite estimate where the numbers are beyond this along a direction, in which columns have a spread of
 #: one, and a standard error along it beyond that
 SEPARATED, WITHOUT_END = 5.0, 30.0
@@ -62,7 +63,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
     bayes, infinite = method.settings.population == "bayes", None
     estimates = short(shared)
     labels, here = effects_of(method, {k: v[None] for k, v in estimates.items()})
-    values = here[0]
+    values, bounds = here[0], dict[str, Bound]()
     drawn = _drawn(method, shared)
     table = pd.DataFrame({"effect": labels, "estimate": values.cpu().numpy()})
     for name in ("standard_error", "lower", "upper", "statistic", "df", "p"):
@@ -77,8 +78,10 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         _profiled(table, method, shared, level)
         errors, infinite = standard_errors(method, estimates)
         table["standard_error"] = errors.cpu().numpy()
+        bounds = at_bounds(method, estimates) | own_bounds(method, labels, values, estimates, infinite)
+        belong(table, method, estimates, bounds, level)
         coefficient_tests(table, method, estimates, level)
-    table["note"] = _notes(method, labels, values, table["standard_error"].to_numpy(), estimates, infinite)
+    table["note"] = notes_of(method, table, bounds, infinite)
     numbers = _numbers(method, estimates, bayes)
     if lost := fitted.federation.about.get("left_out"):
         numbers["left_out"] = float(sum(lost.values()))
@@ -151,38 +154,6 @@ def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
         return None
     parts = method.parts(draws)
     return effects_of(method, {**Likelihoods.held(shared), **parts})[1]
-
-
-def _notes(
-    method: MixedModel, labels: list[str], values: Tensor, errors: np.ndarray, estimates: State, infinite: Tensor | None
-) -> list[str]:
-    """What is to know of an effect; empty where nothing is, as of a posterior (``infinite`` None)."""
-    held, family = method.settings.prior == "fixed", method.response_family
-    own = family.own(method.network.fixed, estimates["beta"][None], {k: v[None] for k, v in estimates.items()})
-    notes = []
-    far = [False] * len(labels) if infinite is None else infinite.tolist()
-    for name, value, error, without_end in zip(labels, values.tolist(), errors.tolist(), far, strict=True):
-        of_random = name.startswith(("sd(", "corr(")) and name != "sd(residual)"
-        if held and of_random:
-            notes.append("held")
-        elif infinite is None:
-            notes.append("")
-        elif name in own and (note := family.at_bound(name, _end(value) if without_end else value)):
-            notes.append(note)
-        elif without_end:
-            notes.append("no finite estimate: separated")
-        elif name.startswith("sd(") and of_random and value < SD_BOUND * method.network.scale:
-            notes.append("at its lower bound")
-        elif name.startswith("corr(") and abs(value) > CORRELATION_BOUND:
-            notes.append("at its bound")
-        else:
-            notes.append("" if np.isfinite(error) else "not identified")
-    return notes
-
-
-def _end(value: float) -> float:
-    """Where a positive number without an end is going."""
-    return float("inf") if value > 1 else 0.0
 
 
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:

@@ -168,3 +168,18 @@ class Surface:
             (slope,) = torch.autograd.grad(height, leaf, create_graph=True)
             bend = torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in slope])
         return height.detach(), slope.detach(), -bend
+
+
+def upright(method: MixedModel, state: State) -> State:
+    """With L's diagonal above zero, and derivatives in the same numbers."""
+    sizes, covariances = method.sizes, method.covariances
+    signs = {k: covariances[k].signs(state[k]) for k in sizes if k in covariances}
+    if not signs:
+        return state
+    sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
+    turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
+    turned["curvature"] = state["curvature"] * sign * sign[:, None]
+    once = sign[:, None]
+    by = {"cross_1": once, "cross_2": once[:, None] * once}
+    turned |= {name: state[name] * by[name] for name in by if name in state}
+    return {**state, **turned}
