@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from scipy import stats
 
 from hierfl.errors import UserError
@@ -13,6 +12,7 @@ from hierfl.inference.run.result import Run
 
 from .fitting import fitted
 from .method import MixedEffects
+from .same_data import check_same_data
 from .summary import effects_table
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def compared(one: Model, other: Model) -> pd.DataFrame:
 
     if any(_method(model).settings.population == "bayes" for model in (one, other)):
         raise UserError("a likelihood-ratio test compares estimates, not posteriors: az.compare compares those")
-    if not _same_rows(one, other):
-        raise UserError("the models are of different rows, or of different responses")
+    check_same_data(one[0], other[0])
     small, large = sorted((one, other), key=_parameters)
     if _parameters(small) == _parameters(large):
         raise UserError("the models have as many parameters each: neither is nested in the other")
@@ -63,13 +62,6 @@ def _method(model: Model) -> MixedEffects:
     method = model[0].fitted.method
     assert isinstance(method, MixedEffects)
     return method
-
-
-def _same_rows(one: Model, other: Model) -> bool:
-    """Whether both are of the same responses of the same clients."""
-    a, b = one[0].fitted.federation, other[0].fitted.federation
-    same = _method(one).network.family == _method(other).network.family
-    return same and list(a.ids) == list(b.ids) and a.y.shape == b.y.shape and torch.equal(a.y, b.y)
 
 
 def _parameters(model: Model) -> int:

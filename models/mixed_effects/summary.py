@@ -55,7 +55,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
         inner_groups and outer_groups (those inside clients and of clients),
-        effective_points (what the explored points are worth), left_out (rows that lacked a value).
+        effective_points (what the explored points are worth), population_draws (0 where there are none), left_out (rows that lacked a value).
     """
     import pandas as pd
 
@@ -268,4 +268,6 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
         found |= {"off_maximum": float(estimates["to_go"])}
     if method.settings.draws and method.k:
         found["effective_points"] = float(estimates["worth"])
+    if not method.settings.draws:
+        found["population_draws"] = 0.0
     return found

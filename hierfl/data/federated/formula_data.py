@@ -16,6 +16,7 @@ from ...nn.architecture import Architecture
 from ..federation import Federation
 from ..formula.design import Design
 from ..formula.missing import Missing, whole_rows
+from ..formula.trials import trials_columns
 from ..outline import outline_of
 from .design import StudyFormula
 from .design_sums import DesignSums
@@ -134,9 +135,11 @@ class FormulaData:
         return {**about, "dropped": dropped} if dropped else about
 
     def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
-        """A csv file with the formula's predictors."""
-        known = {self.formula.more.known_se} - {""}
-        return self.formula.dictionary.table(path, self.formula.terms.predictors | known)
+        """A csv file with the formula's predictors, and with the trials where it has their columns."""
+        needed = self.formula.terms.predictors | ({self.formula.more.known_se} - {""})
+        table = self.formula.dictionary.written(path, needed | trials_columns(self.formula.formula))
+        used = needed | (trials_columns(self.formula.formula) & set(table.columns))
+        return self.formula.dictionary.read(table, sorted(used))
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class StudyReader:
         gaussian = study.family == "gaussian"
         check_sums(self.levels, study.levels, sums, needs_residual=gaussian and not study.more.known_se)
         if study.ordinal_levels:
-            check_levels("of the study", sums.levels)
+            check_levels("of the study", sums.levels, study.ordinal_levels)
         sd = float(sums.response.sd[0])
         if gaussian and not sd:
             raise UserError("the response does not vary")
@@ -173,7 +173,7 @@ class StudyReader:
         units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
-            inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
+            inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units), labels=formula.ordinal_levels,
         )  # fmt: skip
 
     def federation(

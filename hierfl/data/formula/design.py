@@ -64,6 +64,7 @@ class Design(Architecture):
         family: of the response.
         extras: what rows have beside effects, of :data:`EXTRAS` and in their order.
         levels: of an ordinal response, else 0.
+        labels: what the table calls these levels, in their order; empty for their numbers, from 1.
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
         blocks: how many random effects each random term of a client has; see :class:`.grouping.Grouping`.
         fixed_units, random_units: of the columns.
@@ -83,13 +84,14 @@ class Design(Architecture):
     random_units: Units = NO_UNITS
     inner: Grouping | None = None
     outer: Grouping | None = None
+    labels: tuple[str | int | float, ...] = ()
 
     @classmethod
     def of(
         cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", extras: Sequence[str] = (),
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
-        outer: Grouping | None = None,
+        outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -112,6 +114,7 @@ class Design(Architecture):
             extras=tuple(extras), levels=levels, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
             fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
+            labels=tuple(labels),
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def ordered(df: pd.DataFrame, terms: Formula) -> bool:
-    """Whether the response is a category whose levels are in order."""
-    return any(bool(getattr(df[name].dtype, "ordered", False)) for name in terms.response or ())
+def order_of(df: pd.DataFrame, terms: Formula) -> list[Any] | None:
+    """The levels of a response that is a category whose levels are in order; None of another one."""
+    orders = [df[name].cat.categories.tolist() for name in terms.response or () if getattr(df[name].dtype, "ordered", 0)]
+    return orders[0] if orders else None
 
 
 @dataclass(frozen=True)
@@ -122,4 +123,4 @@ class Reader:
             UserError: for one that the family cannot have.
         """
         left = gate.parse(f"{self.formula.partition('~')[0]} ~ 1")
-        return read_response(gate.evaluate(left, df).response, family, ordered(df, left))
+        return read_response(gate.evaluate(left, df).response, family, order_of(df, left))

@@ -16,7 +16,7 @@ from .design import Design
 from .groups import Groups, check_groups
 from .parsed import CLIENT, INNER, OUTER, Formula, Levels
 from .rank import IndependentColumns
-from .reader import Reader, ordered
+from .reader import Reader, order_of
 from .responses import Family, Response, centre_parts, check_levels, read_response, response_centre
 from .row_numbers import RowColumns, in_order
 from .units import Units
@@ -91,7 +91,7 @@ class FormulaTable:
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:
             raise UserError(f"every fixed effect of {formula.text!r} is zero in every row")
-        response = read_response(read.response, family, ordered(df, formula))
+        response = read_response(read.response, family, order_of(df, formula))
         if offset is not None:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
@@ -111,7 +111,7 @@ class FormulaTable:
         """
         y, levels = self.response.y, self.response.levels
         if levels:
-            check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels))
+            check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
         check_numbers(f"the response {self.name!r}", y)
         numbers = {level: self.rows[level] for level in (INNER, OUTER) if level in self.rows}
         random = {level: columns for level, (columns, _) in self.random.items()}
@@ -138,6 +138,7 @@ class FormulaTable:
             centre=response_centre(float(parts[:, 0].sum()), float(parts[:, 1].sum()), self.family),
             scale=(float(np.std(parts[:, 0])) or 1.0) if gaussian else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
+            labels=self.response.labels,
             **{
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT
