@@ -37,7 +37,10 @@ def at_nodes(
     if level == "population":
         return eta, eta.new_ones(1)
     mean, variance = eta[0], torch.zeros_like(eta[0])
-    for name, level_root, z, inner in (("b", "root", columns.z, None), ("c", "inner_root", columns.z_inner, columns.inner)):
+    for name, level_root, z, inner in (
+        ("b", "root", columns.z, None),
+        ("c", "inner_root", columns.z_inner, columns.inner),
+    ):
         if z is None:
             continue
         if owner is None:

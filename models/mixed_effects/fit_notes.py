@@ -1,4 +1,4 @@
-"""What a reader has to know of a fit as a whole: whether it has arrived, what its intervals rest on, what was dropped."""
+"""What a reader has to know of a fit as a whole: whether it arrived, what its intervals rest on, what was dropped."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
     worth = numbers.get("effective_points")
     if worth == 0:
         lines.append(
-            "the fit ended before it made its draws, and what rests on them has no interval: more rounds, a larger tol, "
-            "or a smaller model"
+            "the fit ended before it made its draws, and what rests on them has no interval: more rounds, a larger "
+            "tol, or a smaller model"
         )
     elif worth is not None and worth < LEAST_WORTH:
         lines.append(

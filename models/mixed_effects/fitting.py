@@ -12,7 +12,9 @@ from hierfl.inference.run.result import Run
 from .method import MixedEffects
 
 
-def fitted(method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu", rounds: int = ROUNDS) -> Run:
+def fitted(
+    method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu", rounds: int = ROUNDS
+) -> Run:
     """With all clients in this process."""
     return fit(
         method, federation, rounds, seed=seed, device=device, progress=False, dtype=torch.float64, splits=(),

@@ -117,7 +117,7 @@ def _owners(run: Run, df: pd.DataFrame) -> Tensor:
 
 
 def _draws(method: MixedModel, run: Run, number: int) -> tuple[State, State]:
-    """The population {name: (D, *shape)}, and the clients' effects, b (J, D, q) and c (J, D, G, q), at so many draws."""
+    """The population {name: (D, *shape)}, and the clients' effects, b (J, D, q) and c (J, D, G, q), at D draws."""
     shared = run.shared
     every = len(shared["effects.draws"])
     some = torch.arange(every) if number == every else (torch.arange(number) * every) // number

@@ -65,6 +65,6 @@ class DesignSums:
         return DesignSums(
             self.response + other.response, self.random + other.random, self.gram + other.gram,
             self.products + other.products, self.varying + other.varying, self.sites + other.sites,
-            self.informative + other.informative, self.centre + other.centre, self.levels + other.levels, self.several + other.several,
-            self.homes + other.homes,
+            self.informative + other.informative, self.centre + other.centre, self.levels + other.levels,
+            self.several + other.several, self.homes + other.homes,
         )  # fmt: skip

@@ -123,7 +123,8 @@ class StudyReader:
         if OUTER in rows:
             homes[int(rows[OUTER][0]) - 1] = 1.0
         return DesignSums(
-            response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative, centre.sum(0), levels,
+            response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
+            centre.sum(0), levels,
             np.array([float(len(groups) > 1)]) if INNER in self.levels else np.zeros(0), homes,
         )  # fmt: skip
 
@@ -174,6 +175,7 @@ class StudyReader:
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
             inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units), labels=formula.ordinal_levels,
+            fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,
         )  # fmt: skip
 
     def federation(
@@ -224,7 +226,7 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
 
 
 def _units_about(fixed: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """About where columns lie and how far they spread, by a table that every site has: sums around it lose no digits."""
+    """About where columns lie and how far they spread, by a table that every site has: sums lose no digits there."""
     centre, scale = np.zeros(fixed.shape[1]), np.ones(fixed.shape[1])
     movable = intercept_of(list(fixed)) is not None
     for k, name in enumerate(fixed):

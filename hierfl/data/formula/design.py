@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,6 +65,7 @@ class Design(Architecture):
         family: of the response.
         extras: what rows have beside effects, of :data:`EXTRAS` and in their order.
         levels: of an ordinal response, else 0.
+        fixed_correlation: of the fixed columns in these units, row by row; empty where it is not known.
         labels: what the table calls these levels, in their order; empty for their numbers, from 1.
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
         blocks: how many random effects each random term of a client has; see :class:`.grouping.Grouping`.
@@ -85,6 +87,7 @@ class Design(Architecture):
     inner: Grouping | None = None
     outer: Grouping | None = None
     labels: tuple[str | int | float, ...] = ()
+    fixed_correlation: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class Design(Architecture):
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
+        fixed_correlation: np.ndarray | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -115,6 +119,7 @@ class Design(Architecture):
             fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
             labels=tuple(labels),
+            fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:

@@ -30,6 +30,8 @@ class IndependentColumns:
         kept: places of the independent ones, ascending.
         centre, scale: of all columns, (p,).
         combination: a row for each dropped column, (p - len(kept), len(kept)).
+        correlation: of the kept columns, (len(kept), len(kept)): of centred ones where there is an intercept, with
+            which they have none.
     """
 
     names: tuple[str, ...]
@@ -37,6 +39,7 @@ class IndependentColumns:
     centre: np.ndarray
     scale: np.ndarray
     combination: np.ndarray
+    correlation: np.ndarray
 
     @classmethod
     def of_rows(cls, names: Sequence[str], columns: np.ndarray) -> IndependentColumns:
@@ -99,7 +102,11 @@ class IndependentColumns:
         for i, share in enumerate(weights.values()):
             combination[i, [kept.index(j) for j in basis[: len(share)]]] = share
         centre = centre + scale * np.where(np.arange(len(mean)) == ones, 0.0, mean)
-        return cls(tuple(names), tuple(kept), centre, np.where(varies, scale, np.maximum(scale, size)), combination)
+        scale = np.where(varies, scale, np.maximum(scale, size))
+        among = correlation[np.ix_(kept, kept)]
+        if ones is not None:
+            among[kept.index(ones), kept.index(ones)] = 1.0
+        return cls(tuple(names), tuple(kept), centre, scale, combination, among)
 
     @property
     def names_kept(self) -> tuple[str, ...]:
@@ -115,7 +122,7 @@ class IndependentColumns:
             parts = [repr(self.names[j]) for j, c in zip(self.kept, row, strict=True) if abs(c) > TOLERANCE * largest]
             if intercept_of(self.names) is not None and abs(self._constant(row, k)) > TOLERANCE:
                 parts.append("the intercept")
-            why = f"a combination of {_listed(parts)}"
+            why = f"a {'multiple' if len(parts) == 1 else 'combination'} of {_listed(parts)}"
             if largest == 0:
                 why = "zero in every row" if abs(self.centre[k]) <= TOLERANCE * self.scale[k] else "constant"
             found[self.names[k]] = f"{self.names[k]!r} is {why}, and was dropped"

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def order_of(df: pd.DataFrame, terms: Formula) -> list[Any] | None:
     """The levels of a response that is a category whose levels are in order; None of another one."""
-    orders = [df[name].cat.categories.tolist() for name in terms.response or () if getattr(df[name].dtype, "ordered", 0)]
+    orders = [
+        df[name].cat.categories.tolist() for name in terms.response or () if getattr(df[name].dtype, "ordered", 0)
+    ]
     return orders[0] if orders else None
 
 

@@ -97,7 +97,8 @@ class FormulaTable:
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(df), **places.numbers(df)}
         return cls(
-            family, more, levels, read, terms, fixed, independent, random, read.response.name, response, in_order(rows), who, places
+            family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
+            in_order(rows), who, places,
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -138,7 +139,7 @@ class FormulaTable:
             centre=response_centre(float(parts[:, 0].sum()), float(parts[:, 1].sum()), self.family),
             scale=(float(np.std(parts[:, 0])) or 1.0) if gaussian else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
-            labels=self.response.labels,
+            labels=self.response.labels, fixed_correlation=self.independent.correlation,
             **{
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT
