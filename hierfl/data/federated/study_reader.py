@@ -135,7 +135,10 @@ class StudyReader:
             UserError: for what no fit could tell apart.
         """
         reduced = self.reduced(sums)
-        study, base, fixed = self.formula, reduced.columns_only(), reduced.fixed
+        study, fixed = self.formula, reduced.fixed
+        if not fixed:
+            raise UserError(f"every fixed effect of {study.formula!r} is zero in every row")
+        base = reduced.columns_only()
         gaussian = study.family == "gaussian"
         check_sums(self.levels, study.levels, sums, needs_residual=gaussian and not study.more.known_se)
         if study.ordinal_levels:

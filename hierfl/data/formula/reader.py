@@ -88,8 +88,11 @@ class Reader:
                 raise UserError(f"the table lacks column {name!r}")
             if df[name].isna().any():
                 raise UserError(f"column {name!r} has missing values")
+        # (the order of a category's levels is the fit's)
+        plain = {k: df[k].astype(df[k].cat.categories.dtype) for k in terms.predictors if hasattr(df[k], "cat")}
         # (the column that stands for the clients' in formulae's terms)
-        here = df.assign(**{term.factor.name: 0 for group in self._all_groups for term in group.terms.values()})
+        ones = {term.factor.name: 0 for group in self._all_groups for term in group.terms.values()}
+        here = df.assign(**plain, **ones)
         try:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
