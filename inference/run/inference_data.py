@@ -49,7 +49,7 @@ def inference_data(
     level_names, coordinates = fitted.method.level_names, dict(fitted.method.coordinates)
     if any(isinstance(name, str) for name in level_names):  # (y holds their numbers)
         constants["level"] = (("level_number",), np.array([str(name) for name in level_names]))
-        coordinates["level_number"] = range(1, len(level_names) + 1)
+        coordinates["level_number"] = [str(number) for number in range(1, len(level_names) + 1)]
     return to_inference_data(
         clients=names,
         posterior=found["posterior"],

@@ -159,8 +159,8 @@ def _summary(
             for name, bound in zip(("response_lower", "response_upper"), bounds, strict=True):
                 found[name] = [levels[int(number) - 1] for number in bound]
         else:
-            bounds = torch.quantile(drawn.expand_as(eta), tails, dim=0)
-            found["response_lower"], found["response_upper"] = bounds.numpy()
+            both = torch.quantile(drawn.expand_as(eta), tails, dim=0)
+            found["response_lower"], found["response_upper"] = both.numpy()
     if levels:
         of_levels = (weights[:, None, None] * family.level_probabilities(fn)).sum(0).T.numpy()
         found |= {f"p({name})": probability for name, probability in zip(levels, of_levels, strict=True)}

@@ -114,6 +114,7 @@ def test_nested_models_are_compared() -> None:
         small.compare(other)
 
 
+@pytest.mark.cpu(4, "two fits for each kind of data")
 def test_fits_of_other_data_are_not_compared() -> None:
     """Rows, clients, responses and what rows have beside them: a line that says which."""
     rng, n = np.random.default_rng(0), 64

@@ -17,7 +17,7 @@ def columns() -> tuple[list[str], np.ndarray]:
     rng, n = np.random.default_rng(0), 200
     x, z, g = rng.normal(size=n), rng.normal(size=n), rng.integers(0, 3, n)
     parts = [np.ones(n), x, 2 * x + 1, z, g == 0, g == 1, g == 2, 0 * x, 0 * x + 3, x**2, (x - 0.7) ** 2]
-    return "Intercept x twice z g0 g1 g2 zero same square moved".split(), np.column_stack(parts)
+    return ["Intercept", "x", "twice", "z", "g0", "g1", "g2", "zero", "same", "square", "moved"], np.column_stack(parts)
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(1.0, 0.0), (1000.0, 1900.0), (1e-6, 0.0), (1.0, 1e6)])
