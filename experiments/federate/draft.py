@@ -127,6 +127,8 @@ def _data(
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
         dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""})
+        if about["family"] == "ordinal" and len(terms.response or ()) == 1:
+            dictionary = dictionary.with_order(df, *(terms.response or ()))
         return about, dictionary.as_table()
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")

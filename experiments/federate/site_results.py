@@ -13,6 +13,7 @@ from hierfl.inference.evaluation.personal import evaluate_personal
 from hierfl.inference.run.result import Run
 from hierfl.metrics.pooling import over_clients
 from hierfl.metrics.registry import global_metrics, names_of
+from hierfl.models.mixed_effects.predictions import predicted
 
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results
@@ -70,7 +71,8 @@ def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.Data
 
     Returns:
         A row for each example: a probability for each class, at the study's temperature where it has found one, and
-        where it has sets the labels that are in them; or mean and standard deviation.
+        where it has sets the labels that are in them; or mean and standard deviation, and of a response whose levels
+        have an order a probability for each, too.
     """
     import pandas as pd
 
@@ -81,7 +83,11 @@ def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.Data
     tempered = calibration is not None and calibration.powers is not None
     found = run.predict(inputs, member.client, draws=draws, tempered=tempered).cpu().numpy()
     if federation.task == "regression":
-        return pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
+        table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
+        if not run.fitted.method.level_names:
+            return table
+        levels = predicted(run, inputs, "client", None, draws).filter(regex=r"^p\(")
+        return table.assign(**{f"p_{name[2:-1]}": levels[name].to_numpy() for name in levels})
     labels = federation.about.get("labels") or range(federation.classes)
     table = pd.DataFrame({f"p_{label}": column for label, column in zip(labels, found.T, strict=True)})
     names = np.array([str(label) for label in labels])

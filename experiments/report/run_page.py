@@ -49,7 +49,8 @@ def write_run_page(folder: Path) -> Path:
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT:
             sections.append(Section(heading, pictures=mine))
-    rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in ("best", "versions")}
+    apart = ("best", "versions", "dropped")
+    rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in apart}
     sections += [
         _leave_one_out(folder),
         Section(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
 from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
+from hierfl.models.mixed_effects.fit_notes import fit_notes
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
 from .files import versions
@@ -27,7 +28,8 @@ SUMMARY_SCHEMA: Schema = {
     **dict.fromkeys(("method", "device"), str), **dict.fromkeys(("clients", "rounds", "seed"), Number(int, 0)),
     **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
     **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
-    "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
+    "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "dropped?": [str],
+    "*": NUMBER_OR_NULL,
 }  # fmt: skip
 
 
@@ -68,6 +70,7 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         **summary_metrics(last),
         "best": {"round": best["round"], **summary_metrics(best)} if best else None,
         **{k: finite(v) for k, v in report.items()},
+        **({"dropped": dropped} if (dropped := federation.about.get("dropped")) else {}),
         **{k: finite(v) for k, v in chains.items()},
         **({} if run.calibration is None else {k: finite(v) for k, v in run.calibration.numbers.items()}),
         "rejected_messages": last.get("rejected"),
@@ -120,10 +123,6 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-#: standard errors that a fit may be from its maximum, and beyond which there is none near
-MOST_TO_GO, LARGEST_STEP = 0.005, 1e6
-#: independent draws that the explored points of a population should be worth
-LEAST_WORTH = 100
 #: chains have mixed where R-hat is at most this, and there are at least so many effective draws (Vehtari et al.,
 #: Bayesian Analysis 2021); and hardly at all beyond the others
 GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
@@ -131,19 +130,7 @@ GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
 
 def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
     """What a reader of a run has to know of its fit: whether it has arrived, whether its chains have mixed."""
-    lines = []
-    off = summary.get("off_maximum") or 0
-    if off > LARGEST_STEP:
-        lines.append("the likelihood is flat or bent upwards here, and no maximum: more --rounds, or a smaller model")
-    elif off > MOST_TO_GO:
-        lines.append(f"not at the maximum yet: {off:.2g} standard errors to go; more --rounds")
-    if summary.get("effective_points") is not None and summary["effective_points"] < LEAST_WORTH:
-        worth = summary["effective_points"]
-        lines.append(
-            f"what is known of the population rests on {worth:.0f} draws' worth of points: take it for a sketch"
-            if worth
-            else "how well the population is known was not found out, and no interval knows it: more --rounds"
-        )
+    lines = fit_notes(summary)
     if summary.get("rhat") is not None:
         rhat, ess = summary["rhat"], summary["ess_bulk"]
         worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"

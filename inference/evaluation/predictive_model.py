@@ -63,7 +63,12 @@ class PredictiveModel(JointModel, Protocol):
         ...
 
     def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws of a latent as they are reported."""
+        """Draws of a latent, or responses, as they are reported."""
+        ...
+
+    @property
+    def level_names(self) -> Sequence[Any]:
+        """What the data call the levels of a response."""
         ...
 
     def new_client_terms(self, personal: State) -> State:

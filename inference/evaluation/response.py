@@ -68,6 +68,7 @@ def predictions(fn: Any, task: str) -> Tensor:
     """
     if task == "classification":
         return log_probs(fn)[0].exp()
+    fn = getattr(fn, "reported", fn)  # (a response whose numbers in the data are others than in the model)
     mean, variance = over_draws(fn.mean), over_draws(fn.variance)
     spread = (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()
     return torch.stack([mean.mean(0)[0], spread[0]], -1)

@@ -151,8 +151,13 @@ class Method(Configurable):
         return None
 
     def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws of a latent (..., *event) as they are reported."""
+        """Draws of a latent (..., *event), or responses (called y), as they are reported."""
         return values
+
+    @property
+    def level_names(self) -> Sequence[Any]:
+        """What the data call the levels 1, ..., K of a response whose levels have an order; empty for another one."""
+        return ()
 
     def new_client_terms(self, personal: State) -> State:
         """What a new client's values are made from, {name: (S, *shape)}: of each client, and used as a mean over all.

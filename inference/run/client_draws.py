@@ -81,7 +81,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
             stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
     groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(3) for k, v in stats.items()}
     groups["sample_stats"] |= chain_stats(fitted, rows, draws, dtype)
-    predicted = drawn(drawn_y, 0)
+    predicted = drawn(fitted.method.in_users_units("y", drawn_y), 0)
     groups["log_likelihood"] = {"y": drawn(density, 0)}
     groups["posterior_predictive"] = {
         "y": predicted.astype(np.int16) if federation.task == "classification" else predicted

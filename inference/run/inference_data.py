@@ -46,6 +46,10 @@ def inference_data(
     for name in trace.global_latents:
         point = fitted.shared[name].cpu().numpy()
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
+    level_names, coordinates = fitted.method.level_names, dict(fitted.method.coordinates)
+    if any(isinstance(name, str) for name in level_names):  # (y holds their numbers)
+        constants["level"] = (("level_number",), np.array([str(name) for name in level_names]))
+        coordinates["level_number"] = [str(number) for number in range(1, len(level_names) + 1)]
     return to_inference_data(
         clients=names,
         posterior=found["posterior"],
@@ -53,16 +57,20 @@ def inference_data(
         log_likelihood=found["log_likelihood"],
         posterior_predictive=found["posterior_predictive"],
         sample_stats=found["sample_stats"],
-        observed={"y": np.concatenate([federation.y[federation.train[j]].cpu().numpy() for j in rows])}
-        if observed
-        else {},
+        observed={"y": np.concatenate([_responses(fitted, j) for j in rows])} if observed else {},
         obs_client=np.repeat(np.array(names), sizes).tolist(),
         constants=constants,
         about_log_likelihood=JOINT if found_effects else CONDITIONAL + ("" if trace.random else POINT),
         draws_of="posterior" if fitted.method.independent_draws and trace.kept else trace.draws_of,
-        coordinates=fitted.method.coordinates,
+        coordinates=coordinates,
         effects=found_effects,
     )
+
+
+def _responses(fitted: Fitted, client: int) -> np.ndarray:
+    """A client's training responses as they are reported, (n,)."""
+    federation = fitted.federation
+    return fitted.method.in_users_units("y", federation.y[federation.train[client]]).cpu().numpy()
 
 
 def _effects(fitted: Fitted, draws: int, dtype: torch.dtype) -> tuple[Sequence[str], np.ndarray] | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-import torch
 from scipy import stats
 
 from hierfl.data.formula.units import INTERCEPT
@@ -19,6 +18,7 @@ from .kenward_roger import KenwardRoger
 from .method import MixedEffects
 from .posterior import short
 from .questions import Phase
+from .same_data import check_same_data
 from .simulating import simulated
 from .summary import effects_table
 
@@ -42,8 +42,7 @@ def compared(one: Model, other: Model, test: Test = "auto", replicates: int = RE
         raise unknown("test", test, get_args(Test))
     if any(_method(model).settings.population == "bayes" for model in (one, other)):
         raise UserError("a likelihood-ratio test compares estimates, not posteriors: az.compare compares those")
-    if not _same_rows(one, other):
-        raise UserError("the models are of different rows, or of different responses")
+    check_same_data(one[0], other[0])
     small, large = sorted((one, other), key=_parameters)
     if _parameters(small) == _parameters(large):
         raise UserError("the models have as many parameters each: neither is nested in the other")
@@ -181,13 +180,6 @@ def method_of(run: Run) -> MixedEffects:
 
 def _method(model: Model) -> MixedEffects:
     return method_of(model[0])
-
-
-def _same_rows(one: Model, other: Model) -> bool:
-    """Whether both are of the same responses of the same clients."""
-    a, b = one[0].fitted.federation, other[0].fitted.federation
-    same = _method(one).network.family == _method(other).network.family
-    return same and list(a.ids) == list(b.ids) and a.y.shape == b.y.shape and torch.equal(a.y, b.y)
 
 
 def _parameters(model: Model) -> int:

@@ -63,6 +63,24 @@ class ResponseFamily:
         """What is to know where an own number has run into its bound."""
         return ""
 
+    @property
+    def level_names(self) -> tuple[Any, ...]:
+        """What a table calls the levels 1, ..., K of a response; empty where it has none."""
+        return ()
+
+    def mean_of(self, fn: Any) -> Tensor:
+        """The mean of p(y | eta) in the table's own numbers."""
+        mean: Tensor = fn.mean
+        return mean
+
+    def level_probabilities(self, fn: Any) -> Tensor:
+        """Of p(y | eta) the probability of each level, (..., K)."""
+        raise NotImplementedError
+
+    def in_table_numbers(self, y: Tensor) -> Tensor:
+        """Responses as the table has them."""
+        return y
+
 
 class GaussianFamily(ResponseFamily):
     """y ~ N(eta, sigma^2), sigma learned or known for each row.

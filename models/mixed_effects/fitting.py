@@ -12,9 +12,11 @@ from hierfl.inference.run.result import Run
 from .method import MixedEffects
 
 
-def fitted(method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu") -> Run:
+def fitted(
+    method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu", rounds: int = ROUNDS
+) -> Run:
     """With all clients in this process."""
     return fit(
-        method, federation, ROUNDS, seed=seed, device=device, progress=False, dtype=torch.float64, splits=(),
-        evaluate_every=ROUNDS, chunk=1000,
+        method, federation, rounds, seed=seed, device=device, progress=False, dtype=torch.float64, splits=(),
+        evaluate_every=max(1, rounds), chunk=1000,
     )  # fmt: skip

@@ -15,7 +15,7 @@ explored is the likelihood's, times what keeps standard deviations off zero (pri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro.distributions import MultivariateNormal
@@ -148,8 +148,15 @@ class MixedEffects(MixedModel):
             found["c_dim_1"] = list(self.network.inner.names)
         return found
 
+    @property
+    def level_names(self) -> Sequence[Any]:
+        """Of an ordinal response."""
+        return self.response_family.level_names
+
     def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws (..., q) of random effects, of the table's columns as they are."""
+        """Draws (..., q) of random effects, of the table's columns as they are; responses y in the table's numbers."""
+        if name == "y":
+            return self.response_family.in_table_numbers(values)
         return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:

@@ -18,10 +18,12 @@ import numpy as np
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
 from hierfl.data.formula.responses import Family
+from hierfl.data.tables import ROUNDS
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run.result import Run
 
 from .comparing import REPLICATES, Test, compared
+from .fit_notes import fit_notes
 from .fitting import fitted
 from .method import MixedEffects
 from .predictions import Level, predicted
@@ -44,6 +46,7 @@ def mixed_model(
     weights: str | None = None,
     na: Missing = "refuse",
     population: Literal["auto", "ml", "reml", "bayes"] = "auto",
+    rounds: int = ROUNDS,
     seed: int = 0,
     device: str = "cpu",
     **settings: Any,
@@ -64,6 +67,7 @@ def mixed_model(
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         population: "auto", REML of a gaussian response and of others maximum likelihood with standard errors and
             tests at restricted estimates; "ml", "reml", or "bayes", a posterior under priors.
+        rounds: of the fit, at most: it ends where it is done.
         seed: of the draws.
         device: that computes.
         **settings: others of :class:`.method.MixedEffects`, such as ``sd_prior="half-cauchy(5)"``.
@@ -75,7 +79,7 @@ def mixed_model(
         df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na
     )
     method = MixedEffects(design, population=population, **settings)
-    return FittedMixedModel(fitted(method, federation, seed, device), formula)
+    return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula)
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,9 @@ class FittedMixedModel:
             for name, source in ((ratio, "estimate"), (f"{ratio} lower", "lower"), (f"{ratio} upper", "upper")):
                 with np.errstate(over="ignore"):  # (of a coefficient without an end)
                     table[name] = np.exp(table[source].where(coefficients))
-        return Summary(self.formula, self.method.network.family, self.method.settings.population, level, table, numbers)
+        notes = tuple(fit_notes({**numbers, "dropped": self.run.fitted.federation.about.get("dropped")}))
+        design, population = self.method.network, self.method.settings.population
+        return Summary(self.formula, design.family, population, level, table, numbers, notes)
 
     def __repr__(self) -> str:
         return str(self.summary())
@@ -129,7 +135,7 @@ class FittedMixedModel:
         """At the estimates, of REML its criterion; not a number for a posterior."""
         return self._table[1].get("log_likelihood", float("nan"))
 
-    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float = 0.9) -> pd.DataFrame:
+    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
         """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
 
         Args:
@@ -137,18 +143,24 @@ class FittedMixedModel:
             level: "client", each row by its own client's model; "population", random effects at zero; "new", of a
                 client that is not among those fitted.
             interval: of both intervals, from draws of the joint posterior: what is not known of the population and
-                of the client is in them.
+                of the client is in them. None for none. A fit without draws has none, and says so in a line.
 
         Returns:
-            The index of ``df``; columns mean (of the response), lower and upper (of that mean), response_lower and
-            response_upper (of a response), and for level "client" client.
+            The index of ``df``; for level "client" a column client; mean (of the response); with intervals lower and
+            upper (of that mean), response_lower and response_upper (of a response); of an ordinal response
+            ``p(LEVEL)``, the probability of each level as the table calls it. Where its levels are numbers the mean is
+            theirs; where they are text it is that of their places, from 1. Of ``p(successes, trials)`` the mean is of
+            as many trials as the table says, and of one trial where it has no such column. A fit without draws has
+            means at the estimates: over its posterior given them for a client, over the population for a new one.
 
         Raises:
-            UserError: for a client that was not fitted, or a table that lacks a column.
+            UserError: for a client that was not fitted, a table that lacks a column, or rows in which a column that
+                was dropped is not the combination of others that it was in the fit.
         """
         if level not in get_args(Level):
             raise unknown("level", level, get_args(Level))
-        check_level(interval)
+        if interval is not None:
+            check_level(interval)
         return predicted(self.run, df, level, interval)
 
     def ranef(self, level: str = "client") -> pd.DataFrame:
@@ -209,6 +221,7 @@ class Summary:
         level: of the intervals.
         table: a row for each effect; columns as :func:`.summary.effects_table`, and odds or rate ratios.
         numbers: log_likelihood, aic, bic, rows, groups and the like.
+        notes: what to know of the fit as a whole; a note of one effect is in the table.
     """
 
     formula: str
@@ -217,6 +230,7 @@ class Summary:
     level: float
     table: pd.DataFrame
     numbers: dict[str, float]
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """As text."""
@@ -235,6 +249,7 @@ class Summary:
         above = f" in {n['outer_groups']:,.0f} groups" if "outer_groups" in n else ""
         lines.append(f"{n['rows']:,.0f} rows of {inside}{n['groups']:,.0f} clients{above}{lost}")
         lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
+        lines += self.notes
         return "\n".join(lines)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
@@ -28,19 +30,46 @@ class CumulativeLogit(TorchDistribution):
     Args:
         eta: (..., S, n).
         gaps: logarithms of the thresholds' distances, (..., K - 2), broadcast beside eta.
+        codes: what the data have for the levels' numbers; empty for 1, ..., K.
     """
 
     arg_constraints: ClassVar[dict[str, Any]] = {}
     support = constraints.positive
 
-    def __init__(self, eta: Tensor, gaps: Tensor) -> None:
-        self.eta, self.gaps = eta, gaps
+    def __init__(self, eta: Tensor, gaps: Tensor, codes: tuple[float, ...] = ()) -> None:
+        self.eta, self.gaps, self.codes = eta, gaps, codes
         super().__init__(eta.shape, validate_args=False)
 
     @property
     def mean(self) -> Tensor:
         """Of the level's number."""
         return 1 + sum(((self.eta - c).sigmoid() for c in thresholds(self.gaps)), torch.zeros_like(self.eta))
+
+    @property
+    def variance(self) -> Tensor:
+        """Of the level's number."""
+        above = [(self.eta - c).sigmoid() for c in thresholds(self.gaps)]  # P(y > k)
+        square = sum(((2 * k + 3) * p for k, p in enumerate(above)), torch.ones_like(self.eta))
+        return (square - self.mean.square()).clamp_min(0)
+
+    @property
+    def reported(self) -> Any:
+        """Mean and variance in the data's numbers."""
+        if self.codes in ((), tuple(range(1, len(self.codes) + 1))):
+            return self
+        p, codes = self.probabilities, self.eta.new_tensor(self.codes)
+        return SimpleNamespace(mean=p @ codes, variance=(p @ codes.square() - (p @ codes).square()).clamp_min(0))
+
+    @property
+    def probabilities(self) -> Tensor:
+        """Of each level, (..., S, n, K)."""
+        edges = [-torch.inf, *thresholds(self.gaps), torch.inf]
+        found = []
+        for low, high in pairwise(torch.broadcast_to(torch.as_tensor(c).to(self.eta), self.eta.shape) for c in edges):
+            # (a difference of what is small, on either side of zero)
+            a, b, left = low - self.eta, high - self.eta, low + high > 2 * self.eta
+            found.append(torch.where(left, (-a).sigmoid() - (-b).sigmoid(), b.sigmoid() - a.sigmoid()))
+        return torch.stack(found, -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log(F(a) - F(b)) = log F(a) + log F(-b) + log(1 - exp(b - a)), a and b the level's edges minus eta."""
@@ -80,9 +109,11 @@ class OrdinalFamily(ResponseFamily):
 
     Attributes:
         levels: K.
+        labels: what the table calls them, in their order: text, or the numbers that it has; empty for 1, ..., K.
     """
 
     levels: int
+    labels: tuple[Any, ...] = ()
     ratio: ClassVar[str] = "odds ratio"
 
     @property
@@ -93,7 +124,7 @@ class OrdinalFamily(ResponseFamily):
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
         """See :class:`.families.ResponseFamily`."""
-        return CumulativeLogit(eta, values["gaps"])
+        return CumulativeLogit(eta, values["gaps"], self.codes)
 
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], columns: Columns
@@ -118,4 +149,30 @@ class OrdinalFamily(ResponseFamily):
         """The thresholds."""
         (place,) = [k for k, name in enumerate(names) if name in INTERCEPT]
         found = thresholds(values["gaps"])
-        return {f"{k + 1} | {k + 2}": c - beta[:, place] for k, c in enumerate(found)}
+        names = self.level_names
+        return {f"{names[k]} | {names[k + 1]}": c - beta[:, place] for k, c in enumerate(found)}
+
+    @property
+    def level_names(self) -> tuple[Any, ...]:
+        """See :class:`.families.ResponseFamily`."""
+        return self.labels or tuple(range(1, self.levels + 1))
+
+    @property
+    def codes(self) -> tuple[float, ...]:
+        """A number for each level: the table's own, or of text 1, ..., K."""
+        numbers = all(isinstance(label, int | float) for label in self.level_names)
+        return tuple(map(float, self.level_names if numbers else range(1, self.levels + 1)))
+
+    def mean_of(self, fn: Any) -> Tensor:
+        """See :class:`.families.ResponseFamily`; of levels that are text their number's, from 1."""
+        mean: Tensor = fn.reported.mean
+        return mean
+
+    def level_probabilities(self, fn: Any) -> Tensor:
+        """See :class:`.families.ResponseFamily`."""
+        found: Tensor = fn.probabilities
+        return found
+
+    def in_table_numbers(self, y: Tensor) -> Tensor:
+        """See :class:`.families.ResponseFamily`."""
+        return y.new_tensor(self.codes)[y.long() - 1]

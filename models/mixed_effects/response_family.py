@@ -24,7 +24,7 @@ def family_of(design: Design, settings: Any) -> ResponseFamily:
         "gaussian": lambda: GaussianFamily(design.known, settings.noise_0 * design.scale),
         "binomial": BinomialFamily, "poisson": PoissonFamily, "gamma": GammaFamily,
         "negative-binomial": NegativeBinomialFamily, "zero-inflated-poisson": ZeroInflatedPoissonFamily,
-        "beta-binomial": BetaBinomialFamily, "ordinal": lambda: OrdinalFamily(design.levels),
+        "beta-binomial": BetaBinomialFamily, "ordinal": lambda: OrdinalFamily(design.levels, design.labels),
         "exponential": lambda: PiecewiseExponentialFamily(read_cuts(settings.cuts)),
         "weibull": lambda: WeibullFamily(design.offset),
     }  # fmt: skip

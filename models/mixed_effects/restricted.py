@@ -26,7 +26,7 @@ from .climb import NOWHERE, eigen, newton_step
 from .model import MixedModel
 from .region_nodes import RegionExpansion
 from .restricted_point import Point, covariance
-from .summary import directions
+from .separation import directions
 from .surface import Surface
 
 #: in standard errors: steps along one number, the longest step, and one that is not worth while
@@ -83,7 +83,7 @@ class Restricted:
         Args:
             at: numbers, (K,), whose last p are the coefficients.
             p: coefficients.
-            flat: directions along which the likelihood has no end, (K, m).
+            flat: directions of length one along which the likelihood has no end, (K, m).
         """
         t, zero = len(at) - p, at.new_zeros(())
         basis = torch.block_diag(_others(flat[:t]), _others(flat[t:]))
@@ -216,7 +216,8 @@ def start(method: MixedModel) -> State:
 def begin(surface: Surface, state: State, memory: State) -> State:
     """With the first point: the likelihood's maximum, standard deviations above zero. See :func:`seen`."""
     at = surface.of_coordinates(surface.inside(state))
-    search = Restricted.begin(at, len(state["beta"]), directions(surface.method, state)[0])
+    ways, gone = directions(surface.method, state)
+    search = Restricted.begin(at, len(state["beta"]), ways[:, gone] / ways[:, gone].norm(dim=0))
     memory.update(search.state())
     return {**state, "at": search.asked}
 

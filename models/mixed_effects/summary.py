@@ -26,15 +26,13 @@ from .notes import notes_of, own_bounds
 from .posterior import short
 from .profile import UNKNOWN
 from .questions import Likelihoods, Phase
+from .separation import directions
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from hierfl.inference.evaluation.fitted import Fitted
 
-#: there is no finite estimate where the numbers are beyond this along a direction, in which columns have a spread of
-#: one, and a standard error along it beyond that
-SEPARATED, WITHOUT_END = 5.0, 30.0
 #: the share of an effect's change along such a direction from which on it is at infinity, too
 ALONG = 1e-3
 #: of the intervals
@@ -54,7 +52,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
         inner_groups and outer_groups (those inside clients and of clients),
-        effective_points (what the explored points are worth), left_out (rows that lacked a value).
+        effective_points (what the explored points are worth), population_draws (0 where there are none), left_out
+        (rows that lacked a value).
     """
     import pandas as pd
 
@@ -99,8 +98,9 @@ def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tenso
 
     if method.k:
         jacobian = torch.autograd.functional.jacobian(effects, numbers)
-        flat, rest = directions(method, estimates)
-        infinite = (jacobian @ flat).norm(dim=1) > ALONG * jacobian.norm(dim=1)
+        along, flat = directions(method, estimates)
+        moved, rest = jacobian @ along, along[:, ~flat]
+        infinite = moved[:, flat].norm(dim=1) > ALONG * moved.norm(dim=1)
         seen = jacobian @ rest
         variance = ((seen @ inverse_of(rest.mT @ estimates["curvature"] @ rest)) * seen).sum(1)
         variance = torch.where(infinite, torch.nan, variance)
@@ -113,21 +113,6 @@ def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tenso
         variance = torch.where(infinite, torch.nan, variance)
     found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
     return found, infinite
-
-
-def directions(method: MixedModel, estimates: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Orthonormal directions of the k numbers along which the likelihood goes on rising to infinity, (k, m), and the
-    others, (k, k - m).
-
-    There the estimates have gone far, and hardly any curvature is left. A gaussian response has none.
-    """
-    numbers = method.numbers(estimates)
-    if method.exact:
-        one = torch.eye(len(numbers)).to(numbers)
-        return one[:, :0], one
-    values, vectors = torch.linalg.eigh(estimates["curvature"])
-    flat = (values < WITHOUT_END**-2) & ((vectors.mT @ numbers).abs() > SEPARATED)
-    return vectors[:, flat], vectors[:, ~flat]
 
 
 def p_value(p: float) -> str:
@@ -172,4 +157,6 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
         found |= {"off_maximum": float(estimates["to_go"])}
     if method.settings.draws and method.k:
         found["effective_points"] = float(estimates["worth"])
+    if not method.settings.draws:
+        found["population_draws"] = 0.0
     return found

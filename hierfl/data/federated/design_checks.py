@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from ...errors import UserError
 from ..formula.parsed import CLIENT, INNER, OUTER, Levels
 from ..formula.units import INTERCEPT
@@ -13,13 +11,12 @@ from .design_sums import DesignSums
 
 
 def check_sums(
-    fixed: tuple[str, ...], random: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]], levels: Levels,
+    random: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]], levels: Levels,
     sums: DesignSums, *, needs_residual: bool,
 ) -> None:  # fmt: skip
     """Refuses sites from which the spread of random effects, or that of the residual, cannot be learned.
 
     Args:
-        fixed: names of the fixed columns.
         random: of the random ones of each level of grouping, names and how many each term has.
         levels: of grouping.
         sums: of all sites.
@@ -47,18 +44,3 @@ def check_sums(
             if name != INTERCEPT[0] and INTERCEPT[0] in names and not varies:
                 raise UserError(f"no {what} can inform the random slope of {name!r}: it is the same in all of its rows")
         first += len(names)
-    _check_gram(fixed, sums.gram)
-
-
-def _check_gram(fixed: tuple[str, ...], gram: np.ndarray) -> None:
-    """Refuses fixed effects of which one is a combination of others, by X'X."""
-    length = np.sqrt(gram.diagonal())
-    for name, value in zip(fixed, length, strict=True):
-        if not value:
-            raise UserError(f"the fixed effect {name!r} is zero in every row")
-    unit = gram / length / length[:, None]
-    for k, name in enumerate(fixed):
-        # what is left of a column beside those before it, relative to its length
-        rest = unit[k, k] - (unit[k, :k] @ np.linalg.lstsq(unit[:k, :k], unit[:k, k], rcond=None)[0] if k else 0.0)
-        if rest < 1e-12:
-            raise UserError(f"the fixed effect {name!r} is a combination of those before it: leave one out")

@@ -17,6 +17,8 @@ class DesignSums:
         response: moments of the first of its :func:`~hierfl.data.formula.responses.centre_parts`, one column.
         random: moments of the random columns.
         gram: X'X of the fixed columns, (p, p).
+        products: U'U of the fixed columns, centred and scaled by what all sites know, (p, p): it says which of them
+            are independent, wherever they lie. (0, 0) in sums of a version before, which refused dependent columns.
         varying: for each random column, the sites whose rows differ in it, (q,).
         sites: how many sites.
         informative: sites with more rows than random effects.
@@ -29,6 +31,7 @@ class DesignSums:
     response: Moments
     random: Moments
     gram: np.ndarray
+    products: np.ndarray
     varying: np.ndarray
     sites: int
     informative: int
@@ -43,8 +46,8 @@ class DesignSums:
         response = Moments.named(sums, np.array([centre]), "response.")
         random = Moments.named(sums, np.zeros_like(sums["varying"]), "random.")
         return cls(
-            response, random, sums["gram"], sums["varying"], int(sums["sites"]), int(sums["informative"]),
-            sums["centre"], sums.get("levels", np.zeros(0)),
+            response, random, sums["gram"], sums.get("products", np.zeros((0, 0))), sums["varying"],
+            int(sums["sites"]), int(sums["informative"]), sums["centre"], sums.get("levels", np.zeros(0)),
             sums.get("several", np.zeros(0)), sums.get("homes", np.zeros(0)),
         )  # fmt: skip
 
@@ -52,7 +55,7 @@ class DesignSums:
         """What is sent of them."""
         return {
             **self.response.sums("response."), **self.random.sums("random."), "gram": self.gram,
-            "varying": self.varying, "sites": np.array(float(self.sites)),
+            "products": self.products, "varying": self.varying, "sites": np.array(float(self.sites)),
             "informative": np.array(float(self.informative)), "centre": self.centre,
             **{name: own for name in ("levels", "several", "homes") if len(own := getattr(self, name))},
         }  # fmt: skip
@@ -61,7 +64,7 @@ class DesignSums:
         """Of the sites of both."""
         return DesignSums(
             self.response + other.response, self.random + other.random, self.gram + other.gram,
-            self.varying + other.varying, self.sites + other.sites, self.informative + other.informative,
-            self.centre + other.centre, self.levels + other.levels, self.several + other.several,
-            self.homes + other.homes,
+            self.products + other.products, self.varying + other.varying, self.sites + other.sites,
+            self.informative + other.informative, self.centre + other.centre, self.levels + other.levels,
+            self.several + other.several, self.homes + other.homes,
         )  # fmt: skip

@@ -6,6 +6,7 @@ read off one site's: a site that has never seen a level would build a design wit
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from .. import tables
 if TYPE_CHECKING:
     import pandas as pd
 
+log = logging.getLogger("hierfl")
 Kind = Literal["number", "whole", "flag", "category", "name"]
 #: of one column in a file
 COLUMN: Schema = {
@@ -166,6 +168,28 @@ class Dictionary:
             levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
             columns[name] = Column(kind, levels)
         return cls(columns)
+
+    def with_order(self, df: pd.DataFrame, name: str) -> Dictionary:
+        """The same with an ordinal response as a category: whole numbers ascend, text is as the sample has it.
+
+        Args:
+            df: the sample.
+            name: of the response.
+
+        Raises:
+            UserError: for numbers with decimals.
+        """
+        values = df[name].dropna()
+        if values.dtype.kind in "iufb":
+            if not (values == np.floor(values)).all():
+                raise UserError(f"an ordinal response is whole numbers or text here, and {name!r} has decimals")
+            return Dictionary({**self.columns, name: Column("category", tuple(int(v) for v in np.unique(values)))})
+        levels = tuple(str(value) for value in values.unique())
+        log.warning(
+            "the levels of %r are in the order of the sample, %s: if theirs is another, change levels in study.toml",
+            name, " < ".join(levels),
+        )  # fmt: skip
+        return Dictionary({**self.columns, name: Column("category", levels)})
 
     def written(self, path: Path, names: Collection[str]) -> pd.DataFrame:
         """A csv file; entries of a category of words among these columns are taken as they are written.

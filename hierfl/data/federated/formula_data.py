@@ -16,6 +16,7 @@ from ...nn.architecture import Architecture
 from ..federation import Federation
 from ..formula.design import Design
 from ..formula.missing import Missing, whole_rows
+from ..formula.trials import trials_columns
 from ..outline import outline_of
 from .design import StudyFormula
 from .design_sums import DesignSums
@@ -48,8 +49,9 @@ class FormulaData:
     steps = 2
 
     def reader(self, totals: Sequence[NamedSums]) -> StudyReader:
-        """What makes the columns, from the first round's sums."""
-        return study_reader(self.formula, Moments.named(totals[0], self.centres))
+        """What makes the columns, from the first round's sums; from both rounds' the independent ones alone."""
+        reader = study_reader(self.formula, Moments.named(totals[0], self.centres))
+        return reader if len(totals) < 2 else reader.reduced(DesignSums.named(totals[1], self.formula.centre))
 
     @property
     def centres(self) -> np.ndarray:
@@ -65,6 +67,7 @@ class FormulaData:
         p, q = len(reader.fixed), len(reader.random)
         shapes: dict[str, tuple[int, ...]] = {
             "gram": (p, p),
+            "products": (p, p),
             "varying": (q,),
             "sites": (),
             "informative": (),
@@ -87,6 +90,7 @@ class FormulaData:
             **{f"response.{k}": v if k == "n" else f"{v} of the response" for k, v in what.items()},
             **{f"random.{k}": v if k == "n" else f"{v} of the random effects' columns" for k, v in what.items()},
             "gram": "sums of products of the fixed effects' columns (X'X)",
+            "products": "the same of centred and scaled columns",
             "varying": "of each random effect's column, whether its values differ",
             "centre": "two numbers, whose ratio says about where the response lies",
             "levels": "rows of each level of the response", "sites": "1",
@@ -126,12 +130,16 @@ class FormulaData:
 
     def about(self, reader: StudyReader) -> dict[str, Any]:
         """Of the federation."""
-        return {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
+        about = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
+        dropped = reader.reader.dropped
+        return {**about, "dropped": dropped} if dropped else about
 
     def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
-        """A csv file with the formula's predictors."""
-        known = {self.formula.more.known_se} - {""}
-        return self.formula.dictionary.table(path, self.formula.terms.predictors | known)
+        """A csv file with the formula's predictors, and with the trials where it has their columns."""
+        needed = self.formula.terms.predictors | ({self.formula.more.known_se} - {""})
+        table = self.formula.dictionary.written(path, needed | trials_columns(self.formula.formula))
+        used = needed | (trials_columns(self.formula.formula) & set(table.columns))
+        return self.formula.dictionary.read(table, sorted(used))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups
 from ..formula.parsed import CLIENT, INNER, OUTER
+from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.responses import Response, centre_parts, check_levels, response_centre
 from ..formula.row_numbers import in_order
@@ -36,14 +37,29 @@ class StudyReader:
     Attributes:
         formula: of the study.
         reader: of tables without a response.
-        fixed: names of the columns.
+        columns: names of all fixed columns.
+        units: about where these lie and how far they spread, (p,) each, as all sites know it.
         levels: of the random columns of each level of grouping, the clients' first, names, and how many each term has.
     """
 
     formula: StudyFormula
     reader: Reader
-    fixed: tuple[str, ...]
+    columns: tuple[str, ...]
+    units: tuple[np.ndarray, np.ndarray]
     levels: Mapping[str, tuple[tuple[str, ...], tuple[int, ...]]]
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Names of the fixed columns that are made: all, or the independent ones."""
+        independent = self.reader.independent
+        return self.columns if independent is None else independent.names_kept
+
+    def reduced(self, sums: DesignSums) -> StudyReader:
+        """The same without fixed columns that all sites' rows show to be combinations of others."""
+        if not len(sums.products):
+            return self
+        independent = IndependentColumns.of_sums(self.columns, sums.response.n, *self.units, sums.products)
+        return replace(self, reader=replace(self.reader, independent=independent))
 
     @property
     def random(self) -> tuple[str, ...]:
@@ -91,6 +107,7 @@ class StudyReader:
         p, y = len(self.fixed), found.y
         x, z = columns[:, :p], columns[:, p:]
         centre = centre_parts(y, rows, self.formula.family)
+        unit = (x - self.units[0]) / self.units[1]
         response = Moments.of(centre[:, :1], np.array([self.formula.centre]))
         inner = rows.get(INNER, np.ones(len(y)))
         groups = [inner == k for k in np.unique(inner)]
@@ -106,7 +123,8 @@ class StudyReader:
         if OUTER in rows:
             homes[int(rows[OUTER][0]) - 1] = 1.0
         return DesignSums(
-            response, Moments.of(z), x.T @ x, varying.astype(float), 1, informative, centre.sum(0), levels,
+            response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
+            centre.sum(0), levels,
             np.array([float(len(groups) > 1)]) if INNER in self.levels else np.zeros(0), homes,
         )  # fmt: skip
 
@@ -116,17 +134,22 @@ class StudyReader:
         Raises:
             UserError: for what no fit could tell apart.
         """
-        study, base = self.formula, self.columns_only()
+        reduced = self.reduced(sums)
+        study, fixed = self.formula, reduced.fixed
+        if not fixed:
+            raise UserError(f"every fixed effect of {study.formula!r} is zero in every row")
+        base = reduced.columns_only()
         gaussian = study.family == "gaussian"
-        check_sums(self.fixed, self.levels, study.levels, sums, needs_residual=gaussian and not study.more.known_se)
+        check_sums(self.levels, study.levels, sums, needs_residual=gaussian and not study.more.known_se)
         if study.ordinal_levels:
-            check_levels("of the study", sums.levels)
+            check_levels("of the study", sums.levels, study.ordinal_levels)
         sd = float(sums.response.sd[0])
         if gaussian and not sd:
             raise UserError("the response does not vary")
         centre = response_centre(float(sums.centre[0]), float(sums.centre[1]), study.family)
-        n, ones = sums.response.n, self.fixed.index(INTERCEPT[0]) if INTERCEPT[0] in self.fixed else None
-        means = np.zeros(len(self.fixed)) if ones is None else sums.gram[ones] / n
+        kept = [self.columns.index(name) for name in fixed]
+        n, ones, gram = sums.response.n, intercept_of(fixed), sums.gram[np.ix_(kept, kept)]
+        means = np.zeros(len(fixed)) if ones is None else gram[ones] / n
         units, first = {}, 0
         for level, (names, blocks) in self.levels.items():
             of = slice(first, first + len(names))
@@ -134,7 +157,7 @@ class StudyReader:
             first += len(names)
         return replace(
             base, centre=centre, scale=sd if gaussian else 1.0,
-            fixed_units=Units.of(self.fixed, means, np.sqrt(sums.gram.diagonal() / n), (len(self.fixed),)),
+            fixed_units=Units.of(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
             random_units=units[CLIENT], inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
         )  # fmt: skip
 
@@ -154,7 +177,8 @@ class StudyReader:
         units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
-            inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
+            inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units), labels=formula.ordinal_levels,
+            fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,
         )  # fmt: skip
 
     def federation(
@@ -200,7 +224,22 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     rows |= {INNER: formula.levels.inner or None, OUTER: formula.levels.outer or None}
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(read, groups, extras, formula.more, formula.formula, formula.places)
-    return StudyReader(formula, reader, tuple(fixed), {k: (tuple(v), blocks) for k, (v, blocks) in random.items()})
+    levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
+    return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)
+
+
+def _units_about(fixed: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """About where columns lie and how far they spread, by a table that every site has: sums lose no digits there."""
+    centre, scale = np.zeros(fixed.shape[1]), np.ones(fixed.shape[1])
+    movable = intercept_of(list(fixed)) is not None
+    for k, name in enumerate(fixed):
+        values = fixed[name].to_numpy()
+        values = values[np.isfinite(values)]  # (a mean less a spread may have no logarithm)
+        if name in INTERCEPT or not len(values):
+            continue
+        centre[k] = values.mean() if movable else 0.0
+        scale[k] = np.sqrt(np.square(values - centre[k]).mean()) or np.abs(values).max() or 1.0
+    return centre, scale
 
 
 def _skeleton(formula: StudyFormula, spread: Mapping[str, tuple[float, float]]) -> pd.DataFrame:
@@ -216,7 +255,7 @@ def _skeleton(formula: StudyFormula, spread: Mapping[str, tuple[float, float]]) 
         if column is None or column.kind == "name":  # (the sites, and groups inside them)
             table[name] = ["one", "two"] * (rows // 2)
         elif column.kind == "category":
-            table[name] = (list(column.levels) * rows)[:rows]
+            table[name] = pd.Categorical((list(column.levels) * rows)[:rows], list(column.levels), ordered=True)
         elif name in spread:
             mean, sd = spread[name]
             table[name] = np.tile([mean - sd, mean + sd], rows // 2)

@@ -87,23 +87,6 @@ def check_numbers(what: str, column: np.ndarray) -> None:
         raise UserError(f"{what} reaches {largest:g}, whose square is no double precision number: rescale it")
 
 
-def check_fixed(fixed: pd.DataFrame) -> None:
-    """Refuses fixed effects of which one is a combination of others."""
-    values = fixed.to_numpy()
-    length = np.linalg.norm(values, axis=0)
-    before = np.empty((values.shape[1], len(values)))  # an orthonormal basis of the columns so far
-    for k, name in enumerate(fixed):
-        if not length[k]:
-            raise UserError(f"the fixed effect {name!r} is zero in every row")
-        rest = values[:, k] / length[k]
-        for _ in range(2):  # (once more, for what rounding has left)
-            rest = rest - (before[:k] @ rest) @ before[:k]
-        left = np.linalg.norm(rest)
-        if left < 1e-9:
-            raise UserError(f"the fixed effect {name!r} is a combination of those before it: leave one out")
-        before[k] = rest / left
-
-
 def check_slopes(random: Mapping[str, np.ndarray], who: np.ndarray, place: str) -> None:
     """Refuses a random slope beside an intercept where no group's rows differ in it.
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,6 +65,8 @@ class Design(Architecture):
         family: of the response.
         extras: what rows have beside effects, of :data:`EXTRAS` and in their order.
         levels: of an ordinal response, else 0.
+        fixed_correlation: of the fixed columns in these units, row by row; empty where it is not known.
+        labels: what the table calls these levels, in their order; empty for their numbers, from 1.
         centre, scale: about where the linear predictor lies, and how far it spreads: where a fit begins.
         blocks: how many random effects each random term of a client has; see :class:`.grouping.Grouping`.
         fixed_units, random_units: of the columns.
@@ -83,13 +86,16 @@ class Design(Architecture):
     random_units: Units = NO_UNITS
     inner: Grouping | None = None
     outer: Grouping | None = None
+    labels: tuple[str | int | float, ...] = ()
+    fixed_correlation: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
     def of(
         cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", extras: Sequence[str] = (),
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
-        outer: Grouping | None = None,
+        outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
+        fixed_correlation: np.ndarray | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -112,6 +118,8 @@ class Design(Architecture):
             extras=tuple(extras), levels=levels, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
             fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
+            labels=tuple(labels),
+            fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:

@@ -78,5 +78,7 @@ def from_formula(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
         task="regression",
     )  # fmt: skip
-    about = {**federation.about, "reader": table.reader(formula)} | ({} if left_out is None else {"left_out": left_out})
+    reader = table.reader(formula)
+    about = {**federation.about, "reader": reader} | ({} if left_out is None else {"left_out": left_out})
+    about |= {"dropped": reader.dropped} if reader.dropped else {}
     return replace(federation, about=about), table.design()

@@ -14,16 +14,21 @@ from . import gate
 from .columns import effects_and_offset, random_columns
 from .groups import Groups
 from .parsed import CLIENT, INNER, OUTER, Formula
+from .rank import IndependentColumns
 from .responses import Family, Response, read_response
 from .row_numbers import RowColumns, in_order
+from .trials import trials_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def ordered(df: pd.DataFrame, terms: Formula) -> bool:
-    """Whether the response is a category whose levels are in order."""
-    return any(bool(getattr(df[name].dtype, "ordered", False)) for name in terms.response or ())
+def order_of(df: pd.DataFrame, terms: Formula) -> list[Any] | None:
+    """The levels of a response that is a category whose levels are in order; None of another one."""
+    orders = [
+        df[name].cat.categories.tolist() for name in terms.response or () if getattr(df[name].dtype, "ordered", 0)
+    ]
+    return orders[0] if orders else None
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Reader:
         more: the columns that some of them are.
         formula: as it was written.
         places: which groups there were.
+        independent: which of the fixed columns there are in the design; None for all.
     """
 
     read: Any
@@ -45,14 +51,16 @@ class Reader:
     more: RowColumns
     formula: str
     places: Groups
+    independent: IndependentColumns | None = None
 
     def __call__(self, df: pd.DataFrame) -> np.ndarray:
-        """Rows to predict, (n, width): events, each for itself, of one trial where no trials are said.
+        """Rows to predict, (n, width): events, each for itself, of one trial where the table has no trials.
 
         Raises:
-            UserError: for a table that lacks a column or holds missing values or levels that are not known.
+            UserError: for a table that lacks a column or holds missing values or levels that are not known, and for
+                rows in which a column that was dropped is not the combination that it was in the fit.
         """
-        columns, offset = self.effects(df)
+        columns, offset = self.effects(df, check=True)
         one = np.ones(len(df))
         rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
         rows |= self.places.numbers(df)
@@ -60,13 +68,16 @@ class Reader:
             if self.more.known_se not in df.columns:
                 raise UserError(f"the table lacks column {self.more.known_se!r}")
             rows |= RowColumns(known_se=self.more.known_se).numbers(df)
-        terms = gate.parse(self.formula)
-        if "trials" in self.extras and terms.response and terms.response <= set(df.columns):
-            rows["trials"] = self.response(df, "binomial").trials
+        if "trials" in self.extras and (trials := trials_of(self.formula, df)) is not None:
+            rows["trials"] = trials
         return np.column_stack([columns, *(found for name, found in in_order(rows).items() if name in self.extras)])
 
-    def effects(self, df: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
+    def effects(self, df: pd.DataFrame, *, check: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
         """The columns of effects (n, p + q + those of other levels), and the offset (n,); None without one.
+
+        Args:
+            df: a table with the predictors.
+            check: whether columns that were dropped have to be the combinations that they were.
 
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
@@ -77,8 +88,11 @@ class Reader:
                 raise UserError(f"the table lacks column {name!r}")
             if df[name].isna().any():
                 raise UserError(f"column {name!r} has missing values")
+        # (the order of a category's levels is the fit's)
+        plain = {k: df[k].astype(df[k].cat.categories.dtype) for k in terms.predictors if hasattr(df[k], "cat")}
         # (the column that stands for the clients' in formulae's terms)
-        here = df.assign(**{term.factor.name: 0 for group in self._all_groups for term in group.terms.values()})
+        ones = {term.factor.name: 0 for group in self._all_groups for term in group.terms.values()}
+        here = df.assign(**plain, **ones)
         try:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
@@ -93,7 +107,15 @@ class Reader:
                     "it has no coefficient"
                 ) from fault
             raise gate.misfit(terms, fault) from fault
-        return np.column_stack([fixed.to_numpy(), *random]), offset
+        columns = fixed.to_numpy()
+        if self.independent is not None:
+            columns = self.independent.checked(columns) if check else columns[:, self.independent.kept]
+        return np.column_stack([columns, *random]), offset
+
+    @property
+    def dropped(self) -> list[str]:
+        """Which fixed columns were dropped, and why: a sentence for each."""
+        return [] if self.independent is None else list(self.independent.dropped.values())
 
     @property
     def _all_groups(self) -> list[Any]:
@@ -106,4 +128,4 @@ class Reader:
             UserError: for one that the family cannot have.
         """
         left = gate.parse(f"{self.formula.partition('~')[0]} ~ 1")
-        return read_response(gate.evaluate(left, df).response, family, ordered(df, left))
+        return read_response(gate.evaluate(left, df).response, family, order_of(df, left))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ Family = Literal[
     "gaussian", "binomial", "poisson", "negative-binomial", "zero-inflated-poisson", "beta-binomial", "gamma",
     "ordinal", "exponential", "weibull",
 ]  # fmt: skip
+#: what a table calls a level
+Label = str | int | float
 #: times until something happens
 SURVIVAL = ("exponential", "weibull")
 COUNTS = ("poisson", "negative-binomial", "zero-inflated-poisson")
@@ -30,28 +32,33 @@ class Response:
     Attributes:
         y: numbers (n,): successes where there are trials, levels from 1.
         trials: (n,); None where there are none.
-        levels: of an ordinal response, else 0.
+        labels: of an ordinal response, what the table calls its levels, in their order.
     """
 
     y: np.ndarray
     trials: np.ndarray | None = None
-    levels: int = 0
+    labels: tuple[Label, ...] = ()
+
+    @property
+    def levels(self) -> int:
+        """Of an ordinal response, else 0."""
+        return len(self.labels)
 
 
-def read_response(response: Any, family: Family, ordered: bool) -> Response:
+def read_response(response: Any, family: Family, order: Sequence[Any] | None) -> Response:
     """The response as numbers that the family can have.
 
     Args:
         response: formulae's.
         family: of the model.
-        ordered: whether its levels are in an order that somebody has said.
+        order: its levels, in an order that somebody has said; None where nobody has.
 
     Raises:
         UserError: for one that the family cannot have.
     """
     name, kind, cells = response.name, response.kind, np.asarray(response.design_matrix)
     if family == "ordinal":
-        return _ordinal(name, kind, cells, ordered)
+        return _ordinal(name, kind, cells, order)
     if kind == "proportion":
         return _proportion(name, cells, family)
     y = cells[:, 0] if cells.ndim == 2 and cells.shape[1] == 1 else cells
@@ -84,25 +91,33 @@ def _proportion(name: str, cells: np.ndarray, family: Family) -> Response:
     return Response(y, trials)
 
 
-def _ordinal(name: str, kind: str, cells: np.ndarray, ordered: bool) -> Response:
+def _ordinal(name: str, kind: str, cells: np.ndarray, order: Sequence[Any] | None) -> Response:
     """Levels from 1."""
     if kind == "categoric":
-        if not ordered:
+        if order is None or len(order) != cells.shape[1]:
             raise UserError(f"the levels of {name!r} have no order: number them, or make it an ordered category")
-        return Response(cells.argmax(1) + 1.0, levels=cells.shape[1])
+        return Response(cells.argmax(1) + 1.0, labels=tuple(map(label_of, order)))
     values = cells[:, 0] if cells.ndim == 2 and cells.shape[1] == 1 else cells
     if values.ndim != 1 or kind != "numeric" or not (values == np.floor(values)).all():
         raise UserError(f"an ordinal response is whole numbers or an ordered category, and {name!r} is neither")
     found, place = np.unique(values, return_inverse=True)
-    return Response(place + 1.0, levels=len(found))
+    return Response(place + 1.0, labels=tuple(map(label_of, found.tolist())))
 
 
-def check_levels(name: str, counts: np.ndarray) -> None:
+def label_of(level: Any) -> Label:
+    """A level as the table has it, if it is text or a number; a whole number without decimals."""
+    if isinstance(level, str) or (isinstance(level, int | float) and not isinstance(level, bool)):
+        return int(level) if isinstance(level, float) and level.is_integer() else level
+    return str(level)
+
+
+def check_levels(name: str, counts: np.ndarray, labels: Sequence[Label] = ()) -> None:
     """Refuses levels from which no thresholds can be learned.
 
     Args:
         name: of the response.
         counts: rows of each level.
+        labels: what the table calls them.
 
     Raises:
         UserError: for fewer than three, too many, or one without rows.
@@ -113,7 +128,9 @@ def check_levels(name: str, counts: np.ndarray) -> None:
             + ("; of two, binomial" if len(counts) == 2 else "")
         )
     if not counts.all():
-        raise UserError(f"level {int(np.argmin(counts > 0)) + 1} of the response {name!r} has no rows: leave it out")
+        place = int(np.argmin(counts > 0))
+        label = labels[place] if labels else place + 1
+        raise UserError(f"level {label!r} of the response {name!r} has no rows: leave it out of its levels")
 
 
 def centre_parts(y: np.ndarray, rows: Mapping[str, np.ndarray], family: Family) -> np.ndarray:

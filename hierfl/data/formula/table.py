@@ -11,11 +11,12 @@ import numpy as np
 from ...errors import UserError
 from ..client_names import client_names
 from . import gate
-from .columns import check_fixed, check_numbers, effects_and_offset, random_columns, random_terms, read_terms
+from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
 from .design import Design
 from .groups import Groups, check_groups
 from .parsed import CLIENT, INNER, OUTER, Formula, Levels
-from .reader import Reader, ordered
+from .rank import IndependentColumns
+from .reader import Reader, order_of
 from .responses import Family, Response, centre_parts, check_levels, read_response, response_centre
 from .row_numbers import RowColumns, in_order
 from .units import Units
@@ -34,7 +35,8 @@ class FormulaTable:
         levels: of grouping.
         read: formulae's design matrices.
         terms: formulae's random columns, level by level and term by term.
-        fixed: columns of the fixed effects.
+        fixed: independent columns of the fixed effects.
+        independent: which of all columns they are.
         random: of each level, columns of the random effects, (n,) each, and how many each term has.
         name: of the response.
         response: its numbers.
@@ -49,6 +51,7 @@ class FormulaTable:
     read: Any
     terms: Mapping[str, tuple[Any, ...]]
     fixed: pd.DataFrame
+    independent: IndependentColumns
     random: Mapping[str, tuple[dict[str, np.ndarray], tuple[int, ...]]]
     name: str
     response: Response
@@ -84,14 +87,18 @@ class FormulaTable:
         who = client_names(df[levels.client], f"column {levels.client!r}")
         for name, column in [*fixed.items(), *(one for found, _ in random.values() for one in found.items())]:
             check_numbers(f"the effect {name!r}", np.asarray(column))
-        check_fixed(fixed)
-        response = read_response(read.response, family, ordered(df, formula))
+        independent = IndependentColumns.of_rows(list(fixed), fixed.to_numpy())
+        fixed = fixed[list(independent.names_kept)]
+        if fixed.empty:
+            raise UserError(f"every fixed effect of {formula.text!r} is zero in every row")
+        response = read_response(read.response, family, order_of(df, formula))
         if offset is not None:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(df), **places.numbers(df)}
         return cls(
-            family, more, levels, read, terms, fixed, random, read.response.name, response, in_order(rows), who, places
+            family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
+            in_order(rows), who, places,
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -105,7 +112,7 @@ class FormulaTable:
         """
         y, levels = self.response.y, self.response.levels
         if levels:
-            check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels))
+            check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
         check_numbers(f"the response {self.name!r}", y)
         numbers = {level: self.rows[level] for level in (INNER, OUTER) if level in self.rows}
         random = {level: columns for level, (columns, _) in self.random.items()}
@@ -132,6 +139,7 @@ class FormulaTable:
             centre=response_centre(float(parts[:, 0].sum()), float(parts[:, 1].sum()), self.family),
             scale=(float(np.std(parts[:, 0])) or 1.0) if gaussian else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
+            labels=self.response.labels, fixed_correlation=self.independent.correlation,
             **{
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT
@@ -140,7 +148,7 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, self.places)
+        return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, self.places, self.independent)
 
     def _centre(self) -> np.ndarray:
         """See :func:`.responses.centre_parts`."""

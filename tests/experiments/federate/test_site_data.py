@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,9 @@ import pandas as pd
 import pytest
 import torch
 from support.commands import Call
-from support.studies import FileStudy, formula_study, patients, write_tables, written
+from support.studies import PATIENTS, STAGES, FileStudy, formula_study, patients, write_tables, written
 
-from hierfl import Federation
+from hierfl import Federation, mixed_model
 from hierfl.data.npz import load_npz
 from hierfl.errors import UserError
 from hierfl.experiments.federate.draft import draft
@@ -146,3 +148,84 @@ def test_after_a_study_a_site_predicts_and_reports_by_itself(
     code, _, error = hierfl("predict", tmp_path / "h01", "--data", new)
     assert code == 2
     assert "none of its 4 levels" in error
+
+
+def test_an_empty_cell_is_dropped_at_every_site(tmp_path: Path, hierfl: Call) -> None:
+    """As of the pooled table; the server's summary names it, and a site predicts without it."""
+    df = patients(4)
+    df["sex"] = np.where(np.arange(len(df)) % 2, "f", "m")
+    df = df[~((df.sex == "m") & (df.stage == "III"))]
+    own = write_tables(df, tmp_path / "data")
+    columns = {**PATIENTS, "sex": {"kind": "category", "levels": ["f", "m"]}}
+    formula = "y ~ sex*stage + (1 | site)"
+    sample = tmp_path / "sample.csv"
+    pd.DataFrame({"y": [0.5, 1.5], "sex": ["f", "m"], "stage": ["I", "II"]}).to_csv(sample, index=False)
+    text = draft("mixed-effects", sample, list(own), "t", {"formula": formula, "rounds": 20}, {"draws": 0},
+                 out=tmp_path / "study.toml")  # fmt: skip
+    place = FileStudy(written(tmp_path, text, columns), own, tmp_path)
+    summary = place.serve()
+    whole = mixed_model(df, formula, draws=0)
+    assert summary["dropped"] == whole.run.fitted.federation.about["dropped"]
+    assert summary["dropped"] == ["'sex[m]:stage[III]' is zero in every row, and was dropped"]
+    effects, pooled = pd.read_csv(tmp_path / "server" / "effects.csv"), whole.summary().table
+    assert effects.effect.tolist() == pooled.effect.tolist()
+    np.testing.assert_allclose(effects.estimate, pooled.estimate, rtol=1e-5, atol=1e-6)
+    new = df[df.site == "h01"].head(3)
+    new.drop(columns=["site", "y"]).to_csv("new.csv", index=False)
+    code, out, err = hierfl("predict", "h01", "--data", "new.csv")
+    assert code == 0, err
+    found = pd.read_csv(StringIO(out))
+    np.testing.assert_allclose(found["mean"], whole.predict(new, interval=None)["mean"], rtol=1e-4)
+    new.assign(sex="m", stage="III").to_csv("new.csv", index=False)
+    code, _, err = hierfl("predict", "h01", "--data", "new.csv")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "3 of 3 rows have no prediction" in err
+
+
+def test_ordinal_codes_of_a_study_keep_their_names(
+    tmp_path: Path, hierfl: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Codes 1, 2, 4 of a sample are levels in their order, text ones in the sample's, which a line says."""
+    rng = np.random.default_rng(0)
+    df = patients(4).assign(y=lambda d: np.array([1, 2, 4])[rng.integers(0, 3, len(d))])
+    own, sample, how = write_tables(df, tmp_path / "data"), tmp_path / "sample.csv", {"family": "ordinal", "rounds": 25}
+    pd.DataFrame({"y": [4, 1, 2], "age": 50.5, "stage": STAGES[:3]}).to_csv(sample, index=False)
+    formula, out = "y ~ age + (1 | site)", tmp_path / "study.toml"
+    text = draft("mixed-effects", sample, list(own), "t", {"formula": formula, **how}, {"draws": 0}, out=out)
+    place = FileStudy(written(tmp_path, text), own, tmp_path)
+    place.serve()
+    effects = pd.read_csv(tmp_path / "server" / "effects.csv")
+    assert effects.effect.tolist() == ["age", "sd(Intercept)", "1 | 2", "2 | 4"]
+    whole = mixed_model(df, formula, family="ordinal", draws=0)
+    np.testing.assert_allclose(effects.estimate, whole.summary().table.estimate, rtol=1e-4, atol=1e-4)
+    new = df[df.site == "h01"].head(3)
+    new.drop(columns=["site", "y"]).to_csv("new.csv", index=False)
+    code, said, err = hierfl("predict", "h01", "--data", "new.csv")
+    assert code == 0, err
+    found, wanted = pd.read_csv(StringIO(said)), whole.predict(new, interval=None)
+    assert list(found) == ["mean", "sd", "p_1", "p_2", "p_4"]
+    np.testing.assert_allclose(found[["p_1", "p_2", "p_4"]], wanted[["p(1)", "p(2)", "p(4)"]], rtol=1e-4)
+    np.testing.assert_allclose(found["mean"], wanted["mean"], rtol=0.02)
+    assert not caplog.messages
+    pd.DataFrame({"y": ["low", "high", "mid"], "age": 50.5}).to_csv(sample, index=False)
+    text = draft("mixed-effects", sample, list(own), "t", {"formula": formula, **how}, {"draws": 0}, out=out)
+    assert tomllib.loads(text)["columns"]["y"]["levels"] == ["low", "high", "mid"]
+    assert caplog.messages[0].startswith("the levels of 'y' are in the order of the sample, low < high < mid")
+
+
+def test_a_site_predicts_of_as_many_trials_as_its_file_says(tmp_path: Path, hierfl: Call) -> None:
+    df = patients(4).assign(n=5, y=lambda d: (d.age.astype(int) % 6).clip(0, 5))
+    own = write_tables(df, tmp_path / "data")
+    sample = tmp_path / "sample.csv"
+    df.head(8).to_csv(sample, index=False)
+    formula, out = "p(y, n) ~ 1 + (1 | site)", tmp_path / "study.toml"
+    options = {"formula": formula, "family": "binomial", "rounds": 20, "group": "site"}
+    text = draft("mixed-effects", sample, list(own), "t", options, {"draws": 0}, out=out)
+    FileStudy(written(tmp_path, text), own, tmp_path).serve()
+    means = []
+    for columns in (["age"], ["age", "n"]):
+        df.head(2)[columns].to_csv("new.csv", index=False)
+        code, said, err = hierfl("predict", "h01", "--data", "new.csv")
+        assert code == 0, err
+        means.append(pd.read_csv(StringIO(said))["mean"][0])
+    assert means[1] == pytest.approx(5 * means[0])

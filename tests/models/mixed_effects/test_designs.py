@@ -72,7 +72,6 @@ def test_a_formula_is_read_as_it_is_written() -> None:
         ("y ~ x + (1 | site)", {"known_se": "x"}, "not above zero"),
         ("y ~ x + (1 | site)", {"known_se": "se"}, "unknown column 'se'"),
         ("one ~ x + (1 | site)", {"family": "binomial", "known_se": "one"}, "belong to a gaussian"),
-        ("y ~ x + twice + (1 | site)", {}, "'twice' is a combination of those before it"),
         ("y ~ x + (1 | site) + (x | site)", {}, "'Intercept' is in two terms: leave it out of one"),
         ("y ~ x + (1 | row)", {}, "no row has more rows than the 1 random effect, so"),
         ("y ~ x + (x || site)", {}, "say covariance=diagonal"),

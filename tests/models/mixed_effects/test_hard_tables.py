@@ -11,6 +11,7 @@ from support.mixed_families import counts
 from hierfl import mixed_model
 
 SEPARATED = "no finite estimate: separated"
+BINOMIAL: dict = {"family": "binomial", "draws": 0}
 
 
 def test_a_covariate_that_says_all() -> None:
@@ -43,6 +44,35 @@ def test_a_covariate_that_says_all_but_for_ties() -> None:
     assert table.note["Intercept"] == ""
     assert table.estimate["Intercept"] == pytest.approx(theirs.estimate["Intercept"], rel=1e-3)
     assert table.standard_error["Intercept"] == pytest.approx(theirs.standard_error["Intercept"], rel=1e-3)
+
+
+def test_a_cell_of_few_rows_and_what_is_beside_it() -> None:
+    """The coefficient of a rare cell is noted, too, however little its column spreads; and the whole reference's."""
+    df = counts("binomial", 20)
+    rare = (np.arange(len(df)) % 97 == 0).astype(float)
+    found = mixed_model(df.assign(rare=rare, y=np.where(rare, 1.0, df.y)), "y ~ x + rare + (1 | site)", **BINOMIAL)
+    table = found.summary().table.set_index("effect")
+    assert table.note[["Intercept", "x", "rare"]].tolist() == ["", "", SEPARATED]
+    g = np.array(["u", "v", "w"])[np.arange(len(df)) % 3]
+    found = mixed_model(df.assign(g=g, y=np.where(g == "u", 0.0, df.y)), "y ~ x + g + (1 | site)", **BINOMIAL)
+    table = found.summary().table.set_index("effect")
+    assert table.note[["Intercept", "x", "g[v]", "g[w]"]].tolist() == [SEPARATED, "", SEPARATED, SEPARATED]
+
+
+def test_columns_that_nearly_go_together_are_no_separation() -> None:
+    """A treatment and its interaction with a year: as centred, in the units of the other's coefficients."""
+    df = counts("binomial", 12).assign(arm=lambda d: np.arange(len(d)) % 2)
+    year = np.random.default_rng(0).integers(-8, 9, len(df))
+    df["y"] = np.random.default_rng(1).binomial(1, 1 / (1 + np.exp(-0.3 * df.arm * year)))
+    centred, raw = (
+        mixed_model(df.assign(year=year + shift), "y ~ arm*year + (1 | site)", **BINOMIAL).summary().table
+        for shift in (0, 2000)
+    )
+    centred, raw = centred.set_index("effect"), raw.set_index("effect")
+    assert (raw.note.drop("sd(Intercept)") == "").all()
+    assert raw.standard_error["arm:year"] == pytest.approx(centred.standard_error["arm:year"], rel=1e-5)
+    moved = raw.estimate["arm"] + 2000 * raw.estimate["arm:year"]
+    assert moved == pytest.approx(centred.estimate["arm"], rel=1e-5)
 
 
 @pytest.mark.parametrize(("family", "y"), [("binomial", 1.0), ("binomial", 0.0), ("poisson", 0.0)])

@@ -120,6 +120,39 @@ def test_nested_models_are_compared() -> None:
         small.compare(other)
 
 
+@pytest.mark.cpu(4, "two fits for each kind of data")
+def test_fits_of_other_data_are_not_compared() -> None:
+    """Rows, clients, responses and what rows have beside them: a line that says which."""
+    rng, n = np.random.default_rng(0), 64
+    df = pd.DataFrame({"g": np.repeat(list("abcdefgh"), 8), "h": np.tile(list("abcdefgh"), 8), "x": rng.normal(size=n)})
+    df = df.assign(y=np.exp(rng.normal(size=n)), w=0.1, se=1.0, two=2.0, o=0.5, e=1, e2=np.arange(n) % 2, n=10)
+    df["k"] = rng.binomial(5, 0.5, n)
+    plain = {"formula": "y ~ 1 + (1 | g)"}
+    times = {"family": "weibull", "formula": "y ~ 1 + (1 | g)", "event": "e"}
+    trials = {"family": "binomial", "formula": "p(k, n) ~ 1 + (1 | g)"}
+    cases: list[tuple[dict, dict, str]] = [
+        (plain, {"weights": "w"}, "weights, of which one has none"),
+        (plain, {"formula": "y ~ x + offset(o) + (1 | g)"}, "offsets, of which one has none"),
+        (plain, {"known_se": "se"}, "known standard errors, of which one has none"),
+        ({**plain, "known_se": "se"}, {"known_se": "two"}, "known standard errors:"),
+        (plain, {"formula": "y ~ x + (1 | h)"}, "clients, g and h"),
+        (plain, {"formula": "log(y) ~ x + (1 | g)"}, "responses, y and log\\(y\\)"),
+        (plain, {"df": df.assign(x=df.x.where(df.index != 3)), "na": "drop"}, "rows, 64 and 63"),
+        (plain, {"df": df.assign(y=df.y[::-1].to_numpy())}, "rows, or of other values of y"),
+        (plain, {"family": "gamma"}, "families, gaussian and gamma"),
+        (trials, {"formula": "p(k, 5) ~ x + (1 | g)"}, "trials:"),
+        (times, {"event": "e2"}, "events:"),
+    ]
+    for small, change, words in cases:
+        large = {**small, "formula": small["formula"].replace("1 +", "x +"), **change}
+        models = [mixed_model(**{"df": df, "draws": 0, **how}) for how in (small, large)]
+        with pytest.raises(UserError, match=f"the models are of different {words}"):
+            models[0].compare(models[1])
+    # what is the same, said or not, is compared: every event was seen, and every weight is one
+    seen = mixed_model(df, draws=0, **times), mixed_model(df, "y ~ x + (1 | g)", family="weibull", draws=0)
+    assert len(seen[0].compare(seen[1])) == 2
+
+
 @pytest.mark.slow
 def test_the_null_of_a_variance_has_half_its_mass_at_zero() -> None:
     """P values of one more variance are uniform under its absence, but for the mass at one."""
@@ -161,7 +194,6 @@ def test_what_cannot_be_asked() -> None:
         (lambda: found.predict(df.drop(columns="site")), "lacks column 'site'"),
         (lambda: found.predict(df.assign(site="elsewhere")), "'elsewhere' is not among those fitted"),
         (lambda: found.predict(df.drop(columns="x")), "lacks column 'x'"),
-        (lambda: plain.predict(df), "intervals by draws, and this fit has none"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", population="map"), "population"),  # type: ignore[arg-type]
         (lambda: mixed_model(df, "y ~ x + (1 | site)", family="binomial"), "0 or 1"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", sd_prior="half-cauchy(5)"), "nothing with population=auto"),

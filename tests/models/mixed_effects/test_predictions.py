@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.mixed import covariance, estimates, fitted, random_effects, table
 
-from hierfl import UserError
+from hierfl import UserError, mixed_model
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.models.mixed_effects.method import MixedEffects
@@ -68,3 +69,113 @@ def test_predictions_from_other_rows_of_the_table() -> None:
     ):
         with pytest.raises(UserError, match=words):
             run.predict(rows, client="s02")
+
+
+def binomials() -> pd.DataFrame:
+    """Successes of 3 to 12 trials in six groups."""
+    rng = np.random.default_rng(1)
+    df = pd.DataFrame({"g": np.repeat(list("abcdef"), 8), "x": rng.normal(size=48), "n": rng.integers(3, 13, 48)})
+    rate = 1 / (1 + np.exp(-0.5 * df.x - np.repeat(rng.normal(size=6), 8)))
+    return df.assign(y=rng.binomial(df.n, rate), f=lambda d: d.n - d.y)
+
+
+def test_trials_are_the_tables_where_successes_are_not_known() -> None:
+    df = binomials()
+    fit = mixed_model(df, "p(y, n) ~ x + (1 | g)", family="binomial", draws=100)
+    known = fit.predict(df)
+    for new in (df.drop(columns="y"), df.assign(y=np.nan), df.assign(y=-1)):
+        pd.testing.assert_frame_equal(fit.predict(new), known)
+    one = fit.predict(df[["g", "x"]])  # (of one trial)
+    np.testing.assert_allclose(one["mean"] * df.n, known["mean"], rtol=1e-12)
+    for new, words in (
+        (df.assign(n=0), "the trials 'n' are whole numbers from 1"),
+        (df.assign(n=df.n.where(df.index != 2)), "column 'n' has missing values"),
+    ):
+        with pytest.raises(UserError, match=words):
+            fit.predict(new)
+    by = {"y": "p(trials=n, successes=y)", "f": "p(y, y + f)", "10": "p(f, 12)"}
+    fits = {name: mixed_model(df, f"{left} ~ x + (1 | g)", family="binomial", draws=0) for name, left in by.items()}
+    ours = {name: fit.predict(df, interval=None)["mean"].to_numpy() for name, fit in fits.items()}
+    np.testing.assert_allclose(ours["y"], ours["f"], rtol=1e-12)
+    np.testing.assert_allclose(fits["y"].predict(df.drop(columns="y"), interval=None)["mean"], ours["y"])
+    np.testing.assert_allclose(fits["10"].predict(df[["g", "x"]], interval=None)["mean"], ours["10"])
+    with pytest.raises(UserError, match="lacks column 'y', which the trials 'y \\+ f' need"):
+        fits["f"].predict(df.drop(columns="y"))
+
+
+def test_without_draws_there_is_the_mean_and_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a gaussian fit lme4's predictions; of others the mean over what is not known given the estimates."""
+    df = table(8)
+    plain = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=0)
+    found = plain.predict(df)
+    assert caplog.messages == ["this fit has no draws, and its predictions no intervals: the mean is at the estimates"]
+    assert list(found) == ["client", "mean"]
+    pd.testing.assert_frame_equal(found, plain.predict(df, interval=None))
+    assert len(caplog.messages) == 1
+    beta, (b, _) = estimates(plain.run)[["Intercept", "x"]].to_numpy(), random_effects(plain.run)
+    own = beta + b[[int(name[1:]) for name in df.site]]
+    np.testing.assert_allclose(found["mean"], own[:, 0] + own[:, 1] * df.x, rtol=1e-8)
+    at_zero = beta[0] + beta[1] * df.x
+    for level in ("population", "new"):
+        np.testing.assert_allclose(plain.predict(df, level, None)["mean"], at_zero, rtol=1e-8)  # type: ignore[arg-type]
+    with_draws = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=100)
+    assert list(with_draws.predict(df[:3], interval=None)) == ["client", "mean"]
+
+    logit = mixed_model(binomials(), "p(y, n) ~ x + (1 | g)", family="binomial", draws=0)
+    table_of, row = logit.summary().table.set_index("effect").estimate, binomials()[:1]
+    effect = logit.ranef().set_index("client").loc["a"]
+    z = np.linspace(-9, 9, 4001)
+    for level, centre, sd in (("client", effect["mean"], effect.sd), ("new", 0.0, table_of["sd(Intercept)"])):
+        eta = table_of.Intercept + table_of.x * row.x[0] + centre + sd * z
+        weight = np.exp(-0.5 * z**2)
+        wanted = row.n[0] * (weight / (1 + np.exp(-eta))).sum() / weight.sum()
+        assert logit.predict(row, level, None)["mean"][0] == pytest.approx(wanted, rel=1e-6)  # type: ignore[arg-type]
+
+
+def test_means_without_draws_are_near_those_with_them_in_groups() -> None:
+    """Groups inside clients and above them."""
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"site": np.repeat([f"s{k}" for k in range(8)], 24)}).assign(
+        region=lambda d: d.site.map(lambda name: "r" + str(int(name[1:]) % 3)),
+        patient=np.tile(np.repeat(range(4), 6), 8),
+    )
+    df["y"] = rng.normal(size=3)[df.site.str[1:].astype(int) % 3] + rng.normal(size=(8, 4)).ravel().repeat(6)
+    df["y"] += rng.normal(size=len(df))
+    formula = "y ~ 1 + (1 | region/site/patient)"
+    plain, whole = (mixed_model(df, formula, client="site", draws=draws) for draws in (0, 400))
+    new = pd.concat([df[::37], df[:1].assign(patient=9)])
+    for level in ("client", "population", "new"):
+        ours, theirs = (fit.predict(new, level, interval)["mean"] for fit, interval in ((plain, None), (whole, 0.9)))  # type: ignore[arg-type]
+        np.testing.assert_allclose(ours, theirs, atol=0.35)
+
+
+CODES = [1, 2, 4]
+
+
+@pytest.mark.parametrize("names", [CODES, ["low", "mid", "high"], [4, 2, 1]])
+def test_ordinal_levels_keep_their_names(names: list) -> None:
+    """A code that nobody has, text, and an order that falls: in thresholds, predictions, draws and probabilities."""
+    rng = np.random.default_rng(1)
+    place = rng.choice(3, 120, p=[0.2, 0.3, 0.5])
+    df = pd.DataFrame({"g": np.repeat(list("abcdefghijkl"), 10), "y": np.array(names)[place]})
+    if names != CODES:
+        df["y"] = pd.Categorical(df.y, names, ordered=True)
+    fit = mixed_model(df, "y ~ 1 + (1 | g)", family="ordinal", draws=100)
+    thresholds = [f"{names[0]} | {names[1]}", f"{names[1]} | {names[2]}"]
+    assert fit.summary().table.effect.tolist()[-2:] == thresholds
+    found = fit.predict(df[::10])
+    p = found[[f"p({name})" for name in names]].to_numpy()
+    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
+    np.testing.assert_allclose(p.mean(0), np.bincount(place) / 120, atol=0.03)
+    numbers = [1, 2, 3] if isinstance(names[0], str) else names
+    np.testing.assert_allclose(found["mean"], p @ numbers, rtol=1e-9)
+    assert set(found.response_lower) | set(found.response_upper) <= set(names)
+    assert (found.response_upper == names[2]).all()
+    mean, sd = fit.run.predict(df[:1], client="a")[0].tolist()
+    assert mean == pytest.approx(found["mean"].iloc[0], rel=0.05)
+    assert sd == pytest.approx(np.sqrt(p[0] @ np.square(numbers) - mean**2), rel=0.1)
+    draws = fit.posterior()
+    assert draws.posterior.effect.values.tolist()[-2:] == thresholds
+    for group in (draws.observed_data, draws.posterior_predictive):
+        assert set(np.unique(group.y)) == set(numbers)
+    assert ("level" in draws.constant_data) == isinstance(names[0], str)

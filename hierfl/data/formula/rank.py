@@ -1,0 +1,182 @@
+"""Which columns of fixed effects are independent; the others are combinations of them and are dropped, as in lme4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import UserError
+from .units import INTERCEPT
+
+#: a column does not vary where its spread is at most this share of its size
+CONSTANT = 1e-9
+#: a column is a combination of others where so little of its variance is left beside them
+DEPENDENT = 1e-13
+#: how well the rows of a prediction must keep to such a combination, relative to its terms
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class IndependentColumns:
+    """The first independent columns of a design, in order, and what the others are made of.
+
+    A column k that was dropped is, in units u = (column - centre) / scale, u_k = sum over the kept columns j of
+    ``combination[k, j] u_j``.
+
+    Attributes:
+        names: of all columns, p.
+        kept: places of the independent ones, ascending.
+        centre, scale: of all columns, (p,).
+        combination: a row for each dropped column, (p - len(kept), len(kept)).
+        correlation: of the kept columns, (len(kept), len(kept)): of centred ones where there is an intercept, with
+            which they have none.
+    """
+
+    names: tuple[str, ...]
+    kept: tuple[int, ...]
+    centre: np.ndarray
+    scale: np.ndarray
+    combination: np.ndarray
+    correlation: np.ndarray
+
+    @classmethod
+    def of_rows(cls, names: Sequence[str], columns: np.ndarray) -> IndependentColumns:
+        """Of a whole table.
+
+        Args:
+            names: of the columns, p.
+            columns: (n, p), finite.
+        """
+        largest = np.abs(columns).max(axis=0, initial=0.0)
+        largest[largest == 0] = 1.0
+        unit = columns / largest  # (squares of large numbers are none)
+        centre = unit.mean(0) * [name not in INTERCEPT for name in names] if intercept_of(names) is not None else 0.0
+        spread = np.sqrt(np.square(unit - centre).mean(0))
+        scale = np.where(spread > 0, spread, 1.0)
+        rows = (unit - centre) / scale
+        return cls.of_sums(names, len(columns), largest * centre, largest * scale, rows.T @ rows)
+
+    @classmethod
+    def of_sums(
+        cls, names: Sequence[str], n: float, centre: np.ndarray, scale: np.ndarray, products: np.ndarray
+    ) -> IndependentColumns:
+        """Of sums over rows; those of several sites add up.
+
+        Args:
+            names: of the columns, p.
+            n: rows.
+            centre, scale: about where each column lies and how far it spreads, (p,); 0 and 1 of the intercept, and
+                without an intercept every centre is 0.
+            products: U'U of the columns u = (column - centre) / scale, (p, p).
+        """
+        centre, scale = np.asarray(centre, dtype=float), np.asarray(scale, dtype=float)
+        ones = intercept_of(names)
+        mean = np.zeros(len(names)) if ones is None else products[ones] / n
+        gram = products - n * np.outer(mean, mean)
+        variance = np.maximum(gram.diagonal(), 0.0) / n
+        size = np.abs(centre + scale * mean)
+        varies = (scale * np.sqrt(variance) > CONSTANT * size) & (variance * n > DEPENDENT * products.diagonal())
+        sd = np.where(varies, np.sqrt(variance), 1.0)
+        correlation = gram / n / sd / sd[:, None]
+        kept = [] if ones is None else [ones]
+        basis = list[int]()  # (the kept columns that vary; the intercept is in the centres)
+        root = np.zeros((len(names), len(names)))  # lower triangle of their correlations
+        weights: dict[int, np.ndarray] = {}
+        for k in range(len(names)):
+            if k == ones:
+                continue
+            m = len(basis)
+            row = _solve(root[:m, :m], correlation[basis, k])
+            share = _solve(root[:m, :m].T[::-1, ::-1], row[::-1])[::-1]  # of each kept column
+            left = correlation[k, k] - row @ row
+            if not varies[k] or left < DEPENDENT * (1 + share @ share):
+                weights[k] = share * sd[k] / sd[basis] if varies[k] else np.zeros(m)
+                continue
+            root[m, :m], root[m, m] = row, np.sqrt(left)
+            basis.append(k)
+            kept.append(k)
+        kept.sort()
+        combination = np.zeros((len(weights), len(kept)))
+        for i, share in enumerate(weights.values()):
+            combination[i, [kept.index(j) for j in basis[: len(share)]]] = share
+        centre = centre + scale * np.where(np.arange(len(mean)) == ones, 0.0, mean)
+        scale = np.where(varies, scale, np.maximum(scale, size))
+        among = correlation[np.ix_(kept, kept)]
+        if ones is not None:
+            among[kept.index(ones), kept.index(ones)] = 1.0
+        return cls(tuple(names), tuple(kept), centre, scale, combination, among)
+
+    @property
+    def names_kept(self) -> tuple[str, ...]:
+        """Of the independent columns."""
+        return tuple(self.names[k] for k in self.kept)
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Why each other column was dropped: {name: a sentence}."""
+        found = {}
+        for row, k in zip(self.combination, self._others, strict=True):
+            largest = np.abs(row).max(initial=0.0)
+            parts = [repr(self.names[j]) for j, c in zip(self.kept, row, strict=True) if abs(c) > TOLERANCE * largest]
+            if intercept_of(self.names) is not None and abs(self._constant(row, k)) > TOLERANCE:
+                parts.append("the intercept")
+            why = f"a {'multiple' if len(parts) == 1 else 'combination'} of {_listed(parts)}"
+            if largest == 0:
+                why = "zero in every row" if abs(self.centre[k]) <= TOLERANCE * self.scale[k] else "constant"
+            found[self.names[k]] = f"{self.names[k]!r} is {why}, and was dropped"
+        return found
+
+    def checked(self, columns: np.ndarray) -> np.ndarray:
+        """The independent columns of rows to predict, (n, len(kept)).
+
+        Args:
+            columns: all, (n, p).
+
+        Raises:
+            UserError: for rows in which a dropped column is not the combination that it was in the fit: its own
+                coefficient is not known.
+        """
+        if self._others:
+            unit = (columns - self.centre) / self.scale
+            of_kept = unit[:, self.kept]
+            gap = np.abs(unit[:, self._others] - of_kept @ self.combination.T)
+            limit = TOLERANCE * (1 + np.abs(unit[:, self._others]) + np.abs(of_kept) @ np.abs(self.combination.T))
+            for row, k in zip((gap > limit).T, self._others, strict=True):
+                if row.any():
+                    why = self.dropped[self.names[k]].removesuffix(", and was dropped")
+                    raise UserError(
+                        f"{int(row.sum())} of {len(columns)} rows have no prediction, the first is row "
+                        f"{int(np.argmax(row)) + 1}: in the fit {why}, in these rows it is not, and has no coefficient"
+                    )
+        return columns[:, self.kept]
+
+    @property
+    def _others(self) -> list[int]:
+        return [k for k in range(len(self.names)) if k not in self.kept]
+
+    def _constant(self, row: np.ndarray, k: int) -> float:
+        """What the intercept adds to column k, over the column's spread."""
+        centre = self.centre[list(self.kept)] / self.scale[list(self.kept)]
+        return float(self.centre[k] / self.scale[k] - row @ centre)
+
+
+def intercept_of(names: Sequence[str]) -> int | None:
+    """The place of the intercept among columns; None without one."""
+    return next((k for k, name in enumerate(names) if name in INTERCEPT), None)
+
+
+def _solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """L^-1 r of a lower triangle; row by row, so that it is the same on every machine."""
+    found = np.zeros(len(right))
+    for k in range(len(right)):
+        found[k] = (right[k] - sum(lower[k, :k] * found[:k])) / lower[k, k]
+    return found
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """As a message lists some, not all, of them."""
+    if len(parts) > 4:
+        return f"{', '.join(parts[:3])} and {len(parts) - 3} more columns"
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -1,0 +1,39 @@
+"""What a reader has to know of a fit as a whole: whether it arrived, what its intervals rest on, what was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: standard errors that a fit may be from its maximum, and beyond which there is none near
+MOST_TO_GO, LARGEST_STEP = 0.005, 1e6
+#: independent draws that the explored points of a population should be worth
+LEAST_WORTH = 100
+
+
+def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
+    """A sentence for each thing to know; none of a fit that went well.
+
+    Args:
+        numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
+            population_draws; and dropped, a sentence for each fixed column that was.
+    """
+    lines = list(numbers.get("dropped") or ())
+    off = numbers.get("off_maximum") or 0
+    if off > LARGEST_STEP:
+        lines.append("the likelihood is flat or bent upwards here, and no maximum: more rounds, or a smaller model")
+    elif off > MOST_TO_GO:
+        lines.append(f"not at the maximum yet: {off:.2g} standard errors to go; more rounds")
+    worth = numbers.get("effective_points")
+    if worth == 0:
+        lines.append(
+            "the fit ended before it made its draws, and what rests on them has no interval: more rounds, a larger "
+            "tol, or a smaller model"
+        )
+    elif worth is not None and worth < LEAST_WORTH:
+        lines.append(
+            f"what is known of the population rests on {worth:.0f} draws' worth of points: take it for a sketch"
+        )
+    elif numbers.get("population_draws") == 0:
+        lines.append("draws=0: standard deviations and predictions have no intervals; draws=1000 makes them")
+    return lines

@@ -1,0 +1,75 @@
+"""Whether two fits are of the same data: likelihoods of different data cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hierfl.data.formula.design import Design
+from hierfl.errors import UserError
+from hierfl.inference.run.result import Run
+
+#: what a row has beside its response and effects: what it is called, and what it is where a model has none
+BESIDE: Mapping[str, tuple[str, float]] = {
+    "weight": ("weights", 1.0), "offset": ("offsets", 0.0), "trials": ("trials", 1.0), "event": ("events", 1.0),
+    "known": ("known standard errors", 0.0),
+}  # fmt: skip
+
+
+def check_same_data(one: Run, other: Run) -> None:
+    """Refuses to compare fits of different data.
+
+    Raises:
+        UserError: in one line that says what differs: rows, clients, the response, weights and the like.
+    """
+    if found := _difference(one, other):
+        raise UserError(f"the models are of different {found}: their likelihoods cannot be compared")
+
+
+def _difference(one: Run, other: Run) -> str:
+    """What differs; empty where nothing does."""
+    runs = one, other
+    first, second = (run.fitted.federation for run in runs)
+    families, labels = ([getattr(_design(run), name) for run in runs] for name in ("family", "labels"))
+    if families[0] != families[1]:
+        return f"families, {families[0]} and {families[1]}"
+    rows = [sum(run.fitted.federation.sizes()) for run in runs]
+    if rows[0] != rows[1]:
+        return f"rows, {rows[0]:,} and {rows[1]:,}"
+    if list(first.ids) != list(second.ids):
+        return "clients"
+    if list(first.sizes()) != list(second.sizes()):
+        return "rows: a client has more in one than in the other"
+    if labels[0] != labels[1] or not torch.equal(*(_training(run, run.fitted.federation.y) for run in runs)):
+        readers = [run.fitted.federation.about["reader"] for run in runs]
+        clients = [reader.places.levels.client for reader in readers]
+        names = [reader.formula.partition("~")[0].strip() for reader in readers]
+        if names[0] != names[1]:
+            return f"responses, {names[0]} and {names[1]}"
+        differ = clients[0] != clients[1]
+        return f"clients, {clients[0]} and {clients[1]}" if differ else f"rows, or of other values of {names[0]}"
+    for name, (words, usual) in BESIDE.items():
+        values = [_beside(run, name) for run in runs]
+        filled = [first.y.new_full(first.y.shape, usual) if column is None else column for column in values]
+        if not torch.equal(*(_training(run, column) for run, column in zip(runs, filled, strict=True))):
+            return f"{words}, of which one has none" if any(column is None for column in values) else words
+    return ""
+
+
+def _design(run: Run) -> Design:
+    network = run.fitted.method.network
+    assert isinstance(network, Design)
+    return network
+
+
+def _training(run: Run, column: Tensor) -> Tensor:
+    """Of the training rows, client after client."""
+    return column[torch.cat(list(run.fitted.federation.train))]
+
+
+def _beside(run: Run, name: str) -> Tensor | None:
+    """One of the columns that rows have beside effects, (N,); None where there is none."""
+    extras = _design(run).extras
+    return run.fitted.federation.x[:, extras.index(name) - len(extras)] if name in extras else None
