@@ -1,0 +1,97 @@
+"""What must not change a prediction: other examples beside it, its own target, how many examples a client has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyro
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.errors import UserError
+from hierfl.ppl.restrict import Site
+
+from ..evaluation.fitted import Fitted
+from ..evaluation.response import response
+from ..method.base import Method
+from ..objective.sites import guide_latents, model_sites
+from .probe import PARTICLES, TOLERANCE, Probe, joined, other_targets
+
+#: from a row's batch to the site that is predicted
+Predict = Callable[[Batch], Site]
+
+
+def check_predictions(method: Method, probe: Probe) -> None:
+    """Refuses predictions, a client's own or the population's, that depend on more than an example and the values."""
+    _check(probe, lambda batch: _personal(method, probe, batch), f"what site {_name(method, probe)} says of an example")
+    if not method.has_global_model:
+        return
+    fitted, draws = _begun(method, probe), 0 if method.global_moments else min(PARTICLES, method.global_draws)
+
+    def of_population(batch: Batch) -> Site:
+        if method.global_moments:
+            return fitted.global_moments(batch)
+        return response(fitted.global_sites(batch, draws))
+
+    whose = "what the global model says of an example"
+    _check(probe, of_population, whose, "; or say has_global_model = False")
+    batch = probe.row(0, probe.counts[0])
+    unknown, known = (replace(batch, n=batch.n.new_full((1,), n)) for n in (1.0, 7.0))
+    one, two = _log_probs(of_population(unknown), batch.y), _log_probs(of_population(known), batch.y)
+    if not bool(one.isfinite().all()) and bool(_log_probs(_personal(method, probe, batch), batch.y).isfinite().all()):
+        raise UserError(
+            f"{whose} is not finite: a latent's prior has no mean (a Cauchy, say); set global_draws to a number of "
+            "draws, or has_global_model = False"
+        )
+    if not _same(one, two):
+        raise UserError(
+            f"{whose} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
+            "is predicted, or say has_global_model = False"
+        )
+
+
+def _check(probe: Probe, predict: Predict, what: str, remedy: str = "") -> None:
+    examples = probe.counts[0]
+    batch, more = probe.row(0, examples), probe.row(1, probe.counts[1])
+    plain = _log_probs(predict(batch), batch.y)
+    others = joined(batch, more)
+    if not _same(plain, _log_probs(predict(others), others.y)[..., :examples]):
+        raise UserError(
+            f"{what} depends on the other examples of its batch (their number, or a sum or mean over them), which are "
+            f"others in training and in a prediction: use what belongs to the example alone{remedy}"
+        )
+    changed = replace(batch, y=other_targets(probe.batch)[:1, :examples])
+    if not _same(plain, _log_probs(predict(changed), batch.y)):
+        raise UserError(f"{what} depends on batch.y, which is not known when it is predicted: use it as obs= alone")
+
+
+def _same(one: Tensor, two: Tensor) -> bool:
+    return torch.allclose(one, two, TOLERANCE, TOLERANCE, equal_nan=True)
+
+
+def _log_probs(site: Site, y: Tensor) -> Tensor:
+    found: Tensor = site.fn.log_prob(y)
+    return found
+
+
+def _personal(method: Method, probe: Probe, batch: Batch) -> Site:
+    """The first row's own prediction, at the centre of its guide."""
+    values = probe.values_of([0])
+    if method.conditions:
+        batch = replace(batch, given=probe.given(0))
+    with pyro.validation_enabled(False), torch.no_grad():
+        return response(model_sites(method, batch, values, guide_latents(method, batch, values, None)))
+
+
+def _name(method: Method, probe: Probe) -> str:
+    return repr(_personal(method, probe, probe.row(0, probe.counts[0])).name)
+
+
+def _begun(method: Method, probe: Probe) -> Fitted:
+    """What predicts for the population before the first round, with the probe's values."""
+    few = probe.federation.select(sorted(set(probe.clients)))
+    shared = {k: probe.values[f"broadcast.{k}"] for k in probe.shared}
+    personal = {k: probe.values[k][: few.clients, 0] for k in probe.personal}
+    return Fitted(method, few, method.prediction_params(shared), personal, {}, dict(probe.personal), 0)
