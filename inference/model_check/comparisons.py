@@ -34,8 +34,8 @@ def check_chunks(probe: Probe, together: Sequence[SiteNumber]) -> None:
         if label := first_difference([number.row(row) for number in together], alone):
             raise UserError(
                 f"{label} mixes clients: it changes when a client is computed alone, not with {ROWS - 1} others; "
-                "the model or guide uses len(batch.x), batch.num_clients or a sum over clients; use a client's own data "
-                "and values, batch.n, and a setting for the number of all clients"
+                "the model or guide uses len(batch.x), batch.num_clients or a sum over clients; use a client's own "
+                "data and values, batch.n, and a setting for the number of all clients"
             )
 
 

@@ -17,7 +17,7 @@ from ..evaluation.fitted import Fitted
 from ..evaluation.response import response
 from ..method.base import Method
 from ..objective.sites import guide_latents, model_sites
-from .probe import PARTICLES, TOLERANCE, Probe, joined, other_targets
+from .probe import PARTICLES, Probe, joined, other_targets, same_numbers
 
 #: from a row's batch to the site that is predicted
 Predict = Callable[[Batch], Site]
@@ -45,7 +45,7 @@ def check_predictions(method: Method, probe: Probe) -> None:
             f"{whose} is not finite: a latent's prior has no mean (a Cauchy, say); set global_draws to a number of "
             "draws, or has_global_model = False"
         )
-    if not _same(one, two):
+    if not same_numbers(one, two):
         raise UserError(
             f"{whose} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
             "is predicted, or say has_global_model = False"
@@ -57,18 +57,14 @@ def _check(probe: Probe, predict: Predict, what: str, remedy: str = "") -> None:
     batch, more = probe.row(0, examples), probe.row(1, probe.counts[1])
     plain = _log_probs(predict(batch), batch.y)
     others = joined(batch, more)
-    if not _same(plain, _log_probs(predict(others), others.y)[..., :examples]):
+    if not same_numbers(plain, _log_probs(predict(others), others.y)[..., :examples]):
         raise UserError(
             f"{what} depends on the other examples of its batch (their number, or a sum or mean over them), which are "
             f"others in training and in a prediction: use what belongs to the example alone{remedy}"
         )
     changed = replace(batch, y=other_targets(probe.batch)[:1, :examples])
-    if not _same(plain, _log_probs(predict(changed), batch.y)):
+    if not same_numbers(plain, _log_probs(predict(changed), batch.y)):
         raise UserError(f"{what} depends on batch.y, which is not known when it is predicted: use it as obs= alone")
-
-
-def _same(one: Tensor, two: Tensor) -> bool:
-    return torch.allclose(one, two, TOLERANCE, TOLERANCE, equal_nan=True)
 
 
 def _log_probs(site: Site, y: Tensor) -> Tensor:

@@ -20,8 +20,11 @@ from ..state import State, client_view
 
 #: rows of the plate, a row's examples, places of padding behind them, and draws
 ROWS, EXAMPLES, PADDING, PARTICLES = 7, 3, 2, 3
-#: how much of a number may be lost in another order of the same sums, or another kernel
-TOLERANCE = 1e-3
+#: how much of a number may be lost in another order of the same sums, or another kernel, by its type
+TOLERANCE = {torch.float64: 1e-7}
+OTHER_TOLERANCE = 2e-4
+#: of a device whose convolutions round their inputs to ten bits
+DEVICE_TOLERANCE = 2e-3
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,13 @@ class SiteNumber:
         """
         if self.value.shape != other.value.shape:
             return not self.per_client
-        return torch.allclose(self.value, other.value, TOLERANCE, TOLERANCE, equal_nan=True)
+        return same_numbers(self.value, other.value)
+
+
+def same_numbers(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors of one shape agree, as far as their arithmetic can."""
+    tolerance = TOLERANCE.get(one.dtype, OTHER_TOLERANCE if one.device.type == "cpu" else DEVICE_TOLERANCE)
+    return torch.allclose(one, two, tolerance, tolerance, equal_nan=True)
 
 
 def first_difference(one: Iterable[SiteNumber], two: Iterable[SiteNumber]) -> str:
@@ -108,17 +117,18 @@ class Probe:
         return client_view(self.shared, {k: v.expand(ROWS, 1, *v.shape) for k, v in own.items()})
 
     def shaken(self) -> State:
-        """Initial values, moved a little: a whole value is stretched, which keeps its sign; zeros become positive."""
+        """Initial values, moved a little: what is the same everywhere differs, zeros become positive, signs stay."""
 
         def moved(value: Tensor) -> Tensor:
-            if value.numel() == 0 or bool(value.any()):
-                return value
-            places = torch.arange(value.numel(), device=value.device, dtype=value.dtype)
-            return (0.05 + 0.05 * places.sin().square()).reshape(value.shape)
+            if value.numel() < 2 or bool((value != value.flatten()[0]).any()):
+                return value if value.numel() != 1 or bool(value.any()) else value + 0.1
+            places = torch.arange(value.numel(), device=value.device, dtype=value.dtype).reshape(value.shape)
+            change = 0.1 + 0.4 * places.sin().square()
+            return value * (1 + change) if bool(value.any()) else change
 
         shared = {k: moved(v) for k, v in self.shared.items()}
         own = {k: moved(v) for k, v in {**{k: shared[k] for k in self.trained}, **self.personal}.items()}
-        stretch = 1 + torch.arange(1, ROWS + 1) / (10 * ROWS)
+        stretch = 1 + torch.arange(1, ROWS + 1) / (4 * ROWS)
         return client_view(shared, {k: v * stretch.to(v).reshape(-1, *[1] * (v.dim() + 1)) for k, v in own.items()})
 
     def row(self, row: int, examples: int | None = None) -> Batch:

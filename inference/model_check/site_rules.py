@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
+from hierfl.nn.functional import BROADCAST_PREFIX
 from hierfl.ppl.plates import CLIENTS, DATA
 from hierfl.ppl.restrict import Site
 
@@ -50,14 +51,17 @@ class SiteRules(Messenger):
         self.program, self.batch, self.shared, self.personal = program, batch, shared, personal
         self.free, self.particles, self.latents = free, particles, latents or {}
         self._foreign: set[str] = set()
+        #: values that were asked for
+        self.asked: set[str] = set()
 
     def __enter__(self) -> SiteRules:
-        self._foreign = set()
+        self._foreign, self.asked = set(), set()
         super().__enter__()
         return self
 
     def _pyro_param(self, msg: Any) -> None:
         name, constraint = msg["name"], msg["kwargs"].get("constraint")
+        self.asked.add(name.removeprefix(BROADCAST_PREFIX))
         if constraint is not None and not unbounded(constraint):
             raise UserError(
                 f"param {name!r} has the constraint {described(constraint)}, which is not kept: its values move over "
@@ -74,8 +78,12 @@ class SiteRules(Messenger):
                     f"declares; write param({name!r})"
                 )
 
+    def _pyro_network(self, msg: Any) -> None:
+        self.asked |= {name.removeprefix(BROADCAST_PREFIX) for name in msg["args"][0].names}
+
     def _pyro_sample(self, msg: Any) -> None:
         name, fn = msg["name"], msg["fn"]
+        self.asked.add(name)
         if not isinstance(fn, TorchDistributionMixin):  # a plate of Pyro's announces its indices
             self._foreign.add(name)
             return
@@ -143,6 +151,11 @@ class SiteRules(Messenger):
             raise UserError(
                 f"site {name!r} has the support {described(support)}, but its value moves over all real numbers by "
                 f"gradient steps: declare its logarithm (or another unconstrained one) in its place"
+            )
+        if per_example and msg["is_observed"] and fn.event_dim == 0 and msg["value"].shape[-2:] != fn.batch_shape[-2:]:
+            raise UserError(
+                f"site {name!r} observes values of shape {tuple(msg['value'].shape)}, and its distribution has batch "
+                f"shape {tuple(fn.batch_shape)}: both are (clients, examples), so write obs=batch.y"
             )
         if (fixed or msg["is_observed"]) and outside(fn, msg["value"]):
             what = "starts at" if fixed else "observes"

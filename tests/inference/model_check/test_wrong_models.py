@@ -44,7 +44,8 @@ def made(changes: list[tuple[str, str]], fed: Federation, network: str = "mlp:3"
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     names: dict = {"__name__": __name__}
-    exec(compile(text.replace("import torch\n", IMPORTS + "import torch\n", 1), "own.py", "exec"), names)
+    with torch.random.fork_rng():
+        exec(compile(text.replace("import torch\n", IMPORTS + "import torch\n", 1), "own.py", "exec"), names)
     method: Method = names["StudentPopulation"](architecture(network, fed))
     return method
 
@@ -141,6 +142,28 @@ WRONG = {
     "own-generator": (
         [(HEAD, f"{HEAD} * GENERATOR.normal()"), ("class Stud", "GENERATOR = np.random.default_rng()\n\n\nclass Stud")],
         "site 'y' changes when the same clients are computed again",
+    ),
+    # what is not trained, or not kept
+    "module-of-its-own": (
+        [(HEAD, f"MODULE({HEAD})"), ("class Stud", "MODULE = torch.nn.Linear(3, 3).double()\n\n\nclass Stud")],
+        "site 'y' depends on weights of a torch module",
+    ),
+    "value-that-nobody-asks-for": (
+        [('softplus(param("pi"))', "torch.tensor(0.1)")], "'pi' is to be trained, but neither model nor guide",
+    ),
+    "in-place": ([(X, "net.base(batch.x.sub_(1.0))")], "changes batch.x in place"),
+    "row-of-a-table": (
+        [(SHARED, f'{SHARED}, "table": torch.ones(7, 1, 12)'),
+         (PRIOR, PRIOR.replace("w,", 'w + param("table")[:len(batch.x)],'))],
+        "site 'w_j' mixes clients",
+    ),
+    "table-of-all-clients": (
+        [(SHARED, f'{SHARED}, "table": torch.ones(4, 1, 12)'), (PRIOR, PRIOR.replace("w,", 'w + param("table"),'))],
+        "does not run on 7 padded clients.*RuntimeError: The size of tensor.*any number of clients",
+    ),
+    "shape-of-the-response": (
+        [(LIKELIHOOD, 'sample("y", Normal(batch.x[..., 0] + 0 * w_j[..., 0], 1.0), obs=batch.y[..., :1].double())')],
+        "site 'y' observes values of shape .7, 1.",
     ),
     # sites and shapes
     "no-event-in-the-model": ([(PRIOR, PRIOR.replace(".to_event(1)", ""))], "site 'w_j' .*to_event"),
