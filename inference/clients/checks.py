@@ -99,6 +99,11 @@ def check_site_shape(name: str, fn: Any, per_example: bool, clients: int, width:
     """
     expected, shape = (clients, width if per_example else 1), tuple(fn.batch_shape)
     if shape[-2:] != expected or shape[:-2] not in ((), (1,), (particles,)):
+        if not per_example and shape[-2:] == (clients, width):
+            raise UserError(
+                f"site {name!r} has a value for each example, but is not in the data plate: write 'with data(batch):' "
+                "around it"
+            )
         raise UserError(
             f"site {name!r} has batch shape {shape} for {clients} clients, {width} examples and {particles} "
             f"particles, expected {expected}: a parameter has one dimension too few or too many (a scalar beside a "

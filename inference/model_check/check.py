@@ -11,7 +11,7 @@ from ..local.svi import SVI
 from ..method.base import Method
 from ..server.exchange import Exchange
 from ..state import State
-from .comparisons import check_chunks, check_padding, check_repeats, check_weights
+from .comparisons import check_chunks, check_draws, check_padding, check_repeats, check_weights
 from .predicted import check_predictions
 from .probe import Probe
 from .random_numbers import no_random_numbers, random_numbers_kept
@@ -53,11 +53,12 @@ def check_model(
         probe = Probe(method, federation, shared, personal, rows)
         with no_random_numbers(federation.device):
             check_sites(method, probe, free)
-        probe.shake()
-        together = check_repeats(probe)
+        together = probe.shake()
+        plain = check_repeats(probe)
+        check_draws(probe, plain)
         check_chunks(probe, together)
-        check_padding(probe)
-        check_weights(probe, steps)
+        check_padding(probe, plain, together)
+        check_weights(probe, plain, steps)
         check_predictions(method, probe)
 
 

@@ -13,20 +13,37 @@ from .probe import ROWS, Probe, SiteNumber, first_difference
 
 
 def check_repeats(probe: Probe) -> list[SiteNumber]:
-    """Refuses a model that says something else when it is run again; what it says of all rows otherwise."""
-    found = probe.numbers(probe.batch)
-    if label := first_difference(found, probe.numbers(probe.batch)):
+    """Refuses a model that says something else when it is run again; what it says of the first row without padding."""
+    batch = probe.row(0, probe.counts[0])
+    plain = probe.numbers(batch, [0])
+    if label := first_difference(plain, probe.numbers(batch, [0])):
         raise UserError(
-            f"{label} changes when the same clients are computed again: random numbers, a counter or a cache of the "
+            f"{label} changes when the same client is computed again: random numbers, a counter or a cache of the "
             "method's own; draw in a sample site of the guide, and keep what changes in shared() or personal()"
         )
-    return found
+    return plain
+
+
+def check_draws(probe: Probe, plain: Sequence[SiteNumber]) -> None:
+    """Refuses a model in which a draw's numbers change with how many others are computed with it.
+
+    Args:
+        probe: what it is run on.
+        plain: what it says of the first row without padding.
+    """
+    single = [number.first_draw() for number in probe.numbers(probe.row(0, probe.counts[0]), [0], single=True)]
+    if label := first_difference([number.first_draw() for number in plain], single):
+        raise UserError(
+            f"{label} changes with the number of draws: the model uses a sum or mean over them, or counts dimensions "
+            "from the left; count from the right: examples are -1, clients -2 and draws -3, before a site's own"
+        )
 
 
 def check_chunks(probe: Probe, together: Sequence[SiteNumber]) -> None:
     """Refuses a model in which a client's numbers change with how many others are computed with it.
 
     Args:
+        probe: what it is run on.
         together: what it says of all rows.
     """
     for row in (0, ROWS - 2):
@@ -39,10 +56,14 @@ def check_chunks(probe: Probe, together: Sequence[SiteNumber]) -> None:
             )
 
 
-def check_padding(probe: Probe) -> None:
-    """Refuses a model in which padding counts."""
-    examples = probe.counts[0]
-    padded, plain = probe.numbers(probe.row(0), [0]), probe.numbers(probe.row(0, examples), [0])
+def check_padding(probe: Probe, plain: Sequence[SiteNumber], together: Sequence[SiteNumber]) -> None:
+    """Refuses a model in which padding counts.
+
+    Args:
+        probe, plain: as for :func:`check_draws`.
+        together: what it says of all rows, with padding.
+    """
+    examples, padded = probe.counts[0], [number.row(0) for number in together]
     for one, two in zip(padded, plain, strict=True):
         if not one.first(examples).agrees(two):
             raise UserError(
@@ -52,17 +73,17 @@ def check_padding(probe: Probe) -> None:
             )
 
 
-def check_weights(probe: Probe, steps: Sequence[LocalStep]) -> None:
+def check_weights(probe: Probe, plain: Sequence[SiteNumber], steps: Sequence[LocalStep]) -> None:
     """Refuses a model that ignores the weight of a minibatch.
 
     A term of examples outside the data plate has no weight. It may be made of means (which need none), but not a sum.
 
     Args:
+        probe, plain: as for :func:`check_draws`.
         steps: of the method: without minibatches there are no weights.
     """
     examples = probe.counts[0]
     once = probe.row(0, examples)
-    plain = probe.numbers(once, [0])
     weight = once.n.new_full((1, 1), 2.0)
     for one, two in zip(plain, probe.numbers(replace(once, scale=weight), [0]), strict=True):
         if one.per_example and one.observed and not replace(one, value=2 * one.value).agrees(two):

@@ -25,7 +25,7 @@ Predict = Callable[[Batch], Site]
 
 def check_predictions(method: Method, probe: Probe) -> None:
     """Refuses predictions, a client's own or the population's, that depend on more than an example and the values."""
-    _check(probe, lambda batch: _personal(method, probe, batch), f"what site {_name(method, probe)} says of an example")
+    _check(probe, lambda batch: _personal(method, probe, batch), "a client's own model")
     if not method.has_global_model:
         return
     fitted, draws = _begun(method, probe), 0 if method.global_moments else min(PARTICLES, method.global_draws)
@@ -35,16 +35,14 @@ def check_predictions(method: Method, probe: Probe) -> None:
             return fitted.global_moments(batch)
         return response(fitted.global_sites(batch, draws))
 
-    whose = "what the global model says of an example"
-    _check(probe, of_population, whose, "; or say has_global_model = False")
-    batch = probe.row(0, probe.counts[0])
-    unknown, known = (replace(batch, n=batch.n.new_full((1,), n)) for n in (1.0, 7.0))
-    one, two = _log_probs(of_population(unknown), batch.y), _log_probs(of_population(known), batch.y)
-    if not bool(one.isfinite().all()) and bool(_log_probs(_personal(method, probe, batch), batch.y).isfinite().all()):
+    plain = _check(probe, of_population, "the global model", "; or say has_global_model = False")
+    batch, whose = probe.row(0, probe.counts[0]), "what the global model says of an example"
+    if not bool(plain.isfinite().all()) and bool(_log_probs(_personal(method, probe, batch), batch.y).isfinite().all()):
         raise UserError(
             f"{whose} is not finite: a latent's prior has no mean (a Cauchy, say); set global_draws to a number of "
             "draws, or has_global_model = False"
         )
+    one, two = (_log_probs(of_population(replace(batch, n=batch.n.new_full((1,), n))), batch.y) for n in (1.0, 7.0))
     if not same_numbers(one, two):
         raise UserError(
             f"{whose} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
@@ -52,10 +50,12 @@ def check_predictions(method: Method, probe: Probe) -> None:
         )
 
 
-def _check(probe: Probe, predict: Predict, what: str, remedy: str = "") -> None:
+def _check(probe: Probe, predict: Predict, whose: str, remedy: str = "") -> Tensor:
+    """Refuses what a prediction may not depend on; log probabilities of the first row's examples, (K, 1, n)."""
     examples = probe.counts[0]
     batch, more = probe.row(0, examples), probe.row(1, probe.counts[1])
-    plain = _log_probs(predict(batch), batch.y)
+    site = predict(batch)
+    what, plain = f"what {whose} says of an example in site {site.name!r}", _log_probs(site, batch.y)
     others = joined(batch, more)
     if not same_numbers(plain, _log_probs(predict(others), others.y)[..., :examples]):
         raise UserError(
@@ -65,6 +65,7 @@ def _check(probe: Probe, predict: Predict, what: str, remedy: str = "") -> None:
     changed = replace(batch, y=other_targets(probe.batch)[:1, :examples])
     if not same_numbers(plain, _log_probs(predict(changed), batch.y)):
         raise UserError(f"{what} depends on batch.y, which is not known when it is predicted: use it as obs= alone")
+    return plain
 
 
 def _log_probs(site: Site, y: Tensor) -> Tensor:
@@ -79,10 +80,6 @@ def _personal(method: Method, probe: Probe, batch: Batch) -> Site:
         batch = replace(batch, given=probe.given(0))
     with pyro.validation_enabled(False), torch.no_grad():
         return response(model_sites(method, batch, values, guide_latents(method, batch, values, None)))
-
-
-def _name(method: Method, probe: Probe) -> str:
-    return repr(_personal(method, probe, probe.row(0, probe.counts[0])).name)
 
 
 def _begun(method: Method, probe: Probe) -> Fitted:

@@ -19,7 +19,7 @@ from ..objective.sites import guide_latents, model_sites
 from ..state import State, client_view
 
 #: rows of the plate, a row's examples, places of padding behind them, and draws
-ROWS, EXAMPLES, PADDING, PARTICLES = 7, 3, 2, 3
+ROWS, EXAMPLES, PADDING, PARTICLES = 7, 3, 1, 3
 #: how much of a number may be lost in another order of the same sums, or another kernel, by its type
 TOLERANCE = {torch.float64: 1e-7}
 OTHER_TOLERANCE = 2e-4
@@ -51,6 +51,10 @@ class SiteNumber:
     def first(self, examples: int) -> SiteNumber:
         """Of the first examples."""
         return replace(self, value=self.value[..., :examples]) if self.per_example else self
+
+    def first_draw(self) -> SiteNumber:
+        """Of the first draw, without a dimension of draws."""
+        return replace(self, value=self.value[0]) if self.per_client and self.value.dim() > 2 else self
 
     def agrees(self, other: SiteNumber) -> bool:
         """Whether the two are the same.
@@ -102,14 +106,17 @@ class Probe:
         self.keys = client_keys(range(ROWS), federation.device)
         self.values = self.start()
 
-    def shake(self) -> None:
-        """Moves the values a little, unless the model has no finite density there.
+    def shake(self) -> list[SiteNumber]:
+        """Moves the values a little, unless the model has no finite density there; what it says of all rows then.
 
         What is zero, or the same for all clients, hides what depends on it.
         """
         start, self.values = self.values, self.shaken()
-        if not all(bool(number.value.isfinite().all()) for number in self.numbers(self.batch)):
-            self.values = start
+        found = self.numbers(self.batch)
+        if all(bool(number.value.isfinite().all()) for number in found):
+            return found
+        self.values = start
+        return self.numbers(self.batch)
 
     def start(self) -> State:
         """Initial values as all rows see them."""
@@ -149,12 +156,23 @@ class Probe:
             self.keys[list(rows)], ("model check",), PARTICLES, counts=counts, dtype=self.federation.dtype
         )
 
-    def numbers(self, batch: Batch, rows: Sequence[int] = range(ROWS), values: State | None = None) -> list[SiteNumber]:
-        """What guide and model say of a batch: draws and log densities, in the order in which they are run."""
+    def numbers(self, batch: Batch, rows: Sequence[int] = range(ROWS), *, single: bool = False) -> list[SiteNumber]:
+        """What guide and model say of a batch: draws and log densities, in the order in which they are run.
+
+        Args:
+            batch: of these rows.
+            rows: which of the probe's.
+            single: the first draw alone, without a dimension of draws.
+        """
         counts = [batch.width] * len(rows) if batch.mask is None else [self.counts[row] for row in rows]
-        values = self.values_of(rows) if values is None else values
+        values = self.values_of(rows)
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, self.noise(rows, counts))
+            if single:
+                latents = {
+                    k: site._replace(value=site.value[0]) if site.value.dim() - site.fn.event_dim > 2 else site
+                    for k, site in latents.items()
+                }
             sites = model_sites(self.method, batch, values, latents)
             found = []
             for name, site in latents.items():

@@ -104,7 +104,7 @@ WRONG = {
     "mean-over-rows": (
         [(X, "net.base(batch.x - batch.x.mean((0, 1)))")], "site 'y' mixes clients",
     ),
-    "width": ([(HEAD, f"{HEAD} * batch.width")], "site 'y' changes when .*padded to 5.*batch.width"),
+    "width": ([(HEAD, f"{HEAD} * batch.width")], "site 'y' changes when .*padded to 4.*batch.width"),
     "mean-over-padding": (
         [(X, "net.base(batch.x - batch.x.mean(1, keepdim=True))")], "site 'y' changes when .* padded",
     ),
@@ -122,14 +122,20 @@ WRONG = {
           f"                    {LIKELIHOOD}")],
         "site 'y' does not count twice",
     ),
+    "mean-over-draws": (
+        [(HEAD, "net.head(w_j.mean(0), net.base(batch.x))")], "site 'y' changes with the number of draws",
+    ),
+    "dimension-from-the-left": (
+        [(HEAD, f"{HEAD} - {HEAD}.mean(2, keepdim=True)")], "site 'y' changes with the number of draws.*from the right",
+    ),
     # predictions
     "mean-over-examples": (
         [(X, "net.base(batch.x - (batch.x * (m := torch.ones_like(batch.y) if batch.mask is None else batch.mask)"
           "[..., None]).sum(1, keepdim=True) / m.sum(1)[:, None, None])")],
-        "site 'y' says of an example depends on the other examples",
+        "in site 'y' depends on the other examples",
     ),
     "targets": (
-        [(HEAD, f"{HEAD} + torch.nn.functional.one_hot(batch.y, 3)")], "site 'y' .* depends on batch.y",
+        [(HEAD, f"{HEAD} + torch.nn.functional.one_hot(batch.y, 3)")], "in site 'y' depends on batch.y",
     ),
     "size-of-a-client": (
         [(HEAD, f"{HEAD} * batch.n.log()[:, None, None]")], "the global model .* depends on batch.n.*has_global_model",
@@ -141,7 +147,7 @@ WRONG = {
     "dropout": ([(X, f"torch.nn.functional.dropout({X}, 0.5)")], "random numbers .*give dropout to the network"),
     "own-generator": (
         [(HEAD, f"{HEAD} * GENERATOR.normal()"), ("class Stud", "GENERATOR = np.random.default_rng()\n\n\nclass Stud")],
-        "site 'y' changes when the same clients are computed again",
+        "site 'y' changes when the same client is computed again",
     ),
     # what is not trained, or not kept
     "module-of-its-own": (
@@ -166,6 +172,7 @@ WRONG = {
         "site 'y' observes values of shape .7, 1.",
     ),
     # sites and shapes
+    "response-outside-the-data-plate": ([(DATA, "if True:")], "site 'y' .* write 'with data.batch.:' around it"),
     "no-event-in-the-model": ([(PRIOR, PRIOR.replace(".to_event(1)", ""))], "site 'w_j' .*to_event"),
     "no-event-in-the-guide": ([(GUIDE, GUIDE.replace(".to_event(1)", ""))], "site 'w_j' .*to_event"),
     "other-event-in-the-guide": (
