@@ -35,23 +35,27 @@ def check_predictions(method: Method, probe: Probe) -> None:
             return fitted.global_moments(batch)
         return response(fitted.global_sites(batch, draws))
 
-    plain = _check(probe, of_population, "the global model", "; or say has_global_model = False")
-    batch, whose = probe.row(0, probe.counts[0]), "what the global model says of an example"
+    what, plain = _check(probe, of_population, "the global model", "; or say has_global_model = False")
+    batch = probe.row(0, probe.counts[0])
     if not bool(plain.isfinite().all()) and bool(_log_probs(_personal(method, probe, batch), batch.y).isfinite().all()):
         raise UserError(
-            f"{whose} is not finite: a latent's prior has no mean (a Cauchy, say); set global_draws to a number of "
+            f"{what} is not finite: a latent's prior has no mean (a Cauchy, say); set global_draws to a number of "
             "draws, or has_global_model = False"
         )
     one, two = (_log_probs(of_population(replace(batch, n=batch.n.new_full((1,), n))), batch.y) for n in (1.0, 7.0))
     if not same_numbers(one, two):
         raise UserError(
-            f"{whose} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
+            f"{what} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
             "is predicted, or say has_global_model = False"
         )
 
 
-def _check(probe: Probe, predict: Predict, whose: str, remedy: str = "") -> Tensor:
-    """Refuses what a prediction may not depend on; log probabilities of the first row's examples, (K, 1, n)."""
+def _check(probe: Probe, predict: Predict, whose: str, remedy: str = "") -> tuple[str, Tensor]:
+    """Refuses what a prediction may not depend on.
+
+    Returns:
+        What it is, for a message, and log probabilities of the first row's examples, (K, 1, n).
+    """
     examples = probe.counts[0]
     batch, more = probe.row(0, examples), probe.row(1, probe.counts[1])
     site = predict(batch)
@@ -65,7 +69,7 @@ def _check(probe: Probe, predict: Predict, whose: str, remedy: str = "") -> Tens
     changed = replace(batch, y=other_targets(probe.batch)[:1, :examples])
     if not same_numbers(plain, _log_probs(predict(changed), batch.y)):
         raise UserError(f"{what} depends on batch.y, which is not known when it is predicted: use it as obs= alone")
-    return plain
+    return what, plain
 
 
 def _log_probs(site: Site, y: Tensor) -> Tensor:
