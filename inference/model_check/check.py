@@ -11,7 +11,7 @@ from ..local.svi import SVI
 from ..method.base import Method
 from ..server.exchange import Exchange
 from ..state import State
-from .comparisons import check_chunks, check_draws, check_padding, check_repeats, check_weights
+from .comparisons import check_chunks, check_draws, check_padding, check_repeats, check_weights, warn_of_untrained
 from .predicted import check_predictions
 from .probe import Probe
 from .random_numbers import no_random_numbers, random_numbers_kept
@@ -60,6 +60,7 @@ def check_model(
         check_padding(probe, plain, together)
         check_weights(probe, plain, steps)
         check_predictions(method, probe)
+        warn_of_untrained(probe, free)
 
 
 def _by_gradients(step: Any) -> Iterator[str]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from hierfl.errors import UserError
+from hierfl.nn.layers.batch_norm import is_statistic
 
 from ..local.base import LocalStep
 from .probe import ROWS, Probe, SiteNumber, first_difference
+
+log = logging.getLogger("hierfl")
 
 
 def check_repeats(probe: Probe) -> list[SiteNumber]:
@@ -22,6 +29,27 @@ def check_repeats(probe: Probe) -> list[SiteNumber]:
             "method's own; draw in a sample site of the guide, and keep what changes in shared() or personal()"
         )
     return plain
+
+
+def warn_of_untrained(probe: Probe, free: Collection[str]) -> None:
+    """Warns of values that are to be trained by gradients, and have none: they stay as they are.
+
+    Args:
+        probe: what it is run on.
+        free: values that gradient steps move.
+    """
+    own = {k: v for k, v in probe.values_of([0]).items() if k in free and not is_statistic(k)}
+    leaves = {k: v.detach().requires_grad_() for k, v in own.items()}
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # (torch's own, of float(param(...)))
+        numbers = probe.numbers(probe.row(0, probe.counts[0]), [0], leaves=leaves)
+        total = sum((number.value.sum() for number in numbers), torch.zeros((), requires_grad=True))
+    slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True) if leaves else ()
+    if still := [name for name, slope in zip(leaves, slopes, strict=True) if slope is None]:
+        log.warning(
+            "%s stays as it is: it is to be trained, but no gradient reaches it; neither model nor guide asks for it, "
+            "or they take it by .detach(), float(), .item() or torch.no_grad()", ", ".join(map(repr, still[:5])),
+        )  # fmt: skip
 
 
 def check_draws(probe: Probe, plain: Sequence[SiteNumber]) -> None:

@@ -35,7 +35,7 @@ def check_predictions(method: Method, probe: Probe) -> None:
             return fitted.global_moments(batch)
         return response(fitted.global_sites(batch, draws))
 
-    what, plain = _check(probe, of_population, "the global model", "; or say has_global_model = False")
+    what, plain = _check(probe, of_population, "the global model", not draws, "; or say has_global_model = False")
     batch = probe.row(0, probe.counts[0])
     if not bool(plain.isfinite().all()) and bool(_log_probs(_personal(method, probe, batch), batch.y).isfinite().all()):
         raise UserError(
@@ -50,8 +50,15 @@ def check_predictions(method: Method, probe: Probe) -> None:
         )
 
 
-def _check(probe: Probe, predict: Predict, whose: str, remedy: str = "") -> tuple[str, Tensor]:
+def _check(probe: Probe, predict: Predict, whose: str, first: bool = True, remedy: str = "") -> tuple[str, Tensor]:
     """Refuses what a prediction may not depend on.
+
+    Args:
+        probe: whose first row is predicted.
+        predict: how.
+        whose: prediction it is, for a message.
+        first: whether other examples come before it, or behind: draws of single examples go by their place.
+        remedy: what else may be done.
 
     Returns:
         What it is, for a message, and log probabilities of the first row's examples, (K, 1, n).
@@ -60,8 +67,9 @@ def _check(probe: Probe, predict: Predict, whose: str, remedy: str = "") -> tupl
     batch, more = probe.row(0, examples), probe.row(1, probe.counts[1])
     site = predict(batch)
     what, plain = f"what {whose} says of an example in site {site.name!r}", _log_probs(site, batch.y)
-    others = joined(batch, more)
-    if not same_numbers(plain, _log_probs(predict(others), others.y)[..., :examples]):
+    others = replace(joined(more, batch) if first else joined(batch, more), n=batch.n)
+    beside = _log_probs(predict(others), others.y)
+    if not same_numbers(plain, beside[..., -examples:] if first else beside[..., :examples]):
         raise UserError(
             f"{what} depends on the other examples of its batch (their number, or a sum or mean over them), which are "
             f"others in training and in a prediction: use what belongs to the example alone{remedy}"

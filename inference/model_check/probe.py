@@ -156,17 +156,20 @@ class Probe:
             self.keys[list(rows)], ("model check",), PARTICLES, counts=counts, dtype=self.federation.dtype
         )
 
-    def numbers(self, batch: Batch, rows: Sequence[int] = range(ROWS), *, single: bool = False) -> list[SiteNumber]:
+    def numbers(
+        self, batch: Batch, rows: Sequence[int] = range(ROWS), *, single: bool = False, leaves: State | None = None
+    ) -> list[SiteNumber]:
         """What guide and model say of a batch: draws and log densities, in the order in which they are run.
 
         Args:
             batch: of these rows.
             rows: which of the probe's.
             single: the first draw alone, without a dimension of draws.
+            leaves: values in place of the probe's, of which gradients are wanted.
         """
         counts = [batch.width] * len(rows) if batch.mask is None else [self.counts[row] for row in rows]
-        values = self.values_of(rows)
-        with pyro.validation_enabled(False), torch.no_grad():
+        values = {**self.values_of(rows), **(leaves or {})}
+        with pyro.validation_enabled(False), torch.set_grad_enabled(leaves is not None):
             latents = guide_latents(self.method, batch, values, self.noise(rows, counts))
             if single:
                 latents = {

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.nn.functional import BROADCAST_PREFIX
 from hierfl.ppl.plates import CLIENTS, DATA
 from hierfl.ppl.restrict import Site
 
@@ -21,7 +20,7 @@ from .latents import check_latent
 from .supports import described, example_outside, outside, support_of, unbounded
 
 #: what stands in the place of a plate of Pyro's, by its dimension
-REMEDY = {-1: "with data(batch):", -2: "with clients(batch):"}
+REMEDY = {-1: "'with data(batch):'", -2: "'with clients(batch):'"}
 
 
 class SiteRules(Messenger):
@@ -51,20 +50,18 @@ class SiteRules(Messenger):
         self.program, self.batch, self.shared, self.personal = program, batch, shared, personal
         self.free, self.particles, self.latents = free, particles, latents or {}
         self._foreign: set[str] = set()
-        #: values that were asked for
-        self.asked: set[str] = set()
+        self._names: set[str] = set()
 
     def __enter__(self) -> SiteRules:
-        self._foreign, self.asked = set(), set()
+        self._foreign, self._names = set(), set()
         super().__enter__()
         return self
 
     def _pyro_param(self, msg: Any) -> None:
         name, constraint = msg["name"], msg["kwargs"].get("constraint")
-        self.asked.add(name.removeprefix(BROADCAST_PREFIX))
         if constraint is not None and not unbounded(constraint):
             raise UserError(
-                f"param {name!r} has the constraint {described(constraint)}, which is not kept: its values move over "
+                f"param {name!r} has a constraint ({described(constraint)}), which is not kept: its values move over "
                 f"all real numbers; declare an unconstrained one (log_{name}, say), and write param('log_{name}').exp()"
             )
         declared = {**self.shared, **self.personal}
@@ -78,17 +75,16 @@ class SiteRules(Messenger):
                     f"declares; write param({name!r})"
                 )
 
-    def _pyro_network(self, msg: Any) -> None:
-        self.asked |= {name.removeprefix(BROADCAST_PREFIX) for name in msg["args"][0].names}
-
     def _pyro_sample(self, msg: Any) -> None:
         name, fn = msg["name"], msg["fn"]
-        self.asked.add(name)
         if not isinstance(fn, TorchDistributionMixin):  # a plate of Pyro's announces its indices
             self._foreign.add(name)
             return
         if msg["infer"].get("_deterministic"):
             return
+        if name in self._names:
+            raise UserError(f"site {name!r} is there twice in the {self.program}: give each site a name of its own")
+        self._names.add(name)
         frames = msg["cond_indep_stack"]
         for frame in frames:
             if self._unknown(frame) and self._of_the_batch(msg):
@@ -96,7 +92,7 @@ class SiteRules(Messenger):
                 remedy = REMEDY.get(by_size.get(frame.size, frame.dim), "a distribution with .to_event(...)")
                 raise UserError(
                     f"site {name!r} of the {self.program} is in pyro.plate({frame.name!r}), which does not know "
-                    f"chunks, padding and the weight of a minibatch: write {remedy!r} in its place (from "
+                    f"chunks, padding and the weight of a minibatch: write {remedy} in its place (from "
                     "hierfl.ppl.plates)"
                 )
         if any(frame.name == CLIENTS for frame in frames):
@@ -149,8 +145,8 @@ class SiteRules(Messenger):
             )
         if fixed and name in self.free and (support := support_of(fn)) is not None and not unbounded(support):
             raise UserError(
-                f"site {name!r} has the support {described(support)}, but its value moves over all real numbers by "
-                f"gradient steps: declare its logarithm (or another unconstrained one) in its place"
+                f"site {name!r} has a bounded support ({described(support)}), but gradient steps move its value over "
+                "all real numbers: declare its logarithm, or another unconstrained value, in its place"
             )
         if per_example and msg["is_observed"] and fn.event_dim == 0 and msg["value"].shape[-2:] != fn.batch_shape[-2:]:
             raise UserError(

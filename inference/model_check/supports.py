@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Independent, constraints
 
@@ -39,9 +40,23 @@ def example_outside(fn: Any, value: Tensor) -> float:
 
 
 def described(constraint: Any) -> str:
-    """A constraint in words for a message: "greater than 0.0"."""
-    text = repr(constraint)
-    return text if len(text) < 60 else type(constraint).__name__
+    """A constraint in words, for a message: "positive", "from 0 to 1", or the name of its class."""
+    while hasattr(constraint, "base_constraint"):
+        constraint = constraint.base_constraint
+    low, high = (_number(getattr(constraint, name, None)) for name in ("lower_bound", "upper_bound"))
+    if low is not None and high is not None:
+        return f"from {low:g} to {high:g}"
+    if low == 0:
+        return "positive" if isinstance(constraint, type(constraints.positive)) else "not negative"
+    if low is not None or high is not None:
+        return f"above {low:g}" if low is not None else f"below {high:g}"
+    return type(constraint).__name__.strip("_")
+
+
+def _number(bound: Any) -> float | None:
+    """A bound, where it is the same for all numbers."""
+    values = torch.as_tensor(bound).flatten() if bound is not None else torch.zeros(0)
+    return float(values[0]) if values.numel() and bool((values == values[0]).all()) else None
 
 
 def kind_of(fn: Any) -> type:

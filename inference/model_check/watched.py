@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
-from hierfl.nn.layers.batch_norm import is_statistic
 from hierfl.ppl.restrict import Site
 
 from ..method.base import Method
@@ -42,20 +41,16 @@ class Watched:
         self.how = (probe.batch, probe.shared, probe.personal, free, PARTICLES)
         #: the guide's, once it was run
         self.latents: dict[str, Site] = {}
-        #: values that were asked for
-        self.asked: set[str] = set()
 
     def model(self, batch: Batch) -> None:
         """See :class:`~hierfl.inference.method.base.Method`."""
-        with SiteRules("model", *self.how, self.latents) as rules:
+        with SiteRules("model", *self.how, self.latents):
             self.method.model(batch)
-        self.asked |= rules.asked
 
     def guide(self, batch: Batch) -> None:
         """See :class:`~hierfl.inference.method.base.Method`."""
-        with SiteRules("guide", *self.how) as rules:
+        with SiteRules("guide", *self.how):
             self.method.guide(batch)
-        self.asked |= rules.asked
 
 
 def check_sites(method: Method, probe: Probe, free: Collection[str]) -> None:
@@ -90,11 +85,6 @@ def check_sites(method: Method, probe: Probe, free: Collection[str]) -> None:
                 "and personal() do not declare: nothing trains or sends them; put the module into the network, or, for "
                 "one that stays as it is, say .requires_grad_(False)"
             )
-    if idle := sorted(k for k in free - watched.asked if not is_statistic(k)):
-        raise UserError(
-            f"{idle[0]!r} is to be trained, but neither model nor guide asks for it: write param({idle[0]!r}), or "
-            "leave it out of SVI and exchange()"
-        )
     _check_points(method, probe, values, sites, free)
 
 
@@ -140,5 +130,5 @@ def errors_as_one_line(method: Method) -> Iterator[None]:
         else:
             advice = "a batch may have any number of clients S and examples n: x (S, n, ...), y (S, n), n (S,)"
         raise UserError(
-            f"model or guide does not run on {ROWS} padded clients, and on one: {words}; {advice}"
+            f"model or guide does not run on {ROWS} padded clients, or on one: {words}; {advice}"
         ) from error

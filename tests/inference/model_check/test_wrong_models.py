@@ -88,11 +88,11 @@ WRONG = {
     # parameters that Pyro would treat otherwise
     "constraint": (
         [(RHO, 'param("rho", constraint=constraints.positive)'), *SCALE],
-        "param 'rho' has the constraint GreaterThan.*log_rho.*exp",
+        "param 'rho' has a constraint .positive.*log_rho.*exp",
     ),
     "constraint-in-the-guide": (
         [('softplus(param("pi"))', 'param("pi", constraint=dist.constraints.softplus_positive)')],
-        "param 'pi' has the constraint",
+        "param 'pi' has a constraint",
     ),
     "own-initial-value": (
         [('param("log_rho")', 'param("log_rho", torch.zeros(1))')], r"param 'log_rho' .*not used.*shared\(\)",
@@ -134,6 +134,7 @@ WRONG = {
           "[..., None]).sum(1, keepdim=True) / m.sum(1)[:, None, None])")],
         "in site 'y' depends on the other examples",
     ),
+    "first-example": ([(X, "net.base(batch.x - batch.x[:, :1])")], "depends on the other examples"),
     "targets": (
         [(HEAD, f"{HEAD} + torch.nn.functional.one_hot(batch.y, 3)")], "in site 'y' depends on batch.y",
     ),
@@ -153,9 +154,6 @@ WRONG = {
     "module-of-its-own": (
         [(HEAD, f"MODULE({HEAD})"), ("class Stud", "MODULE = torch.nn.Linear(3, 3).double()\n\n\nclass Stud")],
         "site 'y' depends on weights of a torch module",
-    ),
-    "value-that-nobody-asks-for": (
-        [('softplus(param("pi"))', "torch.tensor(0.1)")], "'pi' is to be trained, but neither model nor guide",
     ),
     "in-place": ([(X, "net.base(batch.x.sub_(1.0))")], "changes batch.x in place"),
     "row-of-a-table": (
@@ -177,6 +175,10 @@ WRONG = {
     "no-event-in-the-guide": ([(GUIDE, GUIDE.replace(".to_event(1)", ""))], "site 'w_j' .*to_event"),
     "other-event-in-the-guide": (
         [(GUIDE, 'sample("w_j", Normal(mu[..., :1], 1.0).to_event(1))')], "latent site 'w_j' has event shape .1,.",
+    ),
+    "the-same-site-twice": (
+        [(CLIENTS, 'with clients(batch):\n            sample("w_j", Normal(w, 1.0).to_event(1))\n            w_j')],
+        "site 'w_j' is there twice in the model",
     ),
     "guide-lacks-a-site": (
         [(CLIENTS, 'with clients(batch):\n            b = sample("b", Normal(0.0, 1.0))\n            w_j')],
@@ -202,7 +204,7 @@ WRONG = {
     # supports
     "shared-scale-by-gradients": (
         [(GLOBALS, f'w = sample("w", flat(net.head.d))\n        {GRADIENT}'), *SCALE],
-        "site 'rho' has the support .*gradient steps.*logarithm",
+        "site 'rho' has a bounded support .not negative.*gradient steps.*logarithm",
     ),
     "shared-scale-starts-outside": (
         [(GLOBALS, f'w = sample("w", flat(net.head.d))\n        {GRADIENT}'), (EXCHANGE, '"base": SampleWeighted()'),
@@ -210,11 +212,11 @@ WRONG = {
         "site 'rho' starts at -1, outside the support",
     ),
     "guide-outside-the-support": (
-        [(PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), 1.0).to_event(1))')],
+        [(PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), rho).to_event(1))')],
         "guide site 'w_j' draws values outside the support",
     ),
     "point-that-leaves-the-support": (
-        [(PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), 1.0).to_event(1))'),
+        [(PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), rho).to_event(1))'),
          (GUIDE, 'sample("w_j", dist.Delta(mu).to_event(1))'), ('"mu": 0.1 * start.head', '"mu": start.head.exp()')],
         "guide site 'w_j' is a point that leaves the support",
     ),
@@ -235,6 +237,21 @@ def test_responses_outside_their_support_are_named() -> None:
         begun(changes, slopes([6, 3]))
 
 
+UNTRAINED = {
+    "not asked for": ([('softplus(param("pi"))', "torch.tensor(0.1)")], "'pi'"),
+    "detached": ([(RHO, f"{RHO}.detach()")], "'log_rho'"),
+    "as data": ([(RHO, f"torch.from_numpy({RHO}.detach().numpy())")], "'log_rho'"),
+}
+
+
+@pytest.mark.parametrize("name", UNTRAINED)
+def test_values_that_no_gradient_reaches_are_one_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    changes, value = UNTRAINED[name]
+    begun(changes, blobs([6, 3]))
+    (line,) = caplog.messages
+    assert line.startswith(f"{value} stays as it is: it is to be trained, but no gradient reaches it")
+
+
 RIGHT = {
     "as it is": [],
     "dropout of the network": [],
@@ -251,12 +268,12 @@ RIGHT = {
     "no constraint": [(RHO, 'param("log_rho", constraint=constraints.real_vector).exp()')],
     "the same initial value": [(RHO, 'param("log_rho", torch.tensor([0.1]).log()).exp()')],
     "a positive latent with a positive guide": [
-        (PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), 1.0).to_event(1))'),
+        (PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), rho).to_event(1))'),
         (GUIDE, 'sample("w_j", dist.LogNormal(mu, sigma).to_event(1))'),
     ],
     "a positive point": [
-        (PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), 1.0).to_event(1))'),
-        (GUIDE, 'sample("w_j", dist.Delta(mu.exp()).to_event(1))'),
+        (PRIOR, 'sample("w_j", dist.Gamma(1 + 0 * w.exp(), rho).to_event(1))'),
+        (GUIDE, 'sample("w_j", dist.Delta(mu.exp() + 0 * sigma).to_event(1))'),
     ],
     "no global model": [
         (HEAD, f"{HEAD} * batch.n.log()[:, None, None]"),
@@ -266,10 +283,11 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_model_is_not_refused(name: str) -> None:
+def test_a_right_model_is_not_refused(name: str, caplog: pytest.LogCaptureFixture) -> None:
     network = "mlp:3,dropout=0.5" if name.startswith("dropout") else "mlp:3"
     begun(RIGHT[name], blobs([6, 3, 2, 4]), network)
     begun(RIGHT[name], blobs([5]).to(dtype=torch.float32), network)  # (one client: seven of its rows)
+    assert not caplog.messages
 
 
 def test_a_command_shows_the_line(tmp_path: Path, hierfl: Call) -> None:
