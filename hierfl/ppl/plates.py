@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyro
 import torch
 from pyro.distributions import ImproperUniform
@@ -81,7 +82,8 @@ class Flat(ImproperUniform):
     def log_prob(self, value: Tensor) -> Tensor:
         """Zeros of the batch shape."""
         shape = value.shape[: value.dim() - self.event_dim]
-        return value.new_zeros(()).expand(torch.broadcast_shapes(shape, self.batch_shape))
+        # (NumPy's: the first call of torch's own imports sympy, for half a second)
+        return value.new_zeros(()).expand(np.broadcast_shapes(shape, self.batch_shape))
 
 
 def flat(*shape: int) -> Flat:

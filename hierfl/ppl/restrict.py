@@ -118,7 +118,10 @@ class Restrict(Messenger):
             in_data = any(frame.name == DATA for frame in msg["cond_indep_stack"])
             msg["value"] = self.draw(name, msg["fn"], in_data)
         else:
-            raise UserError(f"latent site {name!r} of the model is not in the guide, and nothing fixes it")
+            raise UserError(
+                f"latent site {name!r} of the model is not in the guide, and nothing fixes it: sample it in the guide, "
+                "declare it in shared() or personal(), or observe it (obs=...)"
+            )
 
     def _pyro_post_sample(self, msg: dict) -> None:
         if not isinstance(msg["fn"], TorchDistributionMixin) or msg["infer"].get("_deterministic"):

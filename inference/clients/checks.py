@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,12 +80,32 @@ def check_shapes(
     for name, site in [*latents.items(), *sites.items()]:
         if site.kind == "latent" and not site.per_client:
             raise UserError(f"model site {name!r} is in the guide's client plate, but not in the model's")
-        expected = (clients, width if site.per_example else 1)
-        shape = tuple(site.fn.batch_shape)
-        if site.per_client and (shape[-2:] != expected or shape[:-2] not in ((), (1,), (particles,))):
-            raise UserError(
-                f"site {name!r} has batch shape {shape} for {clients} clients, {width} examples and {particles} "
-                f"particles, expected {expected}: a parameter has one dimension too few or too many (a scalar beside a "
-                "vector needs shape (1,), one beside the data shape ()), or the site lacks .to_event"
-            )
+        if site.per_client:
+            check_site_shape(name, site.fn, site.per_example, clients, width, particles)
     return sites
+
+
+def check_site_shape(name: str, fn: Any, per_example: bool, clients: int, width: int, particles: int) -> None:
+    """Checks that a site's distribution has the shape of its plates, draws of latents before it.
+
+    Args:
+        name: the site's.
+        fn: its distribution, broadcast to its plates.
+        per_example: whether it is in the data plate.
+        clients, width, particles: the sizes of the dimensions.
+
+    Raises:
+        UserError: naming the site.
+    """
+    expected, shape = (clients, width if per_example else 1), tuple(fn.batch_shape)
+    if shape[-2:] != expected or shape[:-2] not in ((), (1,), (particles,)):
+        if not per_example and shape[-2:] == (clients, width):
+            raise UserError(
+                f"site {name!r} has a value for each example, but is not in the data plate: write 'with data(batch):' "
+                "around it"
+            )
+        raise UserError(
+            f"site {name!r} has batch shape {shape} for {clients} clients, {width} examples and {particles} "
+            f"particles, expected {expected}: a parameter has one dimension too few or too many (a scalar beside a "
+            "vector needs shape (1,), one beside the data shape ()), or the site lacks .to_event"
+        )

@@ -29,6 +29,7 @@ from ..evaluation.response import response
 from ..local.base import LocalStep
 from ..method.base import Method
 from ..method.schedule import Plan
+from ..model_check.check import check_model, is_shipped
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.receiver import Receiver
@@ -105,6 +106,8 @@ class PlateEngine:
         trained += [name for name, group in exchange.groups.items() if group.rule.sends_gradients]
         known = {**shared, **initial}
         rows = {k for name in trained for k in method.expand(name, known) if k in shared}
+        if not is_shipped(method):
+            check_model(method, self.federation, shared, initial, exchange, sorted(rows))
         response(check_shapes(method, self.federation, shared, initial, sorted(rows)))
         check_rows(method, self.federation, shared, initial)
 

@@ -72,5 +72,5 @@ def test_a_shape_that_would_mix_clients_is_refused(small: Federation, net: Archi
         def shared(self, start: InitialWeights) -> dict:
             return {**super().shared(start), "log_rho": torch.tensor(-2.0)}
 
-    with pytest.raises(UserError, match=r"site 'w_j' has batch shape \(2, 2\).*a scalar beside a vector"):
+    with pytest.raises(UserError, match=r"site 'w_j' has batch shape \(7, 7\).*a scalar beside a vector"):
         fit(Careless(net), small, rounds=1, progress=False)

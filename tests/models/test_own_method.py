@@ -135,7 +135,7 @@ GOOD = TUTORIAL.read_text()
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (".to_event(1))\n\n    def local", ")\n\n    def local", r"does not run: .*in guide\)"),
+        (".to_event(1))\n\n    def local", ")\n\n    def local", r"site 'w_j' has batch shape .*lacks .to_event"),
         ('param("mu")', 'param("nu")', "parameter 'nu' is asked for"),
         ('w_j = sample("w_j", StudentT(df, w, rho).to_event(1))', "w_j = w", "'w_j' is not a latent of the model"),
         ("net.base(batch.x))), obs=batch.y", "net.base(batch.x)))", "latent site 'y' of the model is not in the guide"),

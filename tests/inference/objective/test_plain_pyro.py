@@ -1,4 +1,4 @@
-"""A method file is ordinary Pyro."""
+"""A method file runs in plain Pyro."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hierfl.nn.architecture import Architecture
 
 
 def test_guides_and_models_run_in_plain_pyro(small: Federation, net: Architecture) -> None:
-    """A method file is ordinary Pyro: with its parameters in the store, Pyro's own ELBO can be evaluated."""
+    """With its parameters in the store, Pyro's own ELBO can be evaluated."""
     method = PFedVEM(net)
     shared, rows = states(method, small)
     batch = small.batch(range(small.clients))

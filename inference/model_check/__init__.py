@@ -1,0 +1,1 @@
+"""What a model of a user's own is asked before its first round: padding, chunks, weights, supports, random numbers."""
