@@ -5,7 +5,6 @@ Nothing is copied per client: two hundred clients cost one data set. Images stay
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,12 +20,14 @@ from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch
 from .by_class import ByClass
+from .fingerprint import fingerprint
 from .frames import frame_arrays
 from .index_sets import IndexSets
 from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
 from .pool import PooledDataset, Task
+from .response_units import ResponseUnits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +51,8 @@ class Federation:
         about: where this came from (data, split, redraws, ...), for config and summary.
         dtype: of the inputs in a batch.
         outline: whether it is one without clients: what is known of data that are elsewhere.
+        response_units: mean and sd of a regression's training responses; None where they are not known.
+        standard_response: whether a batch's responses are standardised by them.
     """
 
     x: Tensor
@@ -66,6 +69,8 @@ class Federation:
     about: Mapping[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     outline: bool = False
+    response_units: ResponseUnits | None = None
+    standard_response: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.ids) and not self.outline:
@@ -114,6 +119,7 @@ class Federation:
             classes=pool.classes,
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
+            response_units=ResponseUnits.of(pool.y_train) if pool.task == "regression" else None,
             about={
                 "data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
                 "origin": pool.origin,
@@ -251,8 +257,15 @@ class Federation:
         return self.inputs(x), self.targets(y)
 
     def targets(self, y: Tensor) -> Tensor:
-        """Raw targets as the model sees them: labels as they are, responses in the federation's dtype."""
-        return y if self.task == "classification" else y.to(self.dtype)
+        """Raw targets as the model sees them: labels as they are, responses in the federation's dtype and units."""
+        if self.task == "classification":
+            return y
+        return y.to(self.dtype) if (units := self.units) is None else units.standard(y, self.dtype)
+
+    @property
+    def units(self) -> ResponseUnits | None:
+        """Those by which a batch's responses are standardised; None where they are as they are."""
+        return self.response_units if self.standard_response else None
 
     def template(self, rows: int = 1, width: int = 1) -> Batch:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
@@ -292,8 +305,4 @@ class Federation:
 
     def digest(self) -> str:
         """A fingerprint of data and split: two federations with the same digest hold the same examples."""
-        h = hashlib.blake2b(digest_size=8)
-        for t in (self.x, self.y, *self.train, *self.validation, *self.test):
-            h.update(str(tuple(t.shape)).encode())
-            h.update(t.detach().cpu().contiguous().numpy().tobytes())
-        return h.hexdigest()
+        return fingerprint((self.x, self.y, *self.train, *self.validation, *self.test))

@@ -25,6 +25,7 @@ from ..evaluation.fitted import Fitted
 from ..method.base import Method
 from ..method.final_chains import ending_as
 from ..method.initial import InitialWeights
+from ..method.learned_sd import with_learned_sd
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
@@ -95,6 +96,7 @@ class Fit:
         if method.network.encoder is not None and not method.latent:
             name = method.name or type(method).__name__
             raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
+        method, federation = with_learned_sd(method, federation)
         self.options, self.method = options, (method := ending_as(options, method, federation))
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
