@@ -55,7 +55,9 @@ def _of_rows(chunk: ClientChunk) -> Tensor:
     whole = batch.given is not None or any(site.per_example for site in latents.values())
     total, sd = torch.zeros_like(batch.n), values[RESPONSE_SD]
     for part in [batch] if whole else _pieces(batch):
-        site = response(model_sites(chunk.method, part, values, latents, FrozenFeatures.of(part.x, frozenset(), values)))
+        site = response(
+            model_sites(chunk.method, part, values, latents, FrozenFeatures.of(part.x, frozenset(), values))
+        )
         unknown = (over_draws(site.fn.variance) - sd.square()).clamp_min(0) if part.given is not None else 0.0
         squares = ((part.y - over_draws(site.fn.mean)).square() + unknown).mean(0)
         total = total + (squares if part.mask is None else squares * part.mask).sum(-1)
