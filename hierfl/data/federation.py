@@ -182,8 +182,7 @@ class Federation:
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
         Gradient steps want inputs of about unit size. With ``standardise="auto"`` columns of more than two values are
-        standardised where one of them is far from that; False takes inputs as they are. Labels of a classification may
-        be strings: they are numbered in sorted order, which ``about["labels"]`` keeps.
+        standardised where one of them is far from that;
 
         Args:
             df: the table.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from ..errors import unknown
 from .pool import PooledDataset
+
+if TYPE_CHECKING:
+    from .federation import Federation
 
 #: "auto" standardises where a column's scale is far from one
 Standardise = bool | Literal["auto"]
@@ -41,19 +44,38 @@ def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = Fa
     if wanted is True:
         mean, std = x.mean(0), x.std(0)
         return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0))
-    if x.ndim != 2 or x.dtype.kind not in ("iuf" if numbers else "f") or not len(x):
-        return pool
+    found = far_constants(x, numbers=numbers)
+    return pool if found is None else replace(pool, mean=found[0], std=found[1])
+
+
+def far_constants(x: np.ndarray, *, numbers: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and standard deviation of each column of rows (N, k), 0 and 1 of those that stay; None where all stay.
+
+    Args:
+        x: training rows.
+        numbers: as for :func:`standardised`.
+    """
+    if x.ndim != 2 or x.dtype.kind != "f" or not len(x):
+        return None
     mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
     several = np.array([_more_than_two(column) for column in x.T])
     if not numbers:
         several &= (x != np.round(x)).any(0)
-    far = several & ((np.abs(mean) > FAR) | (std > FAR) | (std < 1 / FAR))
-    if not far.any():
-        return pool
-    kind = x.dtype if x.dtype.kind == "f" else np.float32
-    return replace(
-        pool, mean=np.where(several, mean, 0.0).astype(kind), std=np.where(several & (std > 0), std, 1.0).astype(kind)
-    )
+    if not (several & ((np.abs(mean) > FAR) | (std > FAR) | (std < 1 / FAR))).any():
+        return None
+    return np.where(several, mean, 0.0).astype(x.dtype), np.where(several & (std > 0), std, 1.0).astype(x.dtype)
+
+
+def with_scaled_inputs(federation: Federation) -> Federation:
+    """The same federation, whose columns are standardised as "auto" does where nothing else standardises them."""
+    if federation.mean is not None or federation.outline or federation.x.dim() != 2:
+        return federation
+    rows = torch.cat([index.cpu() for index in federation.train])
+    found = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
+    if found is None:
+        return federation
+    mean, std = (torch.as_tensor(v, device=federation.device) for v in found)
+    return replace(federation, mean=mean, std=std)
 
 
 def _more_than_two(column: np.ndarray) -> bool:

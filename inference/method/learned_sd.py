@@ -2,7 +2,8 @@
 
 The network says whose it is (:attr:`~hierfl.nn.architecture.Architecture.learned`): all clients', a shared value that
 the sums of the clients' squared residuals give, or each client's own. Responses are standardised by the mean and the
-standard deviation of all training responses; no prior and no other step knows either.
+standard deviation of all training responses; no prior and no other step knows either. Columns of inputs that are far
+from unit scale, and that nothing standardises yet, are standardised at the first layer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyro
 import torch
 
 from hierfl.data.federation import Federation
+from hierfl.data.input_scales import with_scaled_inputs
 from hierfl.data.response_units import ResponseUnits, in_standard_units
 from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.restrict import Restrict
@@ -53,6 +55,7 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
     if method.tabular or federation.task != "regression" or not _asks(method, federation):
         return method, federation
     found, federation = copy.copy(method), in_standard_units(federation, alone=alone)
+    federation = federation if alone else with_scaled_inputs(federation)
     fitted_last = any(isinstance(step, SVI) for step in method.schedule().final_steps)
     everyone = method.network.learned == "shared" and method.exchange() and not fitted_last
     found.__class__ = derived(type(method), _SharedSd if everyone else _OwnSd)
