@@ -11,9 +11,11 @@ import torch
 
 from hierfl.data import tables
 from hierfl.data.datasets import registry
+from hierfl.data.federated.response_sums import noise_of
 from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
+from hierfl.data.input_scales import standardised
 from hierfl.errors import UserError
 from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.method.settings import applicable
@@ -60,13 +62,15 @@ def build(
 
 def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
     pool = registry.load(run.data, Path(run.data_root), run.seed)
+    pool = standardised(pool, {"yes": True, "no": False}.get(run.standardise, "auto"))  # type: ignore[arg-type]
     clients = run.clients
     if not clients and not run.split.startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")
     federation = Federation.from_pool(pool, clients, run.split, validation=run.validation_fraction, seed=run.seed)
-    network = architecture(run.network, federation, run.response_sd, latent)
-    if federation.task == "classification" and run.response_sd != 1.0:
-        raise UserError("--response-sd is a regression's, and this is a classification")
+    network = architecture(run.network, federation, noise_of(run.response_sd, run.learn_sd), latent)
+    if federation.task == "classification" and (run.response_sd != 1.0 or run.learn_sd == "clients"):
+        name = "--response-sd" if run.response_sd != 1.0 else "--learn-sd clients"
+        raise UserError(f"{name} is a regression's, and this is a classification")
     return federation, network
 
 

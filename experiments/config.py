@@ -99,8 +99,18 @@ class RunConfig:
         commands=ALL, data="arrays",
     )  # fmt: skip
     response_sd: float = option(
-        "Standard deviation of a regression's response around its prediction. [default: 1]",
+        "Standard deviation of a regression's response around its prediction. [default: it is learned]",
         commands=("run", "ablate"), data="arrays", same_data=True,
+    )  # fmt: skip
+    learn_sd: str = option(
+        "Learn that standard deviation, of standardised responses: shared (one), clients (one for each), no (it is "
+        "--response-sd). [default: shared; no with --response-sd and for fedpop-synthetic]", "no",
+        commands=("run", "ablate"), choices=("shared", "clients", "no"), metavar="shared|clients|no", data="arrays",
+        same_data=True, newer=True,
+    )  # fmt: skip
+    standardise: str = option(
+        "Standardise inputs of an .npz: auto (where a column of fractions is far from unit scale), yes, no.", "no",
+        choices=("auto", "yes", "no"), metavar="auto|yes|no", data="arrays", same_data=True, newer=True,
     )  # fmt: skip
     rounds: int = option(
         "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True

@@ -42,6 +42,8 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         raise unknown("run option", min(strange), options())
     _check_kind(loaded, data, said)
     usual = _usual_of_table(data, said) if tables.is_table(data) else _usual_of_arrays(data)
+    if not tables.is_table(data):
+        usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
     run = {"data_root": "data", **usual, **said, "data": data}
     run |= {name: absolute_path(name, run[name]) for name in ("data", "data_root", "ood") if name in run}
     run |= {"method": loaded.reference, "method_digest": loaded.digest}
@@ -88,6 +90,22 @@ def absolute_path(option: str, value: Any) -> Any:
     return value
 
 
+def learned(said: str | None, response_sd: float | None, usual: str = "shared") -> str:
+    """Whose standard deviation is learned of a regression's response: nobody's where it is said.
+
+    Args:
+        said: --learn-sd.
+        response_sd: --response-sd.
+        usual: where neither is said.
+
+    Raises:
+        UserError: for both.
+    """
+    if said not in (None, "no") and response_sd is not None:
+        raise UserError(f"--response-sd {response_sd:g} is a number, and --learn-sd {said} learns one: say one of them")
+    return said or ("no" if response_sd is not None else usual)
+
+
 def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
     """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
     table = tables.is_table(data)
@@ -110,7 +128,9 @@ def _usual_of_arrays(data: str) -> dict[str, Any]:
     default = registry.defaults(data)
     return {
         "clients": default.clients, "split": default.split or "natural", "network": default.network,
-        "response_sd": default.noise, "rounds": default.rounds, "participation": default.participation,
+        "response_sd": default.noise, "learn_sd": "shared" if data.endswith(".npz") else "no",
+        "standardise": "auto" if data.endswith(".npz") else "no",
+        "rounds": default.rounds, "participation": default.participation,
         "evaluate_every": default.evaluate_every, "quorum": default.quorum, "chunk": default.chunk,
     }  # fmt: skip
 

@@ -77,6 +77,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
     if table.row_count:
         screen.print(table)
+    if summary.get("best_note"):
+        screen.print(summary["best_note"], soft_wrap=True)
     for line in calibration_lines(summary):
         screen.print(line, soft_wrap=True)
     if summary["diverged_local_steps"]:

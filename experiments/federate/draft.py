@@ -20,6 +20,7 @@ from hierfl.inference.method.settings import make_settings
 
 from .. import methods
 from ..config import RunConfig, flag
+from ..configure import learned
 from .study import FORMAT, Study, fit_options
 
 #: said above each part of the file
@@ -99,6 +100,7 @@ def _data(
         usual = registry.defaults(str(sample)) if sample.suffix == ".npz" else None
         network = {
             "network": said.pop("network", usual.network if usual else "mlp:100"),
+            "learn_sd": learned(said.pop("learn_sd", None), said.get("response_sd")),
             "response_sd": said.pop("response_sd", 1.0),
             "validation_fraction": said.pop("validation_fraction", 0.1),
         }
@@ -106,7 +108,7 @@ def _data(
         if formula:
             raise UserError(f"this method needs a table, FILE.csv, not {sample}")
         pool = load_npz(sample)
-        images = pool.x_train.dtype == np.uint8
+        images, network = pool.x_train.dtype == np.uint8, _of_task(network, pool.task)
         about = {"kind": "arrays", "inputs": list(pool.x_train.shape[1:]), "images": images, "classes": pool.classes}
         return {**about, **network}, {}
     if sample.suffix != ".csv":
@@ -133,8 +135,24 @@ def _data(
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
     inputs = list(x) or [str(name) for name in df.columns if name != y]
+    dictionary = Dictionary.from_sample(df, [*inputs, y])
+    number = dictionary.columns[y].kind in ("number", "whole")
+    network = _of_task(network, "regression" if number else "classification")
     about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
-    return about, Dictionary.from_sample(df, [*inputs, y]).as_table()
+    return about, dictionary.as_table()
+
+
+def _of_task(network: dict[str, Any], task: str) -> dict[str, Any]:
+    """What is said of the network, without what is a regression's for a classification.
+
+    Raises:
+        UserError: where that was asked for.
+    """
+    if task == "regression":
+        return network
+    if network["learn_sd"] == "clients":
+        raise UserError("--learn-sd clients is a regression's, and this is a classification")
+    return {**network, "learn_sd": "no"}
 
 
 def _written(table: Mapping[str, Any]) -> str:

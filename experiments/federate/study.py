@@ -52,12 +52,12 @@ DATA: dict[str, Schema] = {
         "validation_fraction": Number(float, 0, 1),
     },
     "columns": {
-        "x": [str], "y": str, "network": str, "response_sd": Number(), "test_fraction": Number(float, 0, 1),
-        "validation_fraction": Number(float, 0, 1),
+        "x": [str], "y": str, "network": str, "response_sd": Number(), "learn_sd?": str,
+        "test_fraction": Number(float, 0, 1), "validation_fraction": Number(float, 0, 1),
     },
     "arrays": {
         "inputs": [Number(int, 1)], "images": bool, "classes": Number(int, 0), "network": str,
-        "response_sd": Number(), "validation_fraction": Number(float, 0, 1),
+        "response_sd": Number(), "learn_sd?": str, "validation_fraction": Number(float, 0, 1),
     },
 }  # fmt: skip
 #: a client's name is a name of folders and in lists: letters of no alphabet look alike in it
@@ -187,6 +187,7 @@ class Study:
         own: dict[str, Any] = {
             "network": agreed.get("network", "design"),
             "response_sd": agreed.get("response_sd", 1.0),
+            "learn_sd": agreed.get("learn_sd", "no"),
         }
         if table:
             own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")}
@@ -230,8 +231,9 @@ def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
     said, seed, name = table["data"], table["run"]["seed"], table["name"]
     held = {"validation": said["validation_fraction"], "seed": seed, "name": name}
     if said["kind"] == "arrays":
-        inputs, network = tuple(said["inputs"]), (said["network"], said["response_sd"])
-        return ArrayData(inputs, said["images"], said["classes"], network=network[0], response_sd=network[1], **held)
+        held |= {name: said[name] for name in ("network", "response_sd")}
+        held["learn_sd"] = said.get("learn_sd", "no")
+        return ArrayData(tuple(said["inputs"]), said["images"], said["classes"], **held)
     dictionary = Dictionary.of(table.get("columns", {}), path)
     held |= {"test": said["test_fraction"]}
     if said["kind"] == "formula":
@@ -242,8 +244,9 @@ def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
             raise unknown(f"value of data.na in {path}:", na, get_args(Missing))
         return FormulaData(StudyFormula(said["formula"], dictionary, family, more), na=na, **held)
     return ColumnData(
-        dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"], **held
-    )
+        dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"],
+        learn_sd=said.get("learn_sd", "no"), **held,
+    )  # fmt: skip
 
 
 def _refuse_strange(table: Mapping[str, Any], schema: Schema, path: Path) -> None:

@@ -30,7 +30,9 @@ def write_run_page(folder: Path) -> Path:
     about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
     names = [n for n in client_metrics() if summary.get(f"pm_{n}") is not None]
     rows = []
-    for when, numbers in (("last round", summary), ("best by validation", summary.get("best") or {})):
+    best = summary.get("best") or {}
+    best = {} if best.get("round") == summary["rounds"] else best
+    for when, numbers in (("last round", summary), ("best by validation", best)):
         for kind, what in KINDS.items():
             values = [numbers.get(f"{kind}_{name}") for name in names]
             if any(v is not None for v in values):
@@ -49,7 +51,7 @@ def write_run_page(folder: Path) -> Path:
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT:
             sections.append(Section(heading, pictures=mine))
-    apart = ("best", "versions", "dropped")
+    apart = ("best", "versions", "dropped", "warnings")
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in apart}
     sections += [
         _leave_one_out(folder),

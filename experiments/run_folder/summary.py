@@ -28,8 +28,8 @@ SUMMARY_SCHEMA: Schema = {
     **dict.fromkeys(("method", "device"), str), **dict.fromkeys(("clients", "rounds", "seed"), Number(int, 0)),
     **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
     **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
-    "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "dropped?": [str],
-    "*": NUMBER_OR_NULL,
+    "best_note?": AnyOf(str, None), "warnings?": [str], "dropped?": [str],
+    "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
 }  # fmt: skip
 
 
@@ -51,13 +51,15 @@ def finite(value: Any) -> Any:
 def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any]) -> dict[str, Any]:
     """summary.json: the last round, the best one by validation, and what it took.
 
+    "best" is an earlier round only where validation data tell it from the last, else the last; "best_note" says so.
+
     Args:
         run: what was fitted.
         name: of the method.
         report: numbers of the method's own.
         chains: how well they mixed, worst first; and how surely strange inputs are noticed.
     """
-    last, best, options = run.last(), run.best(), run.options
+    last, best, options, validated = run.last(), run.best(), run.options, run.validated
     federation = run.fitted.federation
     return {
         "method": name,
@@ -69,6 +71,9 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         "seed": options.seed,
         **summary_metrics(last),
         "best": {"round": best["round"], **summary_metrics(best)} if best else None,
+        "best_note": (validated.note or None) if validated else None,
+        **({} if run.coverage is None else {k: finite(v) for k, v in run.coverage.numbers.items()}),
+        "warnings": run.warnings,
         **{k: finite(v) for k, v in report.items()},
         **({"dropped": dropped} if (dropped := federation.about.get("dropped")) else {}),
         **{k: finite(v) for k, v in chains.items()},
@@ -130,7 +135,7 @@ GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
 
 def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
     """What a reader of a run has to know of its fit: whether it has arrived, whether its chains have mixed."""
-    lines = fit_notes(summary)
+    lines = [*(summary.get("warnings") or []), *fit_notes(summary)]
     if summary.get("rhat") is not None:
         rhat, ess = summary["rhat"], summary["ess_bulk"]
         worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"

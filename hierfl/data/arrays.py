@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..errors import UserError
 from .array_checks import check_inputs, check_subclasses, check_targets, distinct_subclasses
 from .client_names import client_names, rows_of
+from .input_scales import Standardise, standardised
 from .pool import PooledDataset, Task
 
 
@@ -100,8 +100,9 @@ def natural_pool(
     seed: int,
     task: Task | None,
     name: str,
-    standardise: bool,
+    standardise: Standardise,
     classes: int = 0,
+    numbers: bool = False,
 ) -> PooledDataset:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
     client = client_names(client, f"{name}: client")
@@ -129,7 +130,4 @@ def natural_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
         client_train=client, client_test=client_names(client_test, f"{name}: client_test"), classes=classes,
     )  # fmt: skip
-    if not standardise or pool.mean is not None:
-        return pool
-    mean, std = pool.x_train.mean(0), pool.x_train.std(0)
-    return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0))
+    return standardised(pool, standardise, numbers=numbers)

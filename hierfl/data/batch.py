@@ -65,6 +65,14 @@ class Batch:
         return numbers_up_to(self.width, self.x.device)
 
 
+def masked_zeros(y: Tensor, event: torch.Size, dtype: torch.dtype) -> Batch:
+    """A batch of inputs that are zero, with targets (S, n), all of them masked."""
+    return Batch(
+        torch.zeros((*y.shape, *event), dtype=dtype, device=y.device), y, torch.zeros_like(y, dtype=torch.bool),
+        torch.ones(len(y), dtype=dtype, device=y.device),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Given:
     """Other examples of the same clients, on which a model conditions what it says of a batch.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,3 +84,13 @@ def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
     distinct, which = np.unique(names, return_inverse=True)
     order = np.argsort(which, kind="stable")
     return dict(zip(distinct.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))
+
+
+def check_sizes(names: Sequence[str], sizes: Sequence[int], least: int) -> None:
+    """Raises a UserError for a client with fewer training examples than ``least``."""
+    for name, n in zip(names, sizes, strict=True):
+        if n < least:
+            raise UserError(
+                f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; fewer clients, "
+                "another split or seed, or tell a random split to redraw (for example --split dirichlet:0.3,redraw)"
+            )

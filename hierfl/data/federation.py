@@ -5,7 +5,6 @@ Nothing is copied per client: two hundred clients cost one data set. Images stay
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,14 +18,18 @@ from torch import Tensor
 from ..errors import UserError
 from ..rng import client_keys
 from .arrays import natural_pool
-from .batch import Batch
+from .batch import Batch, masked_zeros
 from .by_class import ByClass
+from .client_names import check_sizes
+from .fingerprint import fingerprint
 from .frames import frame_arrays
 from .index_sets import IndexSets
+from .input_scales import Standardise, model_inputs, standardised
 from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
 from .pool import PooledDataset, Task
+from .response_units import ResponseUnits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +53,8 @@ class Federation:
         about: where this came from (data, split, redraws, ...), for config and summary.
         dtype: of the inputs in a batch.
         outline: whether it is one without clients: what is known of data that are elsewhere.
+        response_units: mean and sd of a regression's training responses; None where they are not known.
+        standard_response: whether a batch's responses are standardised by them.
     """
 
     x: Tensor
@@ -66,6 +71,8 @@ class Federation:
     about: Mapping[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
     outline: bool = False
+    response_units: ResponseUnits | None = None
+    standard_response: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.ids) and not self.outline:
@@ -75,13 +82,7 @@ class Federation:
         for split in SPLITS:
             if not isinstance(getattr(self, split), IndexSets):
                 object.__setattr__(self, split, IndexSets(getattr(self, split)))
-        least = 2 if self.task == "classification" else 1
-        for name, n in zip(self.ids, self.sizes(), strict=True):
-            if n < least:
-                raise UserError(
-                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; fewer clients, "
-                    "another split or seed, or tell a random split to redraw (for example --split dirichlet:0.3,redraw)"
-                )
+        check_sizes(self.ids, self.sizes(), 2 if self.task == "classification" else 1)
 
     @classmethod
     def from_pool(
@@ -114,6 +115,7 @@ class Federation:
             classes=pool.classes,
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
+            response_units=ResponseUnits.of(pool.y_train) if pool.task == "regression" else None,
             about={
                 "data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
                 "origin": pool.origin,
@@ -134,8 +136,9 @@ class Federation:
         validation: float = 0.0,
         seed: int = 0,
         task: Task | None = None,
-        standardise: bool = False,
+        standardise: Standardise = "auto",
         name: str = "arrays",
+        numbers: bool = False,
     ) -> Federation:
         """A federation from arrays whose rows say which client they belong to.
 
@@ -148,34 +151,38 @@ class Federation:
             validation: as in :meth:`from_pool`.
             seed: of what is held out.
             task: "classification" or "regression"; by default from the type of ``y``.
-            standardise: bring every input to mean 0 and standard deviation 1 over the training rows.
+            standardise: bring inputs to mean 0 and standard deviation 1 over the training rows; "auto" where a column
+                of fractions is far from that (:mod:`hierfl.data.input_scales`).
             name: what to call it.
+            numbers: whether inputs that are whole are numbers, to "auto", and not names of tokens.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
         pool = natural_pool(
-            np.asarray(x), np.asarray(y), client, x_test, y_test, client_test, test, seed, task, name, standardise
-        )
+            np.asarray(x), np.asarray(y), client, x_test, y_test, client_test, test, seed, task, name, standardise,
+            numbers=numbers,
+        )  # fmt: skip
         return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
 
     @classmethod
     def from_npz(
-        cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0
-    ) -> Federation:
+        cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0,
+        standardise: Standardise = "auto",
+    ) -> Federation:  # fmt: skip
         """A federation from an ``.npz`` file; see :func:`hierfl.data.npz.load_npz` for the arrays it must hold."""
-        return cls.from_pool(load_npz(Path(path)), clients, split, validation=validation, seed=seed)
+        pool = standardised(load_npz(Path(path)), standardise)
+        return cls.from_pool(pool, clients, split, validation=validation, seed=seed)
 
     @classmethod
     def from_frame(
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
-        seed: int = 0, task: Task | None = None, standardise: bool = False,
+        seed: int = 0, task: Task | None = None, standardise: Standardise = "auto",
     ) -> Federation:  # fmt: skip
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
-        Inputs are taken as they are (a statistician's coefficients keep their units) unless ``standardise`` is said;
-        gradient steps want inputs of about unit size. Labels of a classification may be strings: they are numbered in
-        sorted order, which ``about["labels"]`` keeps.
+        Gradient steps want inputs of about unit size. With ``standardise="auto"`` columns of more than two values are
+        standardised where one of them is far from that;
 
         Args:
             df: the table.
@@ -188,7 +195,7 @@ class Federation:
         inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
         made = cls.from_arrays(
             inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
-            name="frame",
+            name="frame", numbers=True,
         )  # fmt: skip
         return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
 
@@ -251,26 +258,23 @@ class Federation:
         return self.inputs(x), self.targets(y)
 
     def targets(self, y: Tensor) -> Tensor:
-        """Raw targets as the model sees them: labels as they are, responses in the federation's dtype."""
-        return y if self.task == "classification" else y.to(self.dtype)
+        """Raw targets as the model sees them: labels as they are, responses in the federation's dtype and units."""
+        own = y if self.task == "classification" else y.to(self.dtype)
+        return own if (units := self.units) is None else units.standard(y, self.dtype)
+
+    @property
+    def units(self) -> ResponseUnits | None:
+        """Those by which a batch's responses are standardised; None where they are as they are."""
+        return self.response_units if self.standard_response else None
 
     def template(self, rows: int = 1, width: int = 1) -> Batch:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
-        shape = (rows, width)
-        return Batch(
-            torch.zeros((*shape, *self.event_shape), dtype=self.dtype, device=self.device),
-            self.targets(torch.zeros(shape, dtype=self.y.dtype, device=self.device)),
-            torch.zeros(shape, dtype=torch.bool, device=self.device),
-            torch.ones(rows, dtype=self.dtype, device=self.device),
-        )
+        y = self.targets(torch.zeros((rows, width), dtype=self.y.dtype, device=self.device))
+        return masked_zeros(y, self.event_shape, self.dtype)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Raw inputs (..., *event) as the model sees them: floats, standardised."""
-        scale = 255 if x.dtype == torch.uint8 else 1
-        if self.mean is None or self.std is None:
-            return x.to(self.dtype) / scale if scale > 1 else x.to(self.dtype)
-        x = x.to(self.dtype, copy=True)  # (in place from here: images are many)
-        return x.sub_(scale * self.mean.to(self.dtype)).div_(scale * self.std.to(self.dtype))
+        return model_inputs(x, self.mean, self.std, self.dtype)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Federation:
         """The same federation on another device, or batching in another floating-point type."""
@@ -292,8 +296,4 @@ class Federation:
 
     def digest(self) -> str:
         """A fingerprint of data and split: two federations with the same digest hold the same examples."""
-        h = hashlib.blake2b(digest_size=8)
-        for t in (self.x, self.y, *self.train, *self.validation, *self.test):
-            h.update(str(tuple(t.shape)).encode())
-            h.update(t.detach().cpu().contiguous().numpy().tobytes())
-        return h.hexdigest()
+        return fingerprint((self.x, self.y, *self.train, *self.validation, *self.test))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyro
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from ..errors import UserError
 from .functional import Network
 from .head import LinearHead
 from .layers.batch_norm import is_statistic
-from .likelihoods import Softmax, gaussian
+from .likelihoods import RESPONSE_SD, Learned, Softmax, gaussian
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Architecture:
     Attributes:
         base: features of an input.
         head: the part that differs between clients.
-        noise: standard deviation of a regression's response; None for classification.
+        noise: standard deviation of a regression's response in the user's units; "shared" or "clients" learns one for
+            all clients or one for each, of standardised responses; None for classification.
         spec: the name this was built from.
         encoder: an input's mean and log variance of latent features, (S, n, 2 M), where the base network reads those;
             None where it reads inputs.
@@ -32,7 +34,7 @@ class Architecture:
 
     base: Network
     head: LinearHead
-    noise: float | None = None
+    noise: float | Learned | None = None
     spec: str = "custom"
     encoder: Network | None = None
     latents: int = 0
@@ -105,4 +107,14 @@ class Architecture:
 
     def likelihood(self, output: Tensor) -> Any:
         """p(y | output): Softmax for classification, Normal for regression."""
-        return Softmax(output) if self.noise is None else gaussian(output, self.noise)
+        return Softmax(output) if self.noise is None else gaussian(output, self.response_sd)
+
+    @property
+    def learned(self) -> Learned | None:
+        """Whose the response's learned standard deviation is; None where it is given, and for classification."""
+        return self.noise if self.noise in ("shared", "clients") else None  # type: ignore[return-value]
+
+    @property
+    def response_sd(self) -> float | Tensor:
+        """Standard deviation of the response inside a model: as given, or the learned parameter, () or rows (S, 1)."""
+        return pyro.param(RESPONSE_SD) if self.learned else self.noise  # type: ignore[return-value]

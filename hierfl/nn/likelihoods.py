@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from pyro.distributions import Normal, TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import cross_entropy
+
+#: the parameter that is a regression's learned standard deviation, in units of the training responses' own
+RESPONSE_SD = "response_sd"
+#: whose a learned standard deviation is: all clients', or each client's own
+Learned = Literal["shared", "clients"]
 
 
 class Softmax(TorchDistribution):
@@ -94,6 +100,6 @@ def _back(x: Tensor, order: list[int]) -> Tensor:
 
 
 def gaussian(output: Tensor, noise: float | Tensor) -> Normal:
-    """N(output, noise^2) for a network with one output, (..., 1)."""
+    """N(output, noise^2) for a network with one output, (..., 1); noise is a number, () or rows (S, 1)."""
     scale = noise if isinstance(noise, Tensor) else output.new_full((), noise)
     return Normal(output.squeeze(-1), scale)

@@ -114,14 +114,15 @@ def conditional(k: Tensor, cross: Tensor, prior: Tensor, kappa: Tensor, omega: T
     return mean, (prior - half.square().sum(-2)).clamp_min(0)
 
 
-def one_after_another(k: Tensor, y: Tensor, noise: float) -> Normal:
+def one_after_another(k: Tensor, y: Tensor, noise: float | Tensor) -> Normal:
     """p(y_i | y_1, ..., y_{i-1}) of each example i, whose product is the marginal likelihood N(y; 0, K + noise^2 I).
 
     Args:
         k: K, (S, n, n).
         y: (S, n).
-        noise: standard deviation of y around f.
+        noise: standard deviation of y around f, a number, () or rows (S, 1).
     """
+    noise = noise if isinstance(noise, float | int) else noise[..., None].to(k)
     factor = _cholesky(k + noise**2 * torch.eye(k.shape[-1], dtype=k.dtype, device=k.device))
     scale = factor.diagonal(dim1=-2, dim2=-1)
     standard = torch.linalg.solve_triangular(factor, y[..., None], upper=False).squeeze(-1)

@@ -14,7 +14,7 @@ from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.layers.batch_norm import is_statistic
-from hierfl.nn.likelihoods import Softmax
+from hierfl.nn.likelihoods import RESPONSE_SD, Softmax
 from hierfl.nn.output_derivatives import output_gradient
 from hierfl.nn.squared_gradients import is_layered, squared_gradients
 from hierfl.ppl.restrict import Restrict
@@ -47,14 +47,16 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
         labels: at which labels.
     """
     w = chunk.values[name].squeeze(1)
+    sd = chunk.view.get(RESPONSE_SD)  # () or (S, 1)
     found, layered = [], is_layered(network)
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
             batch, here = part.batch(), w[first:last].detach()
+            sd_of = None if sd is None else sd.expand(len(w), 1)[first:last]
             norms = _running_statistics(network, part)
             if layered and here.numel() * batch.width > HELD:
-                each_row = [_by_layer(network, here, batch, row, labels, norms) for row in range(len(here))]
+                each_row = [_by_layer(network, here, batch, row, labels, norms, sd_of) for row in range(len(here))]
                 found.append(torch.stack(each_row))
                 continue
             total = torch.zeros_like(here)
@@ -65,7 +67,7 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
                 (batch.x.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(each, 1),
                 strict=True,
             ):
-                total = total + (_squares(network, here, x, y, labels, norms) * mask[..., None]).sum(1)
+                total = total + (_squares(network, here, x, y, labels, norms, sd_of) * mask[..., None]).sum(1)
             found.append(total / part.n[:, None])
     return torch.cat(found)
 
@@ -76,26 +78,32 @@ def _running_statistics(network: Architecture, chunk: ClientChunk) -> State:
     return {k: view[k] if k in chunk.values else view[k].expand(rows, 1, *view[k].shape) for k in names}
 
 
-def _by_layer(network: Architecture, w: Tensor, batch: Batch, row: int, labels: Labels, norms: State) -> Tensor:
+def _by_layer(
+    network: Architecture, w: Tensor, batch: Batch, row: int, labels: Labels, norms: State, sd: Tensor | None
+) -> Tensor:
     """The same of one row, (d,), without the gradients of single examples."""
     n = len(batch.y[row]) if batch.mask is None else int(batch.mask[row].sum())
     own, found = {k: v[row, 0] for k, v in norms.items()}, torch.zeros_like(w[row])
     for x, y in zip(batch.x[row, :n].split(TOGETHER), batch.y[row, :n].split(TOGETHER), strict=True):
 
         def roots(output: Tensor, y: Tensor = y) -> list[Tensor]:
-            return score_roots(network.likelihood(output), y, labels)
+            with Restrict({} if sd is None else {RESPONSE_SD: sd[row]}):
+                return score_roots(network.likelihood(output), y, labels)
 
         found += squared_gradients(network, w[row], x, roots, own)
     return found / n
 
 
-def _squares(network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels, norms: State) -> Tensor:
+def _squares(
+    network: Architecture, w: Tensor, x: Tensor, y: Tensor, labels: Labels, norms: State, sd: Tensor | None
+) -> Tensor:
     """Squared scores of each example, (S, n, d), for weights (S, d): every example is a row with weights of its own."""
     rows, n = y.shape
     alone = w[:, None].expand(rows, n, -1).reshape(rows * n, 1, -1).clone().requires_grad_()
     with Restrict({k: v.expand(rows, n, -1).reshape(rows * n, 1, -1) for k, v in norms.items()}):
         output = network(alone, x.reshape(rows * n, 1, *x.shape[2:]))  # (S n, 1, outputs)
-    directions = score_roots(network.likelihood(output.detach()), y.reshape(-1, 1), labels)
+    with Restrict({} if sd is None else {RESPONSE_SD: sd.expand(rows, n).reshape(-1, 1)}):
+        directions = score_roots(network.likelihood(output.detach()), y.reshape(-1, 1), labels)
     found = torch.zeros_like(alone)
     for number, along in enumerate(directions):
         more = number + 1 < len(directions)

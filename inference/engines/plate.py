@@ -198,7 +198,7 @@ class PlateEngine:
         """What the final steps make of the personal values, once for each round."""
         if self._final is None or self._final[0] != broadcast.round:
             found = self._final_values(broadcast)
-            sums = sum(value.flatten(1).sum(1) for value in found.values())
+            sums = sum(value.flatten(1).sum(1) if value.dim() > 1 else value for value in found.values())
             lost = [self.ids[j] for j in (~torch.as_tensor(sums).isfinite()).nonzero().flatten().tolist()]
             if lost:
                 log.warning("the posterior chains of %d clients diverged: %s", len(lost), ", ".join(lost[:10]))

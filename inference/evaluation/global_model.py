@@ -35,8 +35,9 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> MetricSums:
                 fitted.global_moments(p) if moments else response(fitted.global_sites(p, draws, noise)),
                 p.y,
                 federation.task,
+                federation.units,
             )
             for p in fitted.pieces(batch, draws)
         ]
-        parts.append(site_rows(found, batch, federation.task))
+        parts.append(site_rows(found, batch, federation.task, federation.units))
     return example_sums([{k: v.cpu().double().numpy() for k, v in part.items()} for part in parts], federation.task)

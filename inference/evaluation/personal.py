@@ -50,7 +50,7 @@ def evaluate_personal(
         measures: of each of the results; None for the metrics of the task.
     """
     federation = fitted.federation
-    measures = measures or [partial(site_rows, task=federation.task)] * len(draws)
+    measures = measures or [partial(site_rows, task=federation.task, units=federation.units)] * len(draws)
     cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
     # (numbers of tables are twice as wide, and scores of draws hold each several times)
     cost *= DOUBLE if federation.dtype == torch.float64 else 1
@@ -65,7 +65,7 @@ def evaluate_personal(
             features = FrozenFeatures.of(piece.x, frozenset(), values)
             for k, noise, found in zip(draws, noises, parts, strict=True):
                 _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
-                found.append(predictive_terms(response(sites), piece.y, federation.task))
+                found.append(predictive_terms(response(sites), piece.y, federation.task, federation.units))
         for result, found, measure in zip(results, parts, measures, strict=True):
             for name, value in measure(found, batch).items():
                 if name not in result:

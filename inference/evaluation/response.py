@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from hierfl.data.batch import Batch
+from hierfl.data.response_units import ResponseUnits
 from hierfl.errors import UserError
 from hierfl.metrics.classification import classification_rows
 from hierfl.metrics.regression import regression_rows
@@ -44,31 +45,42 @@ def over_draws(values: Tensor) -> Tensor:
     return values.flatten(0, -3) if values.dim() > 2 else values.unsqueeze(0)
 
 
-def predictive_terms(site: Site, y: Tensor, task: str) -> list[Tensor]:
-    """What a response site says of targets (S, n), examples in the last dimension but those of a class."""
+def predictive_terms(site: Site, y: Tensor, task: str, units: ResponseUnits | None = None) -> list[Tensor]:
+    """What a response site says of targets (S, n), examples in the last dimension but those of a class.
+
+    Args:
+        site: the response.
+        y: targets as the model sees them.
+        task: "classification" or "regression".
+        units: the user's, in which a regression's terms are; None where targets are in them.
+    """
     if task == "classification":
         return [log_probs(site.fn).mT]  # (S, C, n)
     fn = site.fn
     spread = [over_draws(fn.stddev)] if isinstance(fn, Normal) else []
-    return [over_draws(fn.mean), over_draws(fn.log_prob(y)), *spread]  # (K, S, n)
+    terms = [over_draws(fn.mean), over_draws(fn.log_prob(y)), *spread]  # (K, S, n)
+    return terms if units is None else units.terms(terms)
 
 
-def site_rows(parts: Sequence[Sequence[Tensor]], batch: Batch, task: str) -> dict[str, Tensor]:
-    """Metrics per row of what was said of the pieces of a batch, one after the other."""
+def site_rows(
+    parts: Sequence[Sequence[Tensor]], batch: Batch, task: str, units: ResponseUnits | None = None
+) -> dict[str, Tensor]:
+    """Metrics per row of what was said of the pieces of a batch, one after the other; ``units`` as before."""
     whole = [torch.cat(same, -1) if len(same) > 1 else same[0] for same in zip(*parts, strict=True)]
     if task == "classification":
         return classification_rows(whole[0].mT, batch.y, batch.mask)
     mean, log_density, *spread = whole
-    return regression_rows(mean, spread[0] if spread else None, log_density, batch.y, batch.mask)
+    y = batch.y if units is None else units.users(batch.y)
+    return regression_rows(mean, spread[0] if spread else None, log_density, y, batch.mask)
 
 
-def predictions(fn: Any, task: str) -> Tensor:
+def predictions(fn: Any, task: str, units: ResponseUnits | None = None) -> Tensor:
     """What a response's distribution says, averaged over draws: class probabilities (n, C), or mean and standard
-    deviation (n, 2).
+    deviation (n, 2), in the user's units.
     """
     if task == "classification":
         return log_probs(fn)[0].exp()
     fn = getattr(fn, "reported", fn)  # (a response whose numbers in the data are others than in the model)
     mean, variance = over_draws(fn.mean), over_draws(fn.variance)
-    spread = (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()
-    return torch.stack([mean.mean(0)[0], spread[0]], -1)
+    centre, spread = mean.mean(0)[0], (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()[0]
+    return torch.stack([centre, spread] if units is None else [units.users(centre), units.sd * spread], -1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.nn.layers.batch_norm import Norms
+from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.ppl.restrict import Site
 from hierfl.rng import ClientNoise
@@ -130,4 +131,7 @@ class Trainer:
         )  # fmt: skip
         if self.optimizer is not None and not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
+        if (sd := values.get(RESPONSE_SD)) is not None and self.block.terms != "prior" and not self.block.gradient:
+            # (a learned variance divides the likelihood's curvature, and would multiply the length of a step)
+            objective = objective * sd.detach().square().squeeze(-1)
         return -(objective / batch.n if self.per == "example" else objective).sum()

@@ -33,6 +33,7 @@ from ..objective.sites import guide_latents, model_sites
 from ..options import Options
 from ..state import State, client_view
 from .base import Method
+from .derived import derived
 from .initial import InitialWeights
 from .schedule import Schedule
 
@@ -69,7 +70,7 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
             together=True, leaps=LEAPS,
         )  # fmt: skip
         moved = MovedHead(**vars(gaussian[-1]), chain=chain, step_size=STEP_SIZE)
-        found.__class__ = _derived(cls, _Replaced)
+        found.__class__ = derived(cls, _Replaced)
         found.new_steps = [moved if step is gaussian[-1] else step for step in final]  # type: ignore[attr-defined]
         found.final_steps = [  # type: ignore[attr-defined]
             replace(moved, since=rounds) if step is gaussian[-1] else step for step in final
@@ -78,7 +79,7 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
     if final:
         raise UserError(f"{_name(method)} ends with steps of its own, which final='chains' does not replace")
     step = adjusted([latent], BURN, KEPT, THIN, CHAINS)
-    found.__class__ = _derived(cls, _Sampled)
+    found.__class__ = derived(cls, _Sampled)
     drawn = kept_as(latent)
     found.latent_sampled, found.drawn, found.final_steps = latent, drawn, [step]  # type: ignore[attr-defined]
     found.new_steps = [_Emptied(drawn), *method.new_client_steps(), step]  # type: ignore[attr-defined]
@@ -87,11 +88,6 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
 
 def _name(method: Method) -> str:
     return method.name or type(method).__name__
-
-
-def _derived(cls: type[Method], more: type[Method]) -> type[Method]:
-    """The method's class with more in front of it; it is called the same."""
-    return type(cls.__name__, (more, cls), {"__module__": cls.__module__, "__qualname__": cls.__qualname__})
 
 
 def _head_of(method: Method, template: Batch) -> str:

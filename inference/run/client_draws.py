@@ -36,20 +36,21 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     Raises:
         NotFinite: for a model that has diverged.
     """
-    federation, clients = fitted.federation, [fitted.federation.ids[j] for j in rows]
+    federation, units, clients = fitted.federation, fitted.federation.units, [fitted.federation.ids[j] for j in rows]
     batch, noise, parts = federation.batch(rows), fitted.noise(rows, draws, "posterior"), []
     replicated = fitted.noise(rows, draws, "posterior_predictive")
     for piece in fitted.pieces(batch, draws):
         latents, sites = fitted.personal_sites(rows, piece, draws, noise=noise)
         y = response(sites)
-        density = y.fn.log_prob(y.value)
+        density = y.fn.log_prob(y.value) if units is None else units.density(y.fn.log_prob(y.value))
         density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)
         fine = over_draws(density).isfinite().all(0).all(-1)
         if not bool(fine.all()):  # (nor can anything be drawn from it)
             client = clients[int((~fine).nonzero()[0])]
             raise NotFinite(f"the model of client {client} says nothing finite of its training data")
         replicated.counts = piece.present()
-        parts.append((density, sample_keyed(y.fn, replicated, y.name)))
+        replica = sample_keyed(y.fn, replicated, y.name)
+        parts.append((density, replica if units is None else units.users(replica)))
     density, drawn_y = (torch.cat(same, -1) for same in zip(*parts, strict=True))
 
     chains = fitted.trace.chains

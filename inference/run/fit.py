@@ -25,11 +25,13 @@ from ..evaluation.fitted import Fitted
 from ..method.base import Method
 from ..method.final_chains import ending_as
 from ..method.initial import InitialWeights
+from ..method.learned_sd import with_learned_sd
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
 from ..state import State, form_of_state
+from .coverage import interval_coverage, warned
 from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
@@ -70,9 +72,8 @@ def fit(
     Raises:
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
-    return Fit(method, federation, Options(rounds=rounds, **options), engine).run(
-        folder, resume=resume, progress=progress, observe=observe
-    )
+    ready = Fit(method, federation, Options(rounds=rounds, **options), engine)
+    return warned(ready.run(folder, resume=resume, progress=progress, observe=observe))
 
 
 class Fit:
@@ -95,6 +96,7 @@ class Fit:
         if method.network.encoder is not None and not method.latent:
             name = method.name or type(method).__name__
             raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
+        method, federation = with_learned_sd(method, federation)
         self.options, self.method = options, (method := ending_as(options, method, federation))
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
@@ -192,9 +194,11 @@ class Fit:
         calibration = calibrate(self.engine, self._broadcast(), options, random=self.random)
         fitted = self.engine.result(self._broadcast(), calibration.tensors if calibration else None)
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
-        status = torch.stack(journal.status).cpu().numpy() if journal.status else None
-        about = journal.evaluations, journal.seconds, self.random, tested, journal.summaries, status, calibration
-        return Run(fitted, self.engine.ids, options, *about)
+        coverage = interval_coverage(self.engine, fitted, self._broadcast(), options, journal, random=self.random)
+        return Run(
+            fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
+            journal.summaries, journal.statuses, calibration, journal.held_out, coverage,
+        )  # fmt: skip
 
     @torch.no_grad()
     @precision("full")
@@ -239,6 +243,7 @@ class Fit:
     def _evaluated(self, split: str) -> Row:
         row: Row = {"round": self.journal.round, "split": split}
         scores = self.engine.scores(self._broadcast(), split, (0, self.options.draws) if self.random else (0,))
+        self.journal.note(split, scores)
         if split == "test" and scores.clients is not None:
             self._tested = self.journal.round, scores.clients
         row |= metrics_row(scores, self.engine.task)

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hierfl.schema import AnyOf, Number, Schema
 
-from ..engines.base import ClientStatus
+from ..engines.base import ClientStatus, Scores
 from ..state import State
+from .rounds import held_out_sums
 
 #: one evaluation on one split
 Row = dict[str, Any]
@@ -34,6 +36,8 @@ class Journal:
         diverged: how often a client's own computation has failed.
         evaluations: one for each evaluated round and split.
         summaries: what the method has of each client, by evaluated round: {name: (J,)}.
+        held_out: what validation data say of each evaluated round: (J, 2), see :mod:`.rounds`; empty where what single
+            clients have is not known.
         status: what every client did, by round: (J,), :class:`~hierfl.inference.engines.base.ClientStatus`.
     """
 
@@ -43,6 +47,17 @@ class Journal:
     evaluations: list[Row] = field(default_factory=list)
     summaries: list[tuple[int, State]] = field(default_factory=list)
     status: list[Tensor] = field(default_factory=list)
+    held_out: list[tuple[int, Tensor]] = field(default_factory=list)
+
+    @property
+    def statuses(self) -> np.ndarray | None:
+        """(rounds, J); None before the first."""
+        return torch.stack(self.status).cpu().numpy() if self.status else None
+
+    def note(self, split: str, scores: Scores) -> None:
+        """Keeps what later rounds are compared by."""
+        if split == "validation" and scores.clients is not None:
+            self.held_out.append((self.round, held_out_sums(scores.clients[0])))
 
     @property
     def rejected(self) -> int:
@@ -58,6 +73,7 @@ class Journal:
         return {
             **({"status": torch.stack(self.status)} if self.status else {}),
             **{f"summaries/{t}/{k}": v for t, values in self.summaries for k, v in values.items()},
+            **{f"held_out/{t}": values for t, values in self.held_out},
         }
 
     def record(self) -> dict[str, Any]:
@@ -68,6 +84,7 @@ class Journal:
     def restored(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any], device: torch.device) -> Journal:
         """The one that :meth:`tensors` and :meth:`record` have described."""
         held: dict[int, State] = {}
+        held_out = {int(k.removeprefix("held_out/")): v.cpu() for k, v in tensors.items() if k.startswith("held_out/")}
         for key, value in sorted(tensors.items()):
             place, _, rest = key.partition("/")
             if place == "summaries":
@@ -75,5 +92,6 @@ class Journal:
                 held.setdefault(int(number), {})[name] = value.cpu()
         status = list(tensors["status"].to(device)) if "status" in tensors else []
         return cls(
-            record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(held.items()), status
-        )
+            record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(held.items()), status,
+            sorted(held_out.items(), key=lambda pair: pair[0]),
+        )  # fmt: skip

@@ -36,7 +36,8 @@ def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int) -> list[
 
 def predicted(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
     """See :meth:`~hierfl.inference.run.result.Run.predict`."""
-    return torch.cat([predictions(fn, fitted.federation.task) for fn in personal_responses(fitted, row, x, draws)])
+    task, units = fitted.federation.task, fitted.federation.units
+    return torch.cat([predictions(fn, task, units) for fn in personal_responses(fitted, row, x, draws)])
 
 
 def predicted_log_probs(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
@@ -55,6 +56,5 @@ def predicted_new_client(fitted: Fitted, x: Inputs, draws: int, given: Examples 
         return predicted(fit_new_client(fitted, *new_examples(fitted.federation, *given), rounds), 0, x, draws)
     noise = fitted.population_noise(1, draws)
     pieces = fitted.pieces(unlabelled(fitted.federation, x), draws)
-    return torch.cat(
-        [predictions(response(fitted.global_sites(piece, draws, noise)).fn, fitted.federation.task) for piece in pieces]
-    )
+    sites = [response(fitted.global_sites(piece, draws, noise)) for piece in pieces]
+    return torch.cat([predictions(site.fn, fitted.federation.task, fitted.federation.units) for site in sites])

@@ -11,7 +11,6 @@ import numpy as np
 from torch import Tensor
 
 from hierfl.errors import UserError
-from hierfl.metrics.registry import main_metric
 
 from ..calibration.calibrate import Calibration, calibrated
 from ..checks import check_whole
@@ -22,9 +21,12 @@ from ..evaluation.inputs import Inputs, client_row, raw_inputs
 from ..evaluation.personal import evaluate_personal
 from ..options import Options
 from ..state import State
+from .coverage import Coverage
 from .inference_data import inference_data
 from .journal import Row
 from .predictions import Examples, predicted, predicted_log_probs, predicted_new_client
+from .rounds import Chosen, chosen_round
+from .tables import clients_table, history_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +47,8 @@ class Run:
         summaries: what the method has of each client, by evaluated round; see :attr:`history`.
         status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`; see :attr:`participation`.
         calibration: a temperature and a threshold, where they were asked for.
+        held_out: validation sums of each evaluated round, by which rounds are compared.
+        coverage: of a regression's 90 % intervals on validation or training data.
     """
 
     fitted: Fitted
@@ -57,6 +61,8 @@ class Run:
     summaries: Sequence[tuple[int, State]] = ()
     status: np.ndarray | None = None
     calibration: Calibration | None = None
+    held_out: Sequence[tuple[int, Tensor]] = ()
+    coverage: Coverage | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -91,20 +97,7 @@ class Run:
 
         Metrics are at the posterior mean; with ``draws_`` before their name, averaged over draws.
         """
-        import pandas as pd
-
-        federation = self.fitted.federation
-        sizes = {"n": federation.sizes("train"), "n_test": federation.sizes("test")}
-        columns: dict[str, Any] = {"client": list(federation.ids), **sizes}
-        for before, found in zip(("", "draws_"), self.client_metrics, strict=False):
-            columns |= {f"{before}{name}": value for name, value in found.items() if name not in ("n", "bins")}
-        if self.calibration is not None:
-            columns |= self.calibration.clients
-        own = self.fitted.method.client_summary(self.fitted.values(range(federation.clients)))
-        columns |= {k: v.cpu().numpy() for k, v in own.items()}
-        if (lost := federation.about.get("left_out")) is not None:  # (of tables: rows that lacked a value)
-            columns["left_out"] = [lost.get(str(j), 0) for j in federation.ids]
-        return pd.DataFrame(columns)
+        return clients_table(self)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -112,13 +105,7 @@ class Run:
 
         Empty where it has nothing.
         """
-        import pandas as pd
-
-        rounds = [
-            pd.DataFrame({"round": number, "client": list(self.ids), **{k: v.numpy() for k, v in values.items()}})
-            for number, values in self.summaries
-        ]
-        return pd.concat(rounds, ignore_index=True) if rounds else pd.DataFrame({"round": [], "client": []})
+        return history_table(self)
 
     @property
     def participation(self) -> pd.DataFrame:
@@ -173,22 +160,30 @@ class Run:
         """The last evaluation; an empty dict if there was none on that split."""
         return next((row for row in reversed(self.evaluations) if row["split"] == split), {})
 
-    def best(self) -> Row:
-        """The test metrics of the round that was best on validation data.
+    @property
+    def validated(self) -> Chosen | None:
+        """What validation data say of rounds; None without any.
 
-        Empty without validation data, and for a method that samples its posterior after the last round alone: its
-        rounds are of few draws, the last one of many, and they cannot be compared.
+        Nor is there any for a method that samples its posterior after the last round alone: its rounds are of few
+        draws, the last one of many, and they cannot be compared.
         """
-        schedule = self.fitted.method.schedule()
-        if schedule.final_steps and schedule.final_when == "end":
+        schedule, row = self.fitted.method.schedule(), self.last("validation")
+        if row.get("pm_nll") is None or (schedule.final_steps and schedule.final_when == "end"):
+            return None
+        return chosen_round(self.held_out, row["round"])
+
+    def best(self) -> Row:
+        """The test metrics of the best round by validation: an earlier one only where it beats the last by more than
+        chance (:mod:`.rounds`), else the last. Empty where rounds are not compared: see :attr:`validated`.
+        """
+        if (chosen := self.validated) is None:
             return {}
-        metric = main_metric(self.fitted.federation.task)
-        name, sign = f"pm_{metric.name}", -1 if metric.better == "higher" else 1
-        seen = [row for row in self.evaluations if row["split"] == "validation" and row[name] is not None]
-        if not seen:
-            return {}
-        chosen = min(seen, key=lambda row: sign * row[name])["round"]  # the first of equals
-        return next((row for row in self.evaluations if row["split"] == "test" and row["round"] == chosen), {})
+        return next((r for r in self.evaluations if r["split"] == "test" and r["round"] == chosen.round), {})
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader has to know of the fit, a line each."""
+        return [self.coverage.warning] if self.coverage is not None and self.coverage.warning else []
 
     # -- predictions ------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ from ..npz import load_npz
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
 from ..readers.npz import read_npz
+from ..response_units import ResponseUnits
+from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
 from .study_data import SiteData
 from .sums import Moments, NamedSums
 
@@ -31,7 +33,7 @@ class ArrayData:
         images: whether inputs are bytes, standardised by channel; others are used as they are.
         classes: number of labels; 0 for a regression.
         name: of the study.
-        network, response_sd: as for :func:`~hierfl.nn.networks.build.architecture`.
+        network, response_sd, learn_sd: as of :class:`.column_data.ColumnData`.
         validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_pool`.
     """
 
@@ -43,6 +45,7 @@ class ArrayData:
     response_sd: float = 1.0
     validation: float = 0.1
     seed: int = 0
+    learn_sd: str = "no"
 
     def __post_init__(self) -> None:
         if not self.inputs_shape or min(self.inputs_shape) < 1:
@@ -52,8 +55,17 @@ class ArrayData:
 
     @property
     def steps(self) -> int:
-        """One for images, whose channels are standardised."""
-        return int(self.images)
+        """One for images, whose channels are standardised, and for responses that are."""
+        return int(self.images or self.learns)
+
+    @property
+    def learns(self) -> bool:
+        """Whether responses are standardised, and their standard deviation is learned."""
+        return self.task == "regression" and self.learn_sd != "no"
+
+    def units(self, totals: Sequence[NamedSums]) -> ResponseUnits | None:
+        """Of the responses, where they are standardised."""
+        return response_units(totals[0], 0.0) if self.learns else None
 
     @property
     def task(self) -> Task:
@@ -67,14 +79,16 @@ class ArrayData:
 
     def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
         """Names and shapes of a round's sums."""
-        return {"n": (), "total": (self.channels,), "square": (self.channels,)}
+        images: dict[str, tuple[int, ...]] = {"n": (), "total": (self.channels,), "square": (self.channels,)}
+        return {**(images if self.images else {}), **(response_form() if self.learns else {})}
 
     def meanings(self) -> Mapping[str, str]:
         """What each sum is."""
-        return {
+        images = {
             "n": "numbers in each channel of the training images", "total": "sums of each channel",
             "square": "sums of squares of each channel",
         }  # fmt: skip
+        return {**(images if self.images else {}), **(response_meanings("the response") if self.learns else {})}
 
     def site(self, path: Path, client: str) -> ArraySite:
         """A site's npz file: x_train, y_train, x_test, y_test."""
@@ -105,7 +119,8 @@ class ArrayData:
         about = {"data": self.name, "split": "sites", "redraws": 0}
         kind = torch.uint8 if self.images else torch.float32
         made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=about)
-        return made, architecture(self.network, made, self.response_sd, latent)
+        made = replace(made, response_units=self.units(totals))
+        return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
 
     def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""
@@ -141,17 +156,19 @@ class ArraySite:
         return self.pool.digest()
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
-        """Moments of each channel: whole numbers, which are exact."""
-        x = self.pool.x_train
+        """Moments of each channel: whole numbers, which are exact; and of responses that are standardised."""
+        x, y = self.pool.x_train, response_sums(self.pool.y_train, 0.0) if self.study.learns else {}
+        if not self.study.images:
+            return y
         axes = (0, 2, 3) if x.ndim == 4 else tuple(range(x.ndim))
         total = x.sum(axes, dtype=np.int64).reshape(-1)
         square = np.square(x, dtype=np.int64).sum(axes).reshape(-1)
         n = np.array(x.size / self.study.channels)
-        return {"n": n, "total": total.astype(float), "square": square.astype(float)}
+        return {"n": n, "total": total.astype(float), "square": square.astype(float), **y}
 
     def federation(self, totals: Sequence[NamedSums]) -> Federation:
         """Its examples, standardised as all sites' are."""
         mean, sd = self.study.constants(totals)
         pool = replace(self.pool, mean=mean, std=sd)
         made = Federation.from_pool(pool, 0, "natural", validation=self.study.validation, seed=self.study.seed)
-        return replace(made, about={**made.about, "split": "sites"})
+        return replace(made, about={**made.about, "split": "sites"}, response_units=self.study.units(totals))

@@ -17,7 +17,9 @@ from ..arrays import natural_pool
 from ..federation import Federation
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
+from ..response_units import ResponseUnits
 from .dictionary import Dictionary
+from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
 from .study_data import SiteData
 from .sums import Moments, NamedSums
 
@@ -72,7 +74,9 @@ class ColumnData:
         x: input columns.
         y: the column that is predicted: the levels of a category, or a flag, are classes; numbers are a regression's.
         name: of the study.
-        network, response_sd: as for :func:`~hierfl.nn.networks.build.architecture`.
+        network: as for :func:`~hierfl.nn.networks.build.architecture`.
+        response_sd, learn_sd: a regression's standard deviation, or whose is learned, of responses that are
+            standardised by sums ("shared", "clients"; "no": it is the number).
         test, validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_frame`.
     """
 
@@ -85,6 +89,7 @@ class ColumnData:
     test: float = 0.2
     validation: float = 0.0
     seed: int = 0
+    learn_sd: str = "no"
     steps = 1
 
     def __post_init__(self) -> None:
@@ -119,12 +124,22 @@ class ColumnData:
     def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
         """Names and shapes of a round's sums."""
         k = int(self.reader.numbers.sum())
-        return {"n": (), "total": (k,), "square": (k,)}
+        return {"n": (), "total": (k,), "square": (k,), **(response_form() if self.learns else {})}
 
     def meanings(self) -> Mapping[str, str]:
         """What each sum is."""
         numbers = ", ".join(np.array(self.reader.names)[self.reader.numbers]) or "no column"
-        return {"n": "training rows", "total": f"sums of {numbers}", "square": f"sums of squares of {numbers}"}
+        found = {"n": "training rows", "total": f"sums of {numbers}", "square": f"sums of squares of {numbers}"}
+        return {**found, **(response_meanings(self.y) if self.learns else {})}
+
+    @property
+    def learns(self) -> bool:
+        """Whether responses are standardised, and their standard deviation is learned."""
+        return self.task == "regression" and self.learn_sd != "no"
+
+    def units(self, totals: Sequence[NamedSums]) -> ResponseUnits | None:
+        """Of the responses, where they are standardised."""
+        return response_units(totals[0], self.dictionary.columns[self.y].centre) if self.learns else None
 
     def site(self, path: Path, client: str) -> ColumnSite:
         """A site's csv file."""
@@ -155,7 +170,8 @@ class ColumnData:
         made = outline_of(
             (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, about=self.about
         )
-        return made, architecture(self.network, made, self.response_sd, latent)
+        made = replace(made, response_units=self.units(totals))
+        return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
 
     def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""
@@ -193,13 +209,16 @@ class ColumnSite:
         return self.pool.digest()
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
-        """Moments of the training rows' numbers."""
-        numbers = self.study.reader.numbers
-        return Moments.of(self.pool.x_train[:, numbers], self.study.centres[numbers]).sums()
+        """Moments of the training rows' numbers, and of responses that are standardised."""
+        study, numbers = self.study, self.study.reader.numbers
+        found = Moments.of(self.pool.x_train[:, numbers], study.centres[numbers]).sums()
+        if study.learns:
+            found |= response_sums(self.pool.y_train, study.dictionary.columns[study.y].centre)
+        return found
 
     def federation(self, totals: Sequence[NamedSums]) -> Federation:
         """Its rows, standardised as all sites' are."""
         mean, sd = self.study.constants(totals)
         pool = replace(self.pool, mean=mean, std=sd)
         made = Federation.from_pool(pool, 0, "natural", validation=self.study.validation, seed=self.study.seed)
-        return replace(made, about={**made.about, **self.study.about})
+        return replace(made, about={**made.about, **self.study.about}, response_units=self.study.units(totals))

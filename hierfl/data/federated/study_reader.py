@@ -199,8 +199,9 @@ class StudyReader:
         wide = pd.DataFrame(columns, columns=names).assign(**rows, response=response.y, client=client)
         names += list(rows)
         made = Federation.from_frame(
-            wide, client="client", y="response", x=names, test=test, validation=validation, seed=seed, task="regression"
-        )
+            wide, client="client", y="response", x=names, test=test, validation=validation, seed=seed,
+            task="regression", standardise=False,
+        )  # fmt: skip
         places = self.places(self.formula.table(df), client)
         return replace(made, about={**made.about, "reader": replace(self.reader, places=places)})
 

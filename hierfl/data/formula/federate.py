@@ -76,7 +76,7 @@ def from_formula(
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
-        task="regression",
+        task="regression", standardise=False,
     )  # fmt: skip
     reader = table.reader(formula)
     about = {**federation.about, "reader": reader} | ({} if left_out is None else {"left_out": left_out})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
@@ -10,6 +10,7 @@ from ...errors import UserError
 from ..architecture import Architecture
 from ..functional import Network
 from ..head import LinearHead
+from ..likelihoods import Learned
 from .latent import Z_NORM, cut
 from .spec import module_of
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from ...data.federation import Federation
 
 
-def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: bool = False) -> Architecture:
+def architecture(
+    spec: str, federation: Federation, noise: float | Learned = "shared", latent: bool = False
+) -> Architecture:
     """A network for this federation's inputs and responses.
 
     With latent features the network is cut at its last convolution, or its last hidden layer where it has none. That
@@ -30,14 +33,16 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: 
             (MNIST), cnn:64,64:120,64 (CIFAR-10) and cnn:64,128:256,128,dropout=0.6 (CIFAR-100); pFedV's
             bncnn:64,64,128:2048,512 (Digit-Five); pFedVMP's cnn:32,64:512,leaky=0.1.
         federation: says what goes in and comes out.
-        noise: standard deviation of a regression's response.
+        noise: standard deviation of a regression's response in the user's units, whose responses are then used as
+            they are; "shared" standardises them and learns one for all clients, "clients" one for each client.
         latent: with latent features.
 
     Raises:
         UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation.
     """
-    if not 0 < noise < float("inf"):
-        raise UserError(f"noise must be a number above zero, not {noise}")
+    is_number = isinstance(noise, int | float) and not isinstance(noise, bool)
+    if noise not in get_args(Learned) and not (is_number and 0 < noise < float("inf")):
+        raise UserError(f'noise must be a number above zero, "shared" or "clients", not {noise!r}')
     outputs = federation.classes if federation.task == "classification" else 1
     event, whole = federation.event_shape, spec
     spec = spec.removesuffix(Z_NORM)

@@ -26,6 +26,7 @@ from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
 from ...method.final_chains import ending_as
 from ...method.initial import InitialWeights
+from ...method.learned_sd import with_learned_sd
 from ...options import Options
 from ...server.exchange import Exchange
 from ...state import State, form_of_state
@@ -64,6 +65,7 @@ class Site:
         if federation.clients != 1:
             raise UserError(f"a site is one client, not {federation.clients}")
         refuse_replies(method)
+        method, federation = with_learned_sd(method, federation, alone=True)
         method = ending_as(options, method, federation)
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
         self.plate = PlateEngine(method, federation, replace(options, chunk=1))

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError, unknown
+from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.rng import ClientNoise
 
@@ -227,6 +228,8 @@ class Langevin:
     def _first_sizes(self, chunk: ClientChunk, chains: int) -> Tensor:
         """(C, S)."""
         size = torch.full((chains, len(chunk.clients)), self.step_size, dtype=chunk.n.dtype, device=chunk.n.device)
+        if (sd := chunk.view.get(RESPONSE_SD)) is not None and self.precondition == "none":
+            size = size * sd.square().squeeze(-1)  # (the likelihood's curvature is in units of its inverse)
         if self.sizes is None:
             return size
         known = chunk.values[self.sizes].squeeze(1).mT

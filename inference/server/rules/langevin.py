@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from hierfl.nn.likelihoods import RESPONSE_SD
 
 from ...clients.chunk import ClientChunk
 from ...messages.form import Form, values_form
@@ -54,9 +55,12 @@ class LangevinStep:
         """A step, and the memory of all."""
         ((name, value),) = old.items()
         memory = context.rule_state.get("memory", torch.zeros_like(value))
+        # (the likelihood's curvature is in units of the inverse of a learned variance)
+        sd = context.shared.get(RESPONSE_SD)
+        gamma = self.step_size if sd is None else self.step_size * sd.square()
         slope = memory + total[name] * (context.num_clients / context.reported) + context.prior_gradient([name])[name]
-        new = value + self.step_size * slope
+        new = value + gamma * slope
         if self.temperature:
-            new = new + math.sqrt(2 * self.step_size * self.temperature) * context.normal(name, value)
+            new = new + (2 * gamma * self.temperature) ** 0.5 * context.normal(name, value)
         context.rule_state["memory"] = memory + self.rate * total[name]
         return {name: new}

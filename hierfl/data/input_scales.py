@@ -1,0 +1,91 @@
+"""Whether a network's inputs are standardised, and by what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import unknown
+from .pool import PooledDataset
+
+if TYPE_CHECKING:
+    from .federation import Federation
+
+#: "auto" standardises where a column's scale is far from one
+Standardise = bool | Literal["auto"]
+#: a column is far from unit scale where its mean or standard deviation is beyond this, or the latter below its inverse
+FAR = 4.0
+
+
+def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = False) -> PooledDataset:
+    """A pool whose inputs are brought to mean 0 and standard deviation 1 over its training rows.
+
+    What has constants already, as images have, stays. "auto" is for rows of numbers, (N, k): where a column is far from
+    unit scale, all columns of more than two values are standardised. Whole numbers may be names of tokens or levels:
+    they stay, unless they are declared numbers.
+
+    Args:
+        pool: the data.
+        wanted: True, False or "auto".
+        numbers: whether whole numbers are numbers, as in a table whose columns were named as inputs.
+
+    Raises:
+        UserError: for another word.
+    """
+    if not isinstance(wanted, bool) and wanted not in get_args(get_args(Standardise)[1]):
+        raise unknown("value of standardise", wanted, ("True", "False", "auto"))
+    if wanted is False or pool.mean is not None:
+        return pool
+    x = pool.x_train
+    if wanted is True:
+        mean, std = x.mean(0), x.std(0)
+        return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0))
+    found = far_constants(x, numbers=numbers)
+    return pool if found is None else replace(pool, mean=found[0], std=found[1])
+
+
+def far_constants(x: np.ndarray, *, numbers: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """Mean and standard deviation of each column of rows (N, k), 0 and 1 of those that stay; None where all stay.
+
+    Args:
+        x: training rows.
+        numbers: as for :func:`standardised`.
+    """
+    if x.ndim != 2 or x.dtype.kind != "f" or not len(x):
+        return None
+    mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+    several = np.array([_more_than_two(column) for column in x.T])
+    if not numbers:
+        several &= (x != np.round(x)).any(0)
+    if not (several & ((np.abs(mean) > FAR) | (std > FAR) | (std < 1 / FAR))).any():
+        return None
+    return np.where(several, mean, 0.0).astype(x.dtype), np.where(several & (std > 0), std, 1.0).astype(x.dtype)
+
+
+def with_scaled_inputs(federation: Federation) -> Federation:
+    """The same federation, whose columns are standardised as "auto" does where nothing else standardises them."""
+    if federation.mean is not None or federation.outline or federation.x.dim() != 2:
+        return federation
+    rows = torch.cat([index.cpu() for index in federation.train])
+    found = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
+    if found is None:
+        return federation
+    mean, std = (torch.as_tensor(v, device=federation.device) for v in found)
+    return replace(federation, mean=mean, std=std)
+
+
+def _more_than_two(column: np.ndarray) -> bool:
+    return bool(((column != column.min()) & (column != column.max())).any())
+
+
+def model_inputs(x: Tensor, mean: Tensor | None, std: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Raw inputs (..., *event) as a model sees them: bytes over 255, then standardised by what there is."""
+    scale = 255 if x.dtype == torch.uint8 else 1
+    if mean is None or std is None:
+        return x.to(dtype) / scale if scale > 1 else x.to(dtype)
+    x = x.to(dtype, copy=True)  # (in place from here: images are many)
+    return x.sub_(scale * mean.to(dtype)).div_(scale * std.to(dtype))

@@ -1,0 +1,94 @@
+"""Whether a regression's 90 % intervals cover 90 % of the responses that a fit has seen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..engines.base import Broadcast, Engine
+from ..evaluation.fitted import Fitted
+from ..options import Options
+from .evaluated import metrics_row
+from .journal import Journal
+
+if TYPE_CHECKING:
+    from .result import Run
+
+log = logging.getLogger("hierfl")
+#: what the intervals should cover
+WANTED = 0.9
+#: a coverage is far from that by more than this, and by more than three standard errors
+FAR, ERRORS = 0.05, 3.0
+#: the same where it is not known how many examples it is of
+FAR_UNKNOWN = 0.1
+KINDS = {"pm": "at the posterior mean", "pm_draws": "averaged over draws"}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Coverage of the central 90 % intervals of the clients' own models, a mean over clients.
+
+    Attributes:
+        split: "validation", or "train" where nothing is held out for it.
+        found: by kind of prediction, "pm" and "pm_draws".
+        examples: how many they are of; 0 where that is not known.
+        given: the response's standard deviation where it was given; None where it is learned.
+    """
+
+    split: str
+    found: Mapping[str, float]
+    examples: int
+    given: float | None
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """For summary.json."""
+        return {f"{kind}_{self.split}_coverage90": value for kind, value in self.found.items()}
+
+    @property
+    def warning(self) -> str:
+        """One line where it is far from 90 %; empty where it is not."""
+        noise = ERRORS * (WANTED * (1 - WANTED) / self.examples) ** 0.5 if self.examples else FAR_UNKNOWN
+        kind = max(self.found, key=lambda k: abs(self.found[k] - WANTED), default="")
+        if not kind or abs(self.found[kind] - WANTED) <= max(FAR, noise):
+            return ""
+        value, data = self.found[kind], "training" if self.split == "train" else self.split
+        if self.given is not None:
+            remedy = f'the response\'s sd was given as {self.given:g}: learn it (noise="shared", --learn-sd shared)'
+        elif value < WANTED:
+            remedy = "a learned sd does not help here: fewer weights, or a method with a posterior"
+        else:
+            remedy = "more rounds"
+        width = "too narrow" if value < WANTED else "too wide"
+        return f"90 % intervals {KINDS[kind]} cover {value:.1%} of the {data} responses, they are {width}; {remedy}"
+
+
+def interval_coverage(
+    engine: Engine, fitted: Fitted, broadcast: Broadcast, options: Options, journal: Journal, *, random: bool
+) -> Coverage | None:
+    """Of the fit's end, by the last evaluation on validation data or else by a pass over training data.
+
+    Sites are asked for nothing more than they are asked for anyway. None for what has no such intervals.
+    """
+    network: Any = fitted.method.network  # type: ignore[attr-defined]
+    federation = fitted.federation
+    if engine.task != "regression" or fitted.method.tabular or not journal.round:  # type: ignore[attr-defined]
+        return None
+    row, split = journal.last("validation"), "validation"
+    if row is None or row["round"] != journal.round:
+        if federation.outline or engine.has_data("validation"):
+            return None
+        split = "train"
+        row = metrics_row(engine.scores(broadcast, split, (0, options.draws) if random else (0,)), engine.task)
+    found = {kind: value for kind in KINDS if (value := row.get(f"{kind}_coverage90")) is not None and value == value}
+    given = None if network.learned else network.noise
+    return Coverage(split, found, 0 if federation.outline else sum(federation.sizes(split)), given)
+
+
+def warned(run: Run) -> Run:
+    """The same, after its warnings are logged."""
+    for line in run.warnings:
+        log.warning(line)
+    return run
