@@ -30,6 +30,8 @@ from .shrinkage import shrinkage_table
 from .summary import effects_table, p_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 
@@ -43,6 +45,7 @@ def mixed_model(
     event: str | None = None,
     weights: str | None = None,
     na: Missing = "refuse",
+    spellings: str | Mapping[str, str] = "refuse",
     population: Literal["ml", "reml", "bayes"] = "ml",
     seed: int = 0,
     device: str = "cpu",
@@ -62,6 +65,8 @@ def mixed_model(
             watching.
         weights: a column of how many rows each one stands for; so often its log density counts.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
+        spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ": "refuse"
+            the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
         population: maximum likelihood, REML (gaussian), or a posterior under priors.
         seed: of the draws.
         device: that computes.
@@ -71,8 +76,9 @@ def mixed_model(
         UserError: for a formula, a table or a setting that cannot be used.
     """
     federation, design = from_formula(
-        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na
-    )
+        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na,
+        spellings=spellings,
+    )  # fmt: skip
     method = MixedEffects(design, population=population, **settings)
     return FittedMixedModel(fitted(method, federation, seed, device), formula)
 
@@ -143,7 +149,8 @@ class FittedMixedModel:
             response_upper (of a response), and for level "client" client.
 
         Raises:
-            UserError: for a client that was not fitted, or a table that lacks a column.
+            UserError: for a client that was not fitted, or a table that lacks a column or holds one of another type than
+                in the fit.
         """
         if level not in get_args(Level):
             raise unknown("level", level, get_args(Level))

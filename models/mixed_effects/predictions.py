@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hierfl.data.client_names import client_names
 from hierfl.data.formula.design import Columns
+from hierfl.data.spellings import as_known
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
@@ -34,8 +35,13 @@ def predicted(run: Run, df: pd.DataFrame, level: Level, interval: float) -> pd.D
 
     method = run.fitted.method
     assert isinstance(method, MixedModel)
-    inputs = torch.as_tensor(run.fitted.federation.about["reader"](df), dtype=torch.float64)
+    reader, names = run.fitted.federation.about["reader"], ["mean", "lower", "upper", "response_lower", "response_upper"]
+    df = reader.prepared(df)
     owner = _owners(run, df) if level == "client" else None
+    if not len(df):
+        empty = ["client"] * (level == "client") + names
+        return pd.DataFrame({name: pd.Series(dtype="str" if name == "client" else "float64") for name in empty}, df.index)
+    inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     population, own = _draws(method, run)
     number = len(population["beta"])
     parts, size = [], max(1, NUMBERS_PER_PASS // number)
@@ -49,7 +55,6 @@ def predicted(run: Run, df: pd.DataFrame, level: Level, interval: float) -> pd.D
         if level != "population" and columns.z_outer is not None and columns.outer is not None:
             eta = eta + linear(columns.z_outer[0], population["regions"][:, columns.outer[0].long()])
         parts.append(_summary(method, eta, population, columns, interval, key(run.options.seed, "response", first)))
-    names = ("mean", "lower", "upper", "response_lower", "response_upper")
     table = pd.DataFrame(np.concatenate(parts), columns=names, index=df.index)
     if owner is not None:
         table.insert(0, "client", [run.fitted.federation.ids[j] for j in owner.tolist()])
@@ -78,13 +83,15 @@ def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) 
 
 def _owners(run: Run, df: pd.DataFrame) -> Tensor:
     """Which client each row belongs to, (n,)."""
-    column = run.fitted.federation.about["reader"].places.levels.client
+    reader = run.fitted.federation.about["reader"]
+    column = reader.places.levels.client
     if column not in df.columns:
         raise UserError(
             f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"
         )
     place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
     names = client_names(df[column], f"column {column!r}")
+    names = as_known(names, place, reader.spellings[column], f"column {column!r}")
     if strange := sorted(set(names) - place.keys()):
         raise UserError(
             f"client {str(strange[0])!r} is not among those fitted: level='new' predicts for one that is not known"

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
+from ..column_names import no_column, one_column
+from ..spellings import Spellings
 from . import gate
-from .columns import effects_and_offset, random_columns
+from .column_types import ColumnTypes, typed
+from .columns import check_numbers, effects_and_offset, random_columns
 from .groups import Groups
 from .parsed import CLIENT, INNER, OUTER, Formula
 from .responses import Family, Response, read_response
 from .row_numbers import RowColumns, in_order
+from .spelled import as_fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +41,8 @@ class Reader:
         more: the columns that some of them are.
         formula: as it was written.
         places: which groups there were.
+        types: of the predictors.
+        spellings: what became of names that are spelled alike.
     """
 
     read: Any
@@ -45,6 +51,25 @@ class Reader:
     more: RowColumns
     formula: str
     places: Groups
+    types: ColumnTypes = ColumnTypes()
+    spellings: Spellings = Spellings("keep")
+
+    def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
+        """Rows with predictors of the fit's types, and with names in its spelling.
+
+        Raises:
+            UserError: for a table that lacks a column, holds missing values, or holds columns of other types.
+        """
+        terms = gate.parse(self.formula)
+        for name in sorted(terms.predictors):
+            if name not in df.columns:
+                raise no_column(name, df.columns, "the table lacks column")
+            if missing := int(one_column(df, name).isna().sum()):
+                raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}: leave the rows out")
+        found = typed(df, terms, sorted(terms.predictors))
+        for name in found.columns if len(df) else ():
+            self.types.check(name, found[name])
+        return as_fitted(df.assign(**found), self.types, self.places, self.spellings)
 
     def __call__(self, df: pd.DataFrame) -> np.ndarray:
         """Rows to predict, (n, width): events, each for itself, of one trial where no trials are said.
@@ -52,13 +77,16 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
+        df = self.prepared(df)
         columns, offset = self.effects(df)
+        for column in columns.T:
+            check_numbers("an effect of the new rows", column)
         one = np.ones(len(df))
         rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
         rows |= self.places.numbers(df)
         if self.more.known_se:
             if self.more.known_se not in df.columns:
-                raise UserError(f"the table lacks column {self.more.known_se!r}")
+                raise no_column(self.more.known_se, df.columns, "the table lacks column")
             rows |= RowColumns(known_se=self.more.known_se).numbers(df)
         terms = gate.parse(self.formula)
         if "trials" in self.extras and terms.response and terms.response <= set(df.columns):
@@ -71,12 +99,7 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
-        terms = gate.parse(self.formula)
-        for name in sorted(terms.predictors):
-            if name not in df.columns:
-                raise UserError(f"the table lacks column {name!r}")
-            if df[name].isna().any():
-                raise UserError(f"column {name!r} has missing values")
+        terms, df = gate.parse(self.formula), self.prepared(df)
         # (the column that stands for the clients' in formulae's terms)
         here = df.assign(**{term.factor.name: 0 for group in self._all_groups for term in group.terms.values()})
         try:
