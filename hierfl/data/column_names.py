@@ -43,17 +43,35 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return by_fold[found[0]] if found else ""
 
 
+def as_table(df: object) -> pd.DataFrame:
+    """A table whose columns are named by text: 3 is called "3".
+
+    Raises:
+        UserError: for what is no table with one name for each column.
+    """
+    import pandas as pd
+
+    if not isinstance(df, pd.DataFrame):
+        way = "its to_pandas() is one" if hasattr(df, "to_pandas") else "pd.DataFrame(...) makes one"
+        if isinstance(df, pd.Series):
+            way = "of one row df.iloc[[0]] is one, with two brackets"
+        raise UserError(f"a table is a pandas.DataFrame, not {type(df).__name__}: {way}")
+    if df.columns.nlevels > 1:
+        raise UserError(
+            "the table's columns have names of several levels: make them one, as in "
+            "df.columns = ['_'.join(map(str, name)) for name in df.columns]"
+        )
+    if all(isinstance(name, str) for name in df.columns):
+        return df
+    return df.set_axis([str(name) for name in df.columns], axis=1)
+
+
 def one_column(df: pd.DataFrame, name: str) -> pd.Series:
     """A column of a table. Other columns of the table may have one name.
 
     Raises:
         UserError: for a name that is not there, or that two columns have.
     """
-    if df.columns.nlevels > 1:
-        raise UserError(
-            "the table's columns have names of several levels: make them one, as in "
-            "df.columns = ['_'.join(map(str, name)) for name in df.columns]"
-        )
     if name not in df.columns:
         raise no_column(name, df.columns)
     if int((df.columns == name).sum()) > 1:

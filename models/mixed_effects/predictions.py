@@ -90,6 +90,8 @@ def _owners(run: Run, df: pd.DataFrame) -> Tensor:
             f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"
         )
     place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
+    if not len(df):
+        return torch.zeros(0, dtype=torch.long)
     names = client_names(df[column], f"column {column!r}")
     names = as_known(names, place, reader.spellings[column], f"column {column!r}")
     if strange := sorted(set(names) - place.keys()):

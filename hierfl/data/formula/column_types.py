@@ -184,13 +184,14 @@ class ColumnTypes:
         """
         is_number = column.dtype.kind in "biuf"
         if name in self.numbers and not is_number:
-            what = f"text such as {column.iloc[0]!r}" if isinstance(column.iloc[0], str) else "a category"
-            raise UserError(
-                f"column {name!r} holds {what}, and numbers in the fit: df[{name!r}] = pd.to_numeric(df[{name!r}])"
-            )
+            first, here = column.iloc[0], _df(column)
+            what = f"text such as {first!r}" if isinstance(first, str) else "a category"
+            way = f"{here} == {first!r}" if first in ("True", "False") else f"{here}.astype(float)"
+            way = way.replace("'False'", "'True'")
+            raise UserError(f"column {name!r} holds {what}, and numbers in the fit: {here} = {way}")
         words = self.levels.get(name, ())
         if is_number and words and all(isinstance(level, str) for level in words):
             raise UserError(
                 f"column {name!r} holds numbers, and text such as {words[0]!r} in the fit: "
-                f"df[{name!r}] = df[{name!r}].astype(str)"
+                f"{_df(column)} = {_df(column)}.astype(str)"
             )

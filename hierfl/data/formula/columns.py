@@ -11,6 +11,7 @@ from ...errors import UserError
 from ..column_names import one_column
 from . import gate
 from .column_types import typed
+from .hints import backquoted
 from .literals import check_levels_named
 from .parsed import CLIENT
 from .units import INTERCEPT
@@ -44,6 +45,9 @@ def used_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Col
     if INTERCEPT[0] in terms.columns:
         raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
     names = dict.fromkeys([*sorted(terms.columns), *more, *([client] if client else [])])
+    lacking, other = terms.columns - set(df.columns), backquoted(terms.text, list(df.columns))
+    if lacking and other != terms.text:
+        raise UserError(f"unknown column {min(lacking)!r}; names with other characters are between backquotes: {other!r}")
     found = df[[]].assign(**{name: one_column(df, name) for name in names})
     if not len(df):
         raise UserError("the table has no rows")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...errors import unknown
+from ..column_names import as_table
 from ..federation import Federation
 from ..spellings import Spellings
 from . import gate
@@ -75,8 +76,8 @@ def from_formula(
         raise unknown("family", family, get_args(Family))
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
-    how, columns = Spellings.of(spellings), [str(name) for name in df.columns]
-    terms, more = gate.parse(formula, columns), RowColumns(known_se or "", event or "", weights or "")
+    df, how = as_table(df), Spellings.of(spellings)
+    terms, more = gate.parse(formula, list(df.columns)), RowColumns(known_se or "", event or "", weights or "")
     more.check(family)
     df = used_columns(df, terms, client, more.columns)
     df, left_out = spelled(df, terms, terms.levels(client), how), None

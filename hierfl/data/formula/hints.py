@@ -71,7 +71,7 @@ def rewritten(text: str, columns: Collection[str] = ()) -> str:
     """A formula with everything replaced that is known to be written otherwise; the text itself where nothing is."""
     text = text.translate(_CHARACTERS)
     text = re.sub(r"(?<![\w.])Q\(\s*(['\"])([^'\"`]*)\1\s*\)", r"`\2`", text)
-    text = _backquoted(text, columns)
+    text = backquoted(text, columns)
     quoted: list[str] = []
 
     def keep(found: re.Match[str]) -> str:
@@ -146,8 +146,13 @@ def _plain_number(found: re.Match[str]) -> str:
     return f"{number:.20f}".rstrip("0").rstrip(".") if 1e-15 < abs(number) < 1e15 else found[1]
 
 
-def _backquoted(text: str, columns: Collection[str]) -> str:
-    """Columns with odd names between backquotes."""
+def backquoted(text: str, columns: Collection[str]) -> str:
+    """A formula with the columns that have odd names between backquotes.
+
+    Args:
+        text: of the formula.
+        columns: of the table.
+    """
     odd = sorted((name for name in columns if written(name) != name and "`" not in name), key=len, reverse=True)
     for name in odd:
         parts = re.split(r"(`[^`]*`|'[^']*'|\"[^\"]*\")", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ...errors import UserError
@@ -54,12 +54,12 @@ def _compared(terms: Formula) -> Iterator[tuple[str, Token]]:
                     yield _column(one), other
 
 
-def check_levels_named(terms: Formula, df: pd.DataFrame) -> None:
+def check_levels_named(terms: Formula, df: pd.DataFrame | Mapping[str, pd.Series]) -> None:
     """Refuses comparisons that no row can fulfil: with a text that is no level, or of text with numbers.
 
     Args:
         terms: of the formula.
-        df: the table, as :func:`.column_types.typed` has read it.
+        df: the table, as :func:`.column_types.typed` has read it, or columns that have all levels.
 
     Raises:
         UserError: for one.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
-from ..column_names import no_column, one_column
+from ..column_names import as_table, no_column, one_column
 from ..spellings import Spellings
 from . import gate
 from .column_types import ColumnTypes, typed
@@ -60,15 +60,19 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column, holds missing values, or holds columns of other types.
         """
-        terms = gate.parse(self.formula)
-        for name in sorted(terms.predictors):
+        df = as_table(df)
+        names = sorted(gate.parse(self.formula).predictors)
+        for name in names:
             if name not in df.columns:
                 raise no_column(name, df.columns, "the table lacks column")
             if missing := int(one_column(df, name).isna().sum()):
-                raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}: leave the rows out")
-        found = typed(df, terms, sorted(terms.predictors))
-        for name in found.columns if len(df) else ():
+                which = f"{missing} missing value{'s' * (missing != 1)}"
+                raise UserError(f"column {name!r} has {which}: df.dropna(subset=[{name!r}]) leaves such rows out")
+        found = typed(df, gate.parse(self.formula), names)
+        for name in names if len(df) else ():
             self.types.check(name, found[name])
+            if found[name].dtype.kind in "iuf":
+                check_numbers(f"column {name!r}", found[name].to_numpy(dtype=float))
         return as_fitted(df.assign(**found), self.types, self.places, self.spellings)
 
     def __call__(self, df: pd.DataFrame) -> np.ndarray:

@@ -27,10 +27,10 @@ def text_response(name: str, levels: Sequence[object], family: str) -> UserError
         two = "; of two levels, or of one against the others, the family is binomial" if len(levels) > 1 else ""
         return UserError(f"the response {name!r} holds no numbers but {shown}; a {family} one needs them{two}")
     last, column = levels[-1], written(of_column[1])
-    if isinstance(last, str) and not {"'", '"'} & set(last):
+    if isinstance(last, str) and not re.search(r"['\"]|__", last):
         way = f"{column}[{last!r}] ~ or I({column} == {last!r}) ~"
     elif isinstance(last, str):
-        return UserError(f"the response {name!r} holds {shown}: rename the levels without quotes, then write {column}['A'] ~")
+        return UserError(f"the response {name!r} holds {shown}: rename the levels without quotes and '__', then write {column}['A'] ~")
     else:
         way = f"I({column} == {last}) ~"
     return UserError(
@@ -49,11 +49,12 @@ def not_binary(name: str, y: np.ndarray) -> UserError:
     words = f"a binomial response is 0 or 1, or p(successes, trials), and {name!r} is neither"
     if re.search(r"[()]", name):
         return UserError(words)
-    if len(values) == 2:
-        low, high = (f"{value:g}" for value in values)
-        return UserError(f"{words}: it holds {low} and {high}; write I({column} == {high}) ~ for the probability of {high}")
     if ((values >= 0) & (values <= 1)).all():
         return UserError(f"{words}; of shares write p(successes, trials), with the counts")
+    if len(values) == 2:
+        low, high = (f"{value:g}" for value in values)
+        way = f"I({column} == {high}) ~"
+        return UserError(f"{words}: it holds {low} and {high}; write {way} for the probability of {high}")
     return UserError(f"{words}; for the probability of one value write I({column} == {values[-1]:g}) ~")
 
 
