@@ -207,8 +207,8 @@ class RunConfig:
         metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
     spellings: str | None = option(
-        "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse the "
-        "table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "
+        "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse "
+        "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "
         "[default: refuse]", None, commands=ALL, metavar="refuse|join|keep", data="tables", same_data=True, newer=True,
     )  # fmt: skip
     na: str | None = option(

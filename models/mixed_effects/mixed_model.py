@@ -65,8 +65,8 @@ def mixed_model(
             watching.
         weights: a column of how many rows each one stands for; so often its log density counts.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
-        spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ": "refuse"
-            the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
+        spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":
+            "refuse" the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
         population: maximum likelihood, REML (gaussian), or a posterior under priors.
         seed: of the draws.
         device: that computes.
@@ -149,8 +149,8 @@ class FittedMixedModel:
             response_upper (of a response), and for level "client" client.
 
         Raises:
-            UserError: for a client that was not fitted, or a table that lacks a column or holds one of another type than
-                in the fit.
+            UserError: for a client that was not fitted, or a table that lacks a column or holds one of another type
+                than in the fit.
         """
         if level not in get_args(Level):
             raise unknown("level", level, get_args(Level))

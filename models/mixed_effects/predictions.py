@@ -35,12 +35,17 @@ def predicted(run: Run, df: pd.DataFrame, level: Level, interval: float) -> pd.D
 
     method = run.fitted.method
     assert isinstance(method, MixedModel)
-    reader, names = run.fitted.federation.about["reader"], ["mean", "lower", "upper", "response_lower", "response_upper"]
+    reader, names = (
+        run.fitted.federation.about["reader"],
+        ["mean", "lower", "upper", "response_lower", "response_upper"],
+    )
     df = reader.prepared(df)
     owner = _owners(run, df) if level == "client" else None
     if not len(df):
         empty = ["client"] * (level == "client") + names
-        return pd.DataFrame({name: pd.Series(dtype="str" if name == "client" else "float64") for name in empty}, df.index)
+        return pd.DataFrame(
+            {name: pd.Series(dtype="str" if name == "client" else "float64") for name in empty}, df.index
+        )
     inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     population, own = _draws(method, run)
     number = len(population["beta"])

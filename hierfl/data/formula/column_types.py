@@ -51,7 +51,9 @@ def readable(column: pd.Series) -> pd.Series:
     if dtype.kind == "M":
         raise _dates(column, column.min())
     if dtype.kind == "m":
-        raise _refused(column, "time spans", f"{_df(column)} = {_df(column)}.dt.total_seconds() / 86400 makes them days")
+        raise _refused(
+            column, "time spans", f"{_df(column)} = {_df(column)}.dt.total_seconds() / 86400 makes them days"
+        )
     if dtype.kind == "c":
         raise _refused(column, "complex numbers", f"{_df(column)} = np.real({_df(column)}) takes their real part")
     if dtype.kind == "b":
@@ -60,7 +62,7 @@ def readable(column: pd.Series) -> pd.Series:
         return column.astype("int64" if not len(column) or column.max() <= MOST_WHOLE else "float64")
     if dtype.kind == "f":
         return column.astype("float64")
-    return _of_objects(column if dtype == object else column.astype(object))
+    return _of_objects(column if pd.api.types.is_object_dtype(dtype) else column.astype(object))
 
 
 def _of_objects(column: pd.Series) -> pd.Series:

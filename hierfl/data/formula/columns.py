@@ -47,7 +47,9 @@ def used_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Col
     names = dict.fromkeys([*sorted(terms.columns), *more, *([client] if client else [])])
     lacking, other = terms.columns - set(df.columns), backquoted(terms.text, list(df.columns))
     if lacking and other != terms.text:
-        raise UserError(f"unknown column {min(lacking)!r}; names with other characters are between backquotes: {other!r}")
+        raise UserError(
+            f"unknown column {min(lacking)!r}; names with other characters are between backquotes: {other!r}"
+        )
     found = df[[]].assign(**{name: one_column(df, name) for name in names})
     if not len(df):
         raise UserError("the table has no rows")

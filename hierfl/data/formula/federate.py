@@ -58,9 +58,9 @@ def from_formula(
             all are events without one.
         weights: a column of how many rows each one stands for.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.
-        spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone: "refuse"
-            the table, "join" them, or "keep" them apart; or by column, as in {"ward": "join", "gene": "keep"}. The most
-            frequent spelling is joined to.
+        spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone:
+            "refuse" the table, "join" them, or "keep" them apart; or by column, as in
+            {"ward": "join", "gene": "keep"}. The spelling that the formula names wins, else the most frequent one.
         test: fraction of every client's rows to hold out.
         validation: fraction of the others to hold out for choosing, of clients with at least ten.
         seed: of what is held out.

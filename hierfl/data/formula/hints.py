@@ -21,18 +21,20 @@ RENAMED = {
 NOTES = (
     (r"(?<![\w.])(ns|rcs)\s*\(", "cr is a natural cubic spline, with knots of its own"),
     (r"(?<![\w.])(s|te|ti|t2|gp)\s*\(", "smooth terms have a number of columns: tp(x, df=5), bs, cr or cc"),
-    (r"(?<![\w.])(lag|diff|cumsum|cumprod|shift)\s*\(", "what needs rows in their order is a column of the table first"),
+    (r"(?<![\w.])(lag|diff|cumsum|cumprod|shift)\s*\(", "what needs the order of rows is a column of the table first"),
     (r"(?<![\w.])Surv\s*\(", "a time is the response alone, and --event COLUMN or event='COLUMN' says how it ended"),
     (r"(?<![\w.])(levels|contrasts|labels)\s*=|relevel", "another reference level is T(g, ref='b')"),
     (r"&|(?<![\w.])(and|or|not)(?![\w.])|%in%", "conditions are joined as numbers: I((x > 1) * (z < 2))"),
     (r"(?<![\w.)`])\.(?![\w.])", "'.' stands for no columns here: name them, joined by +"),
     (r"\[", "only a response has a level in brackets; among the effects it is I(g == 'a')"),
 )  # fmt: skip
+#: signs of word processors, and what they are here: quotes, tildes, times, minus, blanks
 _CHARACTERS = str.maketrans(
     {
-        **dict.fromkeys("“”„«»", '"'), **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("∼˜～", "~"),
-        **dict.fromkeys("×∗", "*"), **dict.fromkeys("−–", "-"), **dict.fromkeys("\u00a0\u2009\u202f\u2007", " "),
-        "²": "**2", "³": "**3", "^": "**", "≥": ">=", "≤": "<=", "≠": "!=",
+        **dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"'), **dict.fromkeys("\u2018\u2019\u201a", "'"),
+        **dict.fromkeys("\u223c\u02dc\uff5e", "~"), **dict.fromkeys("\u00d7\u2217", "*"),
+        **dict.fromkeys("\u2212\u2013", "-"), **dict.fromkeys("\u00a0\u2009\u202f\u2007", " "),
+        "\u00b2": "**2", "\u00b3": "**3", "^": "**", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=",
     }
 )  # fmt: skip
 #: what stands for a quoted part while the rest is rewritten

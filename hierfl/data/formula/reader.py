@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,8 +51,8 @@ class Reader:
     more: RowColumns
     formula: str
     places: Groups
-    types: ColumnTypes = ColumnTypes()
-    spellings: Spellings = Spellings("keep")
+    types: ColumnTypes = field(default_factory=ColumnTypes)
+    spellings: Spellings = field(default_factory=lambda: Spellings("keep"))
 
     def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
         """Rows with predictors of the fit's types, and with names in its spelling.
@@ -115,10 +115,11 @@ class Reader:
                     random += random_columns(of_level)[0].values()
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
-                raise UserError(
-                    f"column {strange[2]!r} has the level {strange[1].split(', ')[0]}, which was in no row of the fit: "
-                    "it has no coefficient"
-                ) from fault
+                known = self.types.levels.get(strange[2], ())
+                here = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
+                (level, *_) = sorted({str(value) for value in here if value not in known})
+                what = f"column {strange[2]!r} has the level {level!r}"
+                raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault
         return np.column_stack([fixed.to_numpy(), *random]), offset
 

@@ -30,12 +30,13 @@ def text_response(name: str, levels: Sequence[object], family: str) -> UserError
     if isinstance(last, str) and not re.search(r"['\"]|__", last):
         way = f"{column}[{last!r}] ~ or I({column} == {last!r}) ~"
     elif isinstance(last, str):
-        return UserError(f"the response {name!r} holds {shown}: rename the levels without quotes and '__', then write {column}['A'] ~")
+        return UserError(
+            f"the response {name!r} holds {shown}: rename the levels, without quotes and '__', and write {column}['A']"
+        )
     else:
         way = f"I({column} == {last}) ~"
-    return UserError(
-        f"the response {name!r} holds {shown}, and a binomial one is 0 or 1: write {way} for the probability of {last!r}"
-    )
+    which = f"write {way} for the probability of {last!r}"
+    return UserError(f"the response {name!r} holds {shown}, and a binomial one is 0 or 1: {which}")
 
 
 def not_binary(name: str, y: np.ndarray) -> UserError:
@@ -61,4 +62,3 @@ def not_binary(name: str, y: np.ndarray) -> UserError:
 def _shown(levels: Sequence[object]) -> str:
     more = f", ... ({len(levels)} levels)" if len(levels) > LEVELS_SHOWN else ""
     return ", ".join(map(repr, levels[:LEVELS_SHOWN])) + more if levels else "text"
-

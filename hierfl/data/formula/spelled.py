@@ -70,7 +70,10 @@ def as_fitted(df: pd.DataFrame, types: ColumnTypes, places: Groups, spellings: S
             found |= {} if changed is values else {name: changed}
     df = df.assign(**found)
     if levels.inner in df.columns and levels.client in df.columns and df[levels.inner].dtype.kind == "O":
-        groups, who = df[levels.inner].to_numpy(dtype=object).copy(), df[levels.client].astype(str).to_numpy(dtype=object)
+        groups, who = (
+            df[levels.inner].to_numpy(dtype=object).copy(),
+            df[levels.client].astype(str).to_numpy(dtype=object),
+        )
         for client in set(who.tolist()) & places.inner.keys():
             rows, what = who == client, f"column {levels.inner!r}"
             groups[rows] = as_known(groups[rows], places.inner[client], spellings[levels.inner], what)

@@ -10,9 +10,10 @@ from hierfl.data.spellings import Spellings, alike, as_known, folded, joined, jo
 from hierfl.errors import UserError
 
 SAME = [
-    ("ward A", "ward A "), ("ward A", " ward A"), ("ward A", "ward  A"), ("ward A", "ward\u00a0A"), ("ward A", "Ward a"),
-    ("ward A", "ward\u200b A"), ("caf\u00e9", "cafe\u0301"), ("\u00c9", "e\u0301"), ("12", "\uff11\uff12"), ("m2", "m\u00b2"),
-    ("stra\u00dfe", "STRASSE"), ("\ufb01", "fi"), ("\u212b", "\u00e5"), ("A", "\uff41"),
+    ("ward A", "ward A "), ("ward A", " ward A"), ("ward A", "ward  A"), ("ward A", "ward\u00a0A"),
+    ("ward A", "Ward a"), ("ward A", "ward\u200b A"), ("caf\u00e9", "cafe\u0301"), ("\u00c9", "e\u0301"),
+    ("12", "\uff11\uff12"), ("m2", "m\u00b2"), ("stra\u00dfe", "STRASSE"), ("\ufb01", "fi"),
+    ("\u212b", "\u00e5"), ("A", "\uff41"),
 ]  # fmt: skip
 OTHER = [("1", "01"), ("ward A", "ward B"), ("a-b", "a b"), ("e", "\u00e9"), ("wardA", "ward A"), ("1", "1.0")]
 

@@ -35,7 +35,10 @@ def fitted() -> FittedMixedModel:
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 SAME: list[Change] = [
     lambda df: df[df.columns[::-1]],
-    *[lambda df, t=t: df.assign(x=df.x.astype(t)) for t in ("uint8", "int8", "float16", "float32", ">f8", "Int64", "object")],
+    *[
+        lambda df, t=t: df.assign(x=df.x.astype(t))
+        for t in ("uint8", "int8", "float16", "float32", ">f8", "Int64", "object")
+    ],
     lambda df: df.assign(x=[Decimal(int(v)) for v in df.x]),
     *[lambda df, t=t: df.assign(g=df.g.astype(t)) for t in ("category", "object", "string")],
     *[lambda df, t=t: df.assign(flag=df.flag.astype(t)) for t in ("int64", "float32", "boolean", "object")],
@@ -57,14 +60,14 @@ REFUSED: list[tuple[dict, str]] = [
     ({"x": pd.Categorical([1, 2, 3, 1, 2, 3])}, "column 'x' holds a category, and numbers in the fit: df['x'] ="),
     ({"x": pd.Timestamp("2020-01-01")}, "column 'x' holds dates"),
     ({"x": 1j}, "column 'x' holds complex numbers"),
-    ({"x": [1, 2, np.nan, 4, np.nan, 6]}, "column 'x' has 2 missing values: df.dropna(subset=['x']) leaves such rows out"),
+    ({"x": [1, 2, np.nan, 4, np.nan, 6]}, "has 2 missing values: df.dropna(subset=['x']) leaves such rows out"),
     ({"x": np.inf}, "column 'x' is not finite in 6 of 6 rows"),
     ({"x": 1e80}, "an effect of the new rows reaches 1e+160"),
     ({"g": 1}, "column 'g' holds numbers, and text such as 'drug' in the fit: df['g'] = df['g'].astype(str)"),
     ({"g": "drug "}, "column 'g' holds 'drug ', which differs from 'drug' of the fit in blanks"),
-    ({"g": "zz"}, "column 'g' has the level zz, which was in no row of the fit"),
+    ({"g": "zz"}, "column 'g' has the level 'zz', which was in no row of the fit"),
     ({"g": None}, "column 'g' has 6 missing values"),
-    ({"flag": "False"}, "column 'flag' holds text such as 'False', and numbers in the fit: df['flag'] = df['flag'] == 'True'"),
+    ({"flag": "False"}, "text such as 'False', and numbers in the fit: df['flag'] = df['flag'] == 'True'"),
     ({"site": "Ward A"}, "column 'site' holds 'Ward A', which differs from 'ward a' of the fit"),
     ({"site": "ward z"}, "client 'ward z' is not among those fitted"),
     ({"patient": "p1"}, "column 'patient' holds 'p1', which differs from 'P1' of the fit"),
@@ -113,5 +116,5 @@ def test_rows_in_other_spellings_are_joined_where_the_fit_joins() -> None:
     dirty = new.assign(site=new.site.str.upper(), g=new.g + " ", patient="\u00a0" + new.patient)
     pd.testing.assert_frame_equal(joins.predict(dirty), joins.predict(new))
     keeps = mixed_model(df, FORMULA, draws=10, spellings="keep")
-    with pytest.raises(UserError, match="has the level drug , which was in no row of the fit"):
+    with pytest.raises(UserError, match="has the level 'drug ', which was in no row of the fit"):
         keeps.predict(new.assign(g=new.g + " "))

@@ -77,7 +77,11 @@ def test_a_csv_file_of_names_in_several_spellings(hierfl: Call, tmp_path: Path) 
     code, _, err = hierfl(*how, "--data", "dirty.csv", "--out", "r")
     assert (code, err.count("\n")) == (2, 1)
     assert "column 'ward' holds 'ward A' and 'ward A '; 'ward B' and 'ward B '" in err
-    for out, more in (("clean", ()), ("join", ("--spellings", "join")), ("some", ("--spellings", "arm=join,ward=join"))):
+    for out, more in (
+        ("clean", ()),
+        ("join", ("--spellings", "join")),
+        ("some", ("--spellings", "arm=join,ward=join")),
+    ):
         data = "clean.csv" if out == "clean" else "dirty.csv"
         assert hierfl(*how, "--data", data, "--out", out, *more)[0] == 0
         assert (tmp_path / out / "effects.csv").read_bytes() == (tmp_path / "clean" / "effects.csv").read_bytes()

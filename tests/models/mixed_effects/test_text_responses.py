@@ -50,11 +50,15 @@ def test_every_way_of_writing_is_the_response_of_zeros_and_ones(no: Any, yes: An
 @pytest.mark.parametrize(
     ("no", "yes", "words"),
     [
-        ("no", "yes", "the response 'y' holds 'no', 'yes', and a binomial one is 0 or 1: write y['yes'] ~ or I(y == 'yes') ~"),
+        (
+            "no",
+            "yes",
+            "the response 'y' holds 'no', 'yes', and a binomial one is 0 or 1: write y['yes'] ~ or I(y == 'yes') ~",
+        ),
         ("0", "1", "write y['1'] ~ or I(y == '1') ~ for the probability of '1'"),
         (1, 2, "it holds 1 and 2; write I(y == 2) ~ for the probability of 2"),
         (-1.0, 1.0, "it holds -1 and 1; write I(y == 1) ~"),
-        ("don't", "won't", "rename the levels without quotes"),
+        ("don't", "won't", "rename the levels, without quotes"),
     ],
 )
 def test_what_is_not_zeros_and_ones_says_how_and_that_works(no: Any, yes: Any, words: str) -> None:
@@ -70,22 +74,22 @@ def test_what_is_not_zeros_and_ones_says_how_and_that_works(no: Any, yes: Any, w
 @pytest.mark.parametrize(
     ("formula", "family", "words"),
     [
-        ("y ~ age + (1 | site)", "gaussian", "the response 'y' holds no numbers but 'no', 'yes'; a gaussian one needs them; of two"),
-        ("C(y) ~ age + (1 | site)", "binomial", "write y['yes'] ~ or I(y == 'yes') ~"),
-        ("y['Yes'] ~ age + (1 | site)", "binomial", "has no level 'Yes', which the formula names; it has 'no', 'yes'; did you mean 'yes'?"),
-        ("I(y == 'y') ~ age + (1 | site)", "binomial", "column 'y' has no level 'y', which the formula names; it has 'no', 'yes'"),
-        ("I(won == 'yes') ~ age + (1 | site)", "binomial", "column 'won' holds numbers, and the formula compares it with the text 'yes'"),
-        ("won ~ I(y == 1) + (1 | site)", "binomial", "column 'y' holds text, and the formula compares it with the number 1: write y == '1'"),
+        ("y ~ age + (1 | site)", "gaussian", "'y' holds no numbers but 'no', 'yes'; a gaussian one needs them; of two"),
+        ("C(y) ~ age + (1 | site)", "binomial", "write y\\['yes'\\] ~ or I\\(y == 'yes'\\) ~"),
+        ("y['Yes'] ~ age + (1 | site)", "binomial", "has no level 'Yes', .*; it has 'no', 'yes'; did you mean 'yes'"),
+        ("I(y == 'y') ~ age + (1 | site)", "binomial", "column 'y' has no level 'y', which the formula names"),
+        ("I(won == 'yes') ~ age + (1 | site)", "binomial", "column 'won' holds numbers, .* with the text 'yes'"),
+        ("won ~ I(y == 1) + (1 | site)", "binomial", "column 'y' holds text, .* with the number 1: write y == '1'"),
         ("won ~ where(y == 'nein', 1, 0) + (1 | site)", "binomial", "has no level 'nein'"),
-        ("y['yes' ~ age + (1 | site)", "binomial", "a level of the response is written y['LEVEL']"),
-        ("share ~ age + (1 | site)", "binomial", "of shares write p(successes, trials), with the counts"),
-        ("three ~ age + (1 | site)", "binomial", "for the probability of one value write I(three == 3) ~"),
+        ("y['yes' ~ age + (1 | site)", "binomial", "a level of the response is written y\\['LEVEL'\\]"),
+        ("share ~ age + (1 | site)", "binomial", "of shares write p\\(successes, trials\\), with the counts"),
+        ("three ~ age + (1 | site)", "binomial", "for the probability of one value write I\\(three == 3\\) ~"),
     ],
 )  # fmt: skip
 def test_levels_that_no_row_has_are_refused(formula: str, family: Any, words: str) -> None:
     df = table("no", "yes").assign(share=0.25, three=np.arange(80) % 3 + 1)
     df.loc[0, "share"] = 0.5
-    with pytest.raises(UserError, match=re.escape(words)):
+    with pytest.raises(UserError, match=words):
         from_formula(df, formula, family=family)
 
 

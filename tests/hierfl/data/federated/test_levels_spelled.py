@@ -22,7 +22,9 @@ def site(name: str) -> pd.DataFrame:
     """Twenty rows of a site, of whom two patients are there in two spellings."""
     rng = np.random.default_rng(len(name))
     patient = [f"P{k % 4}" for k in range(20)]
-    return pd.DataFrame({"y": rng.normal(size=20), "arm": rng.permutation(["drug", "placebo"] * 10), "patient": patient})
+    return pd.DataFrame(
+        {"y": rng.normal(size=20), "arm": rng.permutation(["drug", "placebo"] * 10), "patient": patient}
+    )
 
 
 def soiled(df: pd.DataFrame) -> pd.DataFrame:
@@ -62,7 +64,9 @@ def test_a_joined_study_is_the_clean_pooled_table() -> None:
 def test_a_dictionary_has_one_spelling_of_each_level() -> None:
     path, table = Path("study.toml"), {"arm": {"kind": "category", "levels": ["drug", "placebo", "Drug "]}}
     for how in ("refuse", "join"):
-        with pytest.raises(UserError, match="column 'arm' has the levels 'Drug ' and 'drug', which differ in blanks.*leave"):
+        with pytest.raises(
+            UserError, match="column 'arm' has the levels 'Drug ' and 'drug', which differ in blanks.*leave"
+        ):
             Dictionary.of(table, path, Spellings.of(how))
     assert len(Dictionary.of(table, path, Spellings("keep")).columns["arm"].levels) == 3
     sample = soiled(site("a"))
@@ -77,5 +81,7 @@ def test_a_dictionary_has_one_spelling_of_each_level() -> None:
 def test_a_formula_compares_with_levels_of_the_dictionary() -> None:
     dictionary = Dictionary(COLUMNS)
     assert StudyFormula("y ~ I(arm == 'drug') + (1 | site)", dictionary)
-    with pytest.raises(UserError, match="column 'arm' has no level 'Drug', which the formula names; .*did you mean 'drug'"):
+    with pytest.raises(
+        UserError, match="column 'arm' has no level 'Drug', which the formula names; .*did you mean 'drug'"
+    ):
         StudyFormula("y ~ I(arm == 'Drug') + (1 | site)", dictionary)

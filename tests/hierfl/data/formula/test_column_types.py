@@ -31,8 +31,8 @@ def table() -> pd.DataFrame:
 
 
 TYPES = [
-    "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64", "float32", "float64", "longdouble", "object", "Int64",
-    "UInt8", "Float32", ">i4", ">f8", "Sparse[int]",
+    "int8", "uint8", "int16", "uint16", "int32", "int64", "uint64", "float32", "float64", "longdouble", "object",
+    "Int64", "UInt8", "Float32", ">i4", ">f8", "Sparse[int]",
 ]  # fmt: skip
 MADE: list[Callable[[int], Any]] = [Decimal, Fraction, np.int8, lambda k: np.float32(k) if k % 2 else Decimal(k)]
 
@@ -41,7 +41,9 @@ MADE: list[Callable[[int], Any]] = [Decimal, Fraction, np.int8, lambda k: np.flo
 def test_effects_do_not_depend_on_the_type_of_a_number(how: Any) -> None:
     """Whole numbers of 8 bits would wrap around, and the formula's cubes with them."""
     df = table()
-    convert = (lambda s: s.astype(how)) if isinstance(how, str) else lambda s: pd.Series([how(v) for v in s], dtype=object)
+    convert = (
+        (lambda s: s.astype(how)) if isinstance(how, str) else lambda s: pd.Series([how(v) for v in s], dtype=object)
+    )
     other = df.assign(x=convert(df.x), z=convert(df.z))
     wanted, design = from_formula(df, MODEL)
     found, made = from_formula(other, MODEL)
