@@ -180,7 +180,7 @@ def refused(what: str, groups: list[list[str]], whose: str = "") -> UserError:
 
 def _winners(groups: list[list[str]], counts: Mapping[str, int], chosen: Collection[str]) -> dict[str, str]:
     """Of each name that is replaced, the spelling that it gets."""
-    winners = {}
+    winners: dict[str, str] = {}
     for group in groups:
         winner = min(group, key=lambda name: (name not in chosen, -counts[name], name))
         winners |= {name: winner for name in group if name != winner}

@@ -36,7 +36,7 @@ from .calls import INTEGER, NUMPY, WHOLE
 from .effects import FormulaParser
 from .hints import hint
 from .parsed import Formula
-from .tokens import MAX_CHARACTERS, Refused
+from .tokens import MAX_CHARACTERS, Refused, Token, tokens_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +80,13 @@ def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
     other, note = hint(text, columns, reads)
     said = str(refused).partition("; known:")[0] if other else str(refused)
     return said + (f": write {other!r}" if other else "") + (f"; {note}" if note else "")
+
+
+def response_alone(formula: Formula) -> Formula:
+    """A formula of the same response, without effects."""
+    tokens = list(tokens_of(formula.safe))
+    left = tokens[: tokens.index(Token("sign", "~"))]
+    return parse(f"{' '.join(token.text for token in left)} ~ 1")
 
 
 def shorten(text: str) -> str:

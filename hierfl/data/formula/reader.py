@@ -82,6 +82,8 @@ class Reader:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
         df = self.prepared(df)
+        if not len(df):
+            raise UserError("there are no rows to predict for")
         columns, offset = self.effects(df)
         for column in columns.T:
             check_numbers("an effect of the new rows", column)
@@ -133,5 +135,5 @@ class Reader:
         Raises:
             UserError: for one that the family cannot have.
         """
-        left = gate.parse(f"{self.formula.partition('~')[0]} ~ 1")
+        left = gate.response_alone(gate.parse(self.formula))
         return read_response(gate.evaluate(left, df).response, family, ordered(df, left))

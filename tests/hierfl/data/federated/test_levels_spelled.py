@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -52,13 +54,24 @@ def test_sites_spellings_are_refused_joined_or_no_levels() -> None:
 def test_a_joined_study_is_the_clean_pooled_table() -> None:
     study = StudyFormula("y ~ arm + (1 | site/patient)", Dictionary(COLUMNS, Spellings("join")))
     sites = {"a": site("a"), "bb": site("bb"), "ccc": site("ccc")}
-    moments = sum((study.first(soiled(df)) for df in list(sites.values())[1:]), study.first(soiled(sites["a"])))
-    reader = study_reader(study, moments)
+    reader = study_reader(study, reduce(add, (study.first(soiled(df)) for df in sites.values())))
     pooled = pd.concat([df.assign(site=name) for name, df in sites.items()], ignore_index=True)
     wanted, _ = from_formula(pooled, "y ~ arm + (1 | site/patient)")
     for j, (name, df) in enumerate(sites.items()):
         own = reader.federation(soiled(df), name)
         np.testing.assert_array_equal(own.x.numpy(), wanted.x[wanted.train[j]].numpy())
+
+
+def test_a_response_of_words_in_a_study_is_that_of_the_pooled_table() -> None:
+    columns = {**COLUMNS, "well": Column("category", ("a~no", "yes"))}
+    sites = {n: site(n).assign(well=lambda d: np.where(d.y > 0, "yes", "a~no")) for n in ("a", "bb", "ccc")}
+    pooled = pd.concat([df.assign(site=name) for name, df in sites.items()], ignore_index=True)
+    for response in ("well['a~no']", "I(well == 'yes')"):
+        study = StudyFormula(f"{response} ~ arm + (1 | site)", Dictionary(columns), "binomial")
+        reader = study_reader(study, reduce(add, map(study.first, sites.values())))
+        wanted, _ = from_formula(pooled, f"{response} ~ arm + (1 | site)", family="binomial")
+        own = [reader.federation(df, name).y.numpy() for name, df in sites.items()]
+        np.testing.assert_array_equal(np.concatenate(own), wanted.y)
 
 
 def test_a_dictionary_has_one_spelling_of_each_level() -> None:
