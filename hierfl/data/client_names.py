@@ -73,7 +73,9 @@ def _check_name(name: str, what: str) -> None:
     if len(name) > MAX_NAME_LENGTH:
         raise UserError(f"{what} holds a name of {len(name)} characters, more than {MAX_NAME_LENGTH}: {name[:40]!r}...")
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-        raise UserError(f"{what} holds {name!r}: names have no control characters")
+        raise UserError(
+            f"{what} holds {name!r}: names have no control characters: strip them, or of a table say --spellings join"
+        )
 
 
 def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:

@@ -85,8 +85,8 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
     Args:
         column: of any type; entries that are no text stay as they are.
         how: what becomes of names that are spelled alike.
-        chosen: spellings that win wherever they occur, such as those of a formula. Else the most frequent one wins; of
-            equally frequent ones the first in alphabetical order.
+        chosen: spellings that win, such as those of a formula. Else the most frequent one wins; of equally frequent ones
+            the first in alphabetical order. Names without tabs and the like win over others.
 
     Raises:
         UserError: for such names, if ``how`` is "refuse".
@@ -100,8 +100,8 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
     groups = alike(counts)
     if how == "refuse" and groups:
         raise refused(f"column {str(column.name)!r}", groups)
-    winners = _winners(groups, counts, chosen)
-    return _renamed(column, winners) if winners else column
+    winners = _winners(counts, chosen)
+    return _renamed(column, winners) if how == "join" and winners else column
 
 
 def joined_inside(clients: np.ndarray, column: pd.Series, how: Spelling) -> pd.Series:
@@ -128,8 +128,8 @@ def joined_inside(clients: np.ndarray, column: pd.Series, how: Spelling) -> pd.S
         if how == "refuse" and groups:
             raise refused(f"column {str(column.name)!r}", groups, f" of {client!r}")
         here = {name: counts[client, name] for name in of_client}
-        winners |= {(client, name): winner for name, winner in _winners(groups, here, ()).items()}
-    if not winners:
+        winners |= {(client, name): winner for name, winner in _winners(here, ()).items()}
+    if how == "refuse" or not winners:
         return column
     pairs = zip(clients.tolist(), column.tolist(), strict=True)
     values = np.array([winners.get(pair, pair[1]) for pair in pairs], dtype=object)
@@ -178,13 +178,24 @@ def refused(what: str, groups: list[list[str]], whose: str = "") -> UserError:
     )
 
 
-def _winners(groups: list[list[str]], counts: Mapping[str, int], chosen: Collection[str]) -> dict[str, str]:
-    """Of each name that is replaced, the spelling that it gets."""
+def _winners(counts: Mapping[str, int], chosen: Collection[str]) -> dict[str, str]:
+    """Of each name that is replaced, the spelling that it gets.
+
+    Args:
+        counts: how often each name occurs.
+        chosen: spellings that win, whether they occur or not.
+    """
+    shares = {folded(name) for name in counts}
+    plain = {" ".join(name.split()) for name in counts if _has_control(name)}
     winners: dict[str, str] = {}
-    for group in groups:
-        winner = min(group, key=lambda name: (name not in chosen, -counts[name], name))
-        winners |= {name: winner for name in group if name != winner}
+    for group in alike({*counts, *plain, *(name for name in chosen if folded(name) in shares)}):
+        winner = min(group, key=lambda name: (name not in chosen, _has_control(name), -counts.get(name, 0), name))
+        winners |= {name: winner for name in group if name != winner and name in counts}
     return winners
+
+
+def _has_control(name: str) -> bool:
+    return any(unicodedata.category(letter) == "Cc" for letter in name)
 
 
 def _renamed(column: pd.Series, winners: Mapping[str, str]) -> pd.Series:
@@ -193,7 +204,7 @@ def _renamed(column: pd.Series, winners: Mapping[str, str]) -> pd.Series:
 
     values = [winners.get(value, value) for value in column.tolist()]
     if isinstance(column.dtype, pd.CategoricalDtype):
-        kept = [level for level in column.cat.categories if level not in winners]
+        kept = list(dict.fromkeys(winners.get(level, level) for level in column.cat.categories))
         category = pd.Categorical(values, categories=kept, ordered=column.cat.ordered)
         return pd.Series(category, index=column.index, name=column.name)
     return pd.Series(values, index=column.index, name=column.name, dtype=column.dtype)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from ..column_names import nearest
+from ..spellings import folded
 from .tokens import Token, tokens_of
 
 if TYPE_CHECKING:
@@ -87,4 +88,6 @@ def check_levels_named(terms: Formula, df: pd.DataFrame | Mapping[str, pd.Series
             near = nearest(value, [level for level in levels if isinstance(level, str)])
             shown = ", ".join(map(repr, levels[:LEVELS_SHOWN])) + (", ..." if len(levels) > LEVELS_SHOWN else "")
             hint = f"; did you mean {near!r}?" if near else ""
+            if near and folded(near) == folded(value):
+                hint += " With --spellings join, or spellings='join' in Python, they are one"
             raise UserError(f"column {name!r} has no level {value!r}, which the formula names; it has {shown}{hint}")

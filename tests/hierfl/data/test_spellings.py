@@ -51,6 +51,15 @@ def test_a_category_keeps_its_order_and_its_other_levels() -> None:
     assert joined(without, "refuse") is without  # (a level without rows is no spelling)
 
 
+def test_a_spelling_of_the_formula_wins_whether_it_occurs_or_not_and_tabs_never_do() -> None:
+    column = pd.Series(["Yes ", "Yes ", "No ", "ward\t", "ward\t"])
+    assert joined(column, "refuse") is column
+    assert joined(column, "join", chosen=["yes", "maybe"]).tolist() == ["yes", "yes", "No ", "ward", "ward"]
+    levels = column.astype("category").cat.reorder_categories(["ward\t", "Yes ", "No "])
+    assert list(joined(levels, "join", chosen=["yes"]).cat.categories) == ["ward", "yes", "No "]
+    assert joined(pd.Series(["a\tb"]), "join").tolist() == ["a b"]
+
+
 def test_ties_go_to_the_first_in_order_and_numbers_are_no_names() -> None:
     assert joined(pd.Series(["b", "B", "B ", "b"]), "join").tolist() == ["b"] * 4
     assert joined(pd.Series(["b", "B"]), "join").tolist() == ["B"] * 2
