@@ -85,8 +85,8 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
     Args:
         column: of any type; entries that are no text stay as they are.
         how: what becomes of names that are spelled alike.
-        chosen: spellings that win, such as those of a formula. Else the most frequent one wins; of equally frequent ones
-            the first in alphabetical order. Names without tabs and the like win over others.
+        chosen: spellings that win, such as those of a formula. Else the most frequent one wins; of equally frequent
+            ones the first in alphabetical order. Names without tabs and the like win over others.
 
     Raises:
         UserError: for such names, if ``how`` is "refuse".
