@@ -27,6 +27,7 @@ from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
 from .pool import PooledDataset, Task
+from .spellings import one_spelling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +170,7 @@ class Federation:
     @classmethod
     def from_frame(
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
-        seed: int = 0, task: Task | None = None, standardise: bool = False,
+        seed: int = 0, task: Task | None = None, standardise: bool = False, spellings: str = "refuse",
     ) -> Federation:  # fmt: skip
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
@@ -178,14 +179,14 @@ class Federation:
         sorted order, which ``about["labels"]`` keeps.
 
         Args:
-            df: the table.
-            client, y, x: column names.
+            df, client, y, x: the table, and names of its columns.
             test, validation, seed, task, standardise: as in :meth:`from_arrays`.
+            spellings: of clients and labels; "refuse", "join" or "keep" those that :mod:`~hierfl.data.spellings` lists.
 
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
-        inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
+        inputs, response, who, task, labels = frame_arrays(one_spelling(df, (client, y), spellings), client, y, x, task)
         made = cls.from_arrays(
             inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
             name="frame",

@@ -104,6 +104,28 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
     return _renamed(column, winners) if how == "join" and winners else column
 
 
+def one_spelling(df: pd.DataFrame, columns: Collection[str], said: str | Mapping[str, str]) -> pd.DataFrame:
+    """A table with one spelling of each name in some columns.
+
+    Columns that it lacks or has twice stay, and so does what is no table: whoever reads them refuses them.
+
+    Args:
+        df: the table.
+        columns: of names.
+        said: see :meth:`Spellings.of`.
+
+    Raises:
+        UserError: for names that are spelled alike, where they are refused.
+    """
+    import pandas as pd
+
+    how = Spellings.of(said)
+    if not isinstance(df, pd.DataFrame):
+        return df
+    there = [name for name in dict.fromkeys(columns) if list(df.columns).count(name) == 1]
+    return df.assign(**{name: joined(df[name], how[name]) for name in there})
+
+
 def joined_inside(clients: np.ndarray, column: pd.Series, how: Spelling) -> pd.Series:
     """The same for groups inside clients: two clients may have groups that are spelled alike.
 

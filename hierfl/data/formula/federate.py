@@ -88,7 +88,7 @@ def from_formula(
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
-        task="regression",
+        task="regression", spellings="keep",
     )  # fmt: skip
     about = {**federation.about, "reader": table.reader(formula)} | ({} if left_out is None else {"left_out": left_out})
     return replace(federation, about=about), table.design()
