@@ -56,7 +56,8 @@ def _name(value: object, what: str) -> str:
 
 def _no_name(value: object, what: str) -> UserError:
     shown = value.item() if isinstance(value, np.generic) else value
-    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers")
+    way = ", as .astype('int64') makes them" if isinstance(shown, float) and shown.is_integer() else ""
+    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers{way}")
 
 
 def _check_distinct(given: np.ndarray, names: np.ndarray, what: str) -> None:

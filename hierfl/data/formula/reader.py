@@ -73,7 +73,9 @@ class Reader:
             self.types.check(name, found[name])
             if found[name].dtype.kind in "iuf":
                 check_numbers(f"column {name!r}", found[name].to_numpy(dtype=float))
-        return as_fitted(df.assign(**found), self.types, self.places, self.spellings)
+        # (clients that are whole numbers stay so, where they are a predictor, too)
+        values = {name: found[name] for name in names if name not in gate.parse(self.formula).places}
+        return as_fitted(df.assign(**values), self.types, self.places, self.spellings)
 
     def __call__(self, df: pd.DataFrame) -> np.ndarray:
         """Rows to predict, (n, width): events, each for itself, of one trial where no trials are said.
@@ -81,7 +83,7 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
-        df = self.prepared(df)
+        terms, df = gate.parse(self.formula), self.prepared(df)
         if not len(df):
             raise UserError("there are no rows to predict for")
         columns, offset = self.effects(df)
@@ -93,8 +95,7 @@ class Reader:
         if self.more.known_se:
             if self.more.known_se not in df.columns:
                 raise no_column(self.more.known_se, df.columns, "the table lacks column")
-            rows |= RowColumns(known_se=self.more.known_se).numbers(df)
-        terms = gate.parse(self.formula)
+            rows |= RowColumns(known_se=self.more.known_se).numbers(typed(df, terms, [self.more.known_se]))
         if "trials" in self.extras and terms.response and terms.response <= set(df.columns):
             rows["trials"] = self.response(df, "binomial").trials
         return np.column_stack([columns, *(found for name, found in in_order(rows).items() if name in self.extras)])
@@ -107,7 +108,8 @@ class Reader:
         """
         terms, df = gate.parse(self.formula), self.prepared(df)
         # (the column that stands for the clients' in formulae's terms)
-        here = df.assign(**{term.factor.name: 0 for group in self._all_groups for term in group.terms.values()})
+        one = {term.factor.name: 0 for group in self._all_groups for term in group.terms.values()}
+        here = df.assign(**typed(df, terms, sorted(terms.predictors)), **one)
         try:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
@@ -118,8 +120,8 @@ class Reader:
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
                 known = self.types.levels.get(strange[2], ())
-                here = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
-                (level, *_) = sorted({str(value) for value in here if value not in known})
+                values = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
+                (level, *_) = sorted({str(value) for value in values if value not in known})
                 what = f"column {strange[2]!r} has the level {level!r}"
                 raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault
