@@ -29,6 +29,7 @@ from .config import Configuration, RunConfig
 
 if TYPE_CHECKING:
     from hierfl.data.formula.missing import Missing
+    from hierfl.data.formula.parsed import Formula
     from hierfl.data.formula.responses import Family
 
 
@@ -106,17 +107,29 @@ def ood_inputs(run: RunConfig, federation: Federation) -> np.ndarray | None:
 def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.formula is not None  # (as of every run on a table)
     assert run.test_fraction is not None
-    terms = gate.parse(run.formula)
+    terms = _parsed(run.formula, run.data)
     more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
     used = {*(terms.response or ()), *terms.predictors, *more.values()}
     df = tables.read(run.data, used, terms.places)
     federation, design = from_formula(
         df, run.formula, family=cast("Family", run.family), client=run.group or None, **more,
-        na=cast("Missing", run.na or "refuse"), test=run.test_fraction, validation=run.validation_fraction,
-        seed=run.seed,
+        na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
+        test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip
     name = run.data if run.data in tables.TABLES else Path(run.data).stem
     return replace(federation, about={**federation.about, "data": name, "split": run.formula}), design
+
+
+def _parsed(formula: str, data: str) -> Formula:
+    """A formula that has passed the gate; what is said of another one knows the table's columns, if it can be read."""
+    try:
+        return gate.parse(formula)
+    except UserError as refused:
+        try:
+            columns = [str(name) for name in tables.read(data).columns]
+        except UserError:
+            raise refused from None
+        return gate.parse(formula, columns)
 
 
 def options_of(config: Configuration) -> Options:

@@ -216,6 +216,11 @@ class RunConfig:
         "Column of a table that says for how many rows each one stands. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
+    spellings: str | None = option(
+        "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse "
+        "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "
+        "[default: refuse]", None, commands=ALL, metavar="refuse|join|keep", data="tables", same_data=True, newer=True,
+    )  # fmt: skip
     na: str | None = option(
         "Rows of a table that lack a value: refuse the table, or drop them and say how many of each client. "
         "[default: refuse]", None, metavar="refuse|drop", data="tables", same_data=True, newer=True,

@@ -20,7 +20,7 @@ federate = typer.Typer(
 STUDY_OPTIONS = (
     "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
     "seed", "precision", "calibrate", "conformal", "network", "response_sd", "learn_sd", "formula", "group", "family",
-    "known_se", "event", "weights", "na", "test_fraction", "validation_fraction",
+    "known_se", "event", "weights", "na", "spellings", "test_fraction", "validation_fraction",
 )  # fmt: skip
 
 StudyFile = Annotated[Path, path_argument("STUDY", "study.toml, the same at every site.")]

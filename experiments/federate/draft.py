@@ -15,6 +15,7 @@ from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
 from hierfl.data.npz import load_npz
+from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import make_settings
 
@@ -114,31 +115,34 @@ def _data(
     if sample.suffix != ".csv":
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
     df = tables.read(str(sample))
+    said_spellings = said.pop("spellings", None) or "refuse"
+    spellings = Spellings.of(said_spellings)
     if formula:
         text = said.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
-        terms = gate.parse(text)
+        terms = gate.parse(text, [str(name) for name in df.columns])
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
         levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
         more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
         names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
         names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
-                 "na": said.pop("na", None) or "refuse",
+                 "na": said.pop("na", None) or "refuse", "spellings": said_spellings,
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
-        dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""})
+        dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""}, spellings)
         if about["family"] == "ordinal" and len(terms.response or ()) == 1:
             dictionary = dictionary.with_order(df, *(terms.response or ()))
         return about, dictionary.as_table()
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
     inputs = list(x) or [str(name) for name in df.columns if name != y]
-    dictionary = Dictionary.from_sample(df, [*inputs, y])
+    dictionary = Dictionary.from_sample(df, [*inputs, y], spellings=spellings)
     number = dictionary.columns[y].kind in ("number", "whole")
     network = _of_task(network, "regression" if number else "classification")
     about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
+    about["spellings"] = said_spellings
     return about, dictionary.as_table()
 
 

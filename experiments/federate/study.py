@@ -21,6 +21,7 @@ from hierfl.data.federated.formula_data import FormulaData
 from hierfl.data.federated.study_data import StudyData
 from hierfl.data.formula.missing import Missing
 from hierfl.data.formula.row_numbers import RowColumns
+from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
 from hierfl.inference.engines.remote.expected import refuse_replies
@@ -47,13 +48,13 @@ STUDY: Schema = {
 #: the table "data" of each kind of site's file, beside "kind"
 DATA: dict[str, Schema] = {
     "formula": {
-        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str,
+        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str, "spellings?": str,
         "test_fraction": Number(float, 0, 1),
         "validation_fraction": Number(float, 0, 1),
     },
     "columns": {
         "x": [str], "y": str, "network": str, "response_sd": Number(), "learn_sd?": str,
-        "test_fraction": Number(float, 0, 1), "validation_fraction": Number(float, 0, 1),
+        "test_fraction": Number(float, 0, 1), "validation_fraction": Number(float, 0, 1), "spellings?": str,
     },
     "arrays": {
         "inputs": [Number(int, 1)], "images": bool, "classes": Number(int, 0), "network": str,
@@ -192,7 +193,7 @@ class Study:
         if table:
             own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")}
             own |= {name: agreed.get(name, "") for name in ("event", "weights")}
-            own |= {"na": agreed.get("na", "refuse")} | {"group": ""}
+            own |= {"na": agreed.get("na", "refuse"), "spellings": agreed.get("spellings", "keep"), "group": ""}
         run = RunConfig(
             method=self.loaded.reference, method_digest=self.loaded.digest, data=data, data_root="", clients=clients,
             split="sites", validation_fraction=agreed["validation_fraction"], chunk=0, device=device,
@@ -234,7 +235,8 @@ def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
         held |= {name: said[name] for name in ("network", "response_sd")}
         held["learn_sd"] = said.get("learn_sd", "no")
         return ArrayData(tuple(said["inputs"]), said["images"], said["classes"], **held)
-    dictionary = Dictionary.of(table.get("columns", {}), path)
+    spellings = Spellings.of(said.get("spellings", "keep"))  # (studies from before this entry kept them apart)
+    dictionary = Dictionary.of(table.get("columns", {}), path, spellings)
     held |= {"test": said["test_fraction"]}
     if said["kind"] == "formula":
         family = cast("Family", said["family"])

@@ -57,7 +57,8 @@ def _name(value: object, what: str) -> str:
 
 def _no_name(value: object, what: str) -> UserError:
     shown = value.item() if isinstance(value, np.generic) else value
-    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers")
+    way = ", as .astype('int64') makes them" if isinstance(shown, float) and shown.is_integer() else ""
+    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers{way}")
 
 
 def _check_distinct(given: np.ndarray, names: np.ndarray, what: str) -> None:
@@ -74,7 +75,9 @@ def _check_name(name: str, what: str) -> None:
     if len(name) > MAX_NAME_LENGTH:
         raise UserError(f"{what} holds a name of {len(name)} characters, more than {MAX_NAME_LENGTH}: {name[:40]!r}...")
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-        raise UserError(f"{what} holds {name!r}: names have no control characters")
+        raise UserError(
+            f"{what} holds {name!r}: names have no control characters: strip them, or of a table say --spellings join"
+        )
 
 
 def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:

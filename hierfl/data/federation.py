@@ -30,6 +30,7 @@ from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
 from .pool import PooledDataset, Task
 from .response_units import ResponseUnits
+from .spellings import one_spelling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,7 +178,7 @@ class Federation:
     @classmethod
     def from_frame(
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
-        seed: int = 0, task: Task | None = None, standardise: Standardise = "auto",
+        seed: int = 0, task: Task | None = None, standardise: Standardise = "auto", spellings: str = "refuse",
     ) -> Federation:  # fmt: skip
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
@@ -185,14 +186,14 @@ class Federation:
         standardised where one of them is far from that;
 
         Args:
-            df: the table.
-            client, y, x: column names.
+            df, client, y, x: the table, and names of its columns.
             test, validation, seed, task, standardise: as in :meth:`from_arrays`.
+            spellings: of clients and labels; "refuse", "join" or "keep" those that :mod:`~hierfl.data.spellings` lists.
 
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
-        inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
+        inputs, response, who, task, labels = frame_arrays(one_spelling(df, (client, y), spellings), client, y, x, task)
         made = cls.from_arrays(
             inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
             name="frame", numbers=True,

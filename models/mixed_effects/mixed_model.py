@@ -32,6 +32,8 @@ from .shrinkage import shrinkage_table
 from .summary import effects_table, p_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 
@@ -45,6 +47,7 @@ def mixed_model(
     event: str | None = None,
     weights: str | None = None,
     na: Missing = "refuse",
+    spellings: str | Mapping[str, str] = "refuse",
     population: Literal["auto", "ml", "reml", "bayes"] = "auto",
     rounds: int = ROUNDS,
     seed: int = 0,
@@ -65,6 +68,8 @@ def mixed_model(
             watching.
         weights: a column of how many rows each one stands for; so often its log density counts.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
+        spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":
+            "refuse" the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
         population: "auto", REML of a gaussian response and of others maximum likelihood with standard errors and
             tests at restricted estimates; "ml", "reml", or "bayes", a posterior under priors.
         rounds: of the fit, at most: it ends where it is done.
@@ -76,8 +81,9 @@ def mixed_model(
         UserError: for a formula, a table or a setting that cannot be used.
     """
     federation, design = from_formula(
-        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na
-    )
+        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na,
+        spellings=spellings,
+    )  # fmt: skip
     method = MixedEffects(design, population=population, **settings)
     return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula)
 
@@ -154,8 +160,8 @@ class FittedMixedModel:
             means at the estimates: over its posterior given them for a client, over the population for a new one.
 
         Raises:
-            UserError: for a client that was not fitted, a table that lacks a column, or rows in which a column that
-                was dropped is not the combination of others that it was in the fit.
+            UserError: for a client that was not fitted, a table that lacks a column or holds one of another type than
+                in the fit, or rows in which a column that was dropped is not the combination of others that it was.
         """
         if level not in get_args(Level):
             raise unknown("level", level, get_args(Level))

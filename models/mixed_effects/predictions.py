@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hierfl.data.client_names import client_names
 from hierfl.data.formula.design import Columns
+from hierfl.data.spellings import as_known
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hierfl")
 #: a client's own; where its random effects are zero; of a client that is not among them
 Level = Literal["client", "population", "new"]
+#: columns of both intervals
+INTERVALS = ("lower", "upper", "response_lower", "response_upper")
 #: draws x rows that are held at a time
 NUMBERS_PER_PASS = 5_000_000
 
@@ -47,13 +50,19 @@ def predicted(
 
     method = run.fitted.method
     assert isinstance(method, MixedModel)
-    inputs = torch.as_tensor(run.fitted.federation.about["reader"](df), dtype=torch.float64)
+    reader = run.fitted.federation.about["reader"]
+    df = reader.prepared(df)
     owner = _owners(run, df) if level == "client" else None
     kept = run.personal["b_draws"].shape[-3:-1].numel()
     kept = kept if draws is None else min(draws, kept)
     if interval is not None and not kept:
         log.warning("this fit has no draws, and its predictions no intervals: the mean is at the estimates")
         interval = None
+    if not len(df):
+        names = ["client"] * (level == "client") + ["mean", *(INTERVALS if interval is not None else ())]
+        names += [f"p({name})" for name in method.response_family.level_names]
+        return pd.DataFrame({name: pd.Series(dtype=str if name == "client" else float) for name in names}, df.index)
+    inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     population, own = _draws(method, run, kept) if kept else _estimates(method, run)
     parts, size = [], max(1, NUMBERS_PER_PASS // len(population["beta"]))
     for first in range(0, len(inputs), size):
@@ -100,7 +109,8 @@ def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) 
 
 def _owners(run: Run, df: pd.DataFrame) -> Tensor:
     """Which client each row belongs to, (n,)."""
-    column = run.fitted.federation.about["reader"].places.levels.client
+    reader = run.fitted.federation.about["reader"]
+    column = reader.places.levels.client
     if column not in df.columns and len(run.fitted.federation.ids) == 1:
         return torch.zeros(len(df), dtype=torch.long)  # (at a site)
     if column not in df.columns:
@@ -108,7 +118,10 @@ def _owners(run: Run, df: pd.DataFrame) -> Tensor:
             f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"
         )
     place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
+    if not len(df):
+        return torch.zeros(0, dtype=torch.long)
     names = client_names(df[column], f"column {column!r}")
+    names = as_known(names, place, reader.spellings[column], f"column {column!r}")
     if strange := sorted(set(names) - place.keys()):
         raise UserError(
             f"client {str(strange[0])!r} is not among those fitted: level='new' predicts for one that is not known"

@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import UserError
 from ..formula import gate
 from ..formula.groups import Groups
+from ..formula.literals import check_levels_named
 from ..formula.parsed import Levels
 from ..formula.responses import Family, check_levels
 from ..formula.row_numbers import RowColumns
@@ -67,11 +68,18 @@ class StudyFormula:
                     raise UserError(f"{call}() takes a plain column of numbers here: sums say its mean and spread")
         if missing := sorted(self.used - set(self.dictionary.columns)):
             raise UserError(f"the formula's column {missing[0]!r} is not in the dictionary")
+        check_levels_named(terms, self._levels())
         if self.family == "ordinal":
             (name, *others) = sorted(terms.response)
             if others or self.columns[name].kind != "category":
                 raise UserError("an ordinal response is a category of the dictionary, with its levels in their order")
             check_levels(name, np.ones(len(self.columns[name].levels)))
+
+    def _levels(self) -> dict[str, pd.Series]:
+        """Of each column that is used: its levels, or a number."""
+        import pandas as pd
+
+        return {name: pd.Series(list(self.columns[name].levels) or [0.0]) for name in self.used}
 
     def _check_levels(self) -> None:
         """Refuses columns of groups that are not what they have to be."""

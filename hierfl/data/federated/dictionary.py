@@ -17,6 +17,9 @@ import numpy as np
 from ...errors import UserError, unknown
 from ...schema import AnyOf, Number, Schema, check
 from .. import tables
+from ..column_names import one_column
+from ..spellings import Spellings, joined
+from .levels_spelled import as_agreed, check_levels_spelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,13 +112,26 @@ class Dictionary:
 
     Attributes:
         columns: {name: what it is}; other columns of a site's table are not looked at.
+        spellings: what becomes of a site's names that differ from a level, or from each other, in blanks, capitals or
+            Unicode form alone.
     """
 
     columns: Mapping[str, Column] = field(default_factory=dict)
+    spellings: Spellings = field(default_factory=Spellings)
+
+    def __post_init__(self) -> None:
+        for name, column in self.columns.items():
+            if self.spellings[name] != "keep":
+                check_levels_spelled(name, column.levels)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], path: Path) -> Dictionary:
+    def of(cls, table: Mapping[str, Any], path: Path, spellings: Spellings | None = None) -> Dictionary:
         """From a table of a toml file, {name: {kind = ..., levels = ...}}.
+
+        Args:
+            table: of the file.
+            path: of the file, for messages.
+            spellings: what becomes of names that are spelled alike; by default they are refused.
 
         Raises:
             UserError: naming the column that is damaged.
@@ -129,7 +145,7 @@ class Dictionary:
                 columns[name] = Column(**{**held, "levels": tuple(held.get("levels", ()))})
             except UserError as error:
                 raise UserError(f"{path}: columns.{name}: {error}") from error
-        return cls(columns)
+        return cls(columns, spellings or Spellings())
 
     def as_table(self) -> dict[str, dict[str, Any]]:
         """Undoes :meth:`of`."""
@@ -142,8 +158,9 @@ class Dictionary:
 
     @classmethod
     def from_sample(
-        cls, df: pd.DataFrame, names: Sequence[str], categories: Collection[str] = (), groups: Collection[str] = ()
-    ) -> Dictionary:
+        cls, df: pd.DataFrame, names: Sequence[str], categories: Collection[str] = (), groups: Collection[str] = (),
+        spellings: Spellings | None = None,
+    ) -> Dictionary:  # fmt: skip
         """A first draft from a sample without real rows: kinds and levels as they are there, no ranges.
 
         Nobody can say of whole numbers whether they are levels: they are taken as numbers.
@@ -153,21 +170,22 @@ class Dictionary:
             names: the columns that are used.
             categories: those of them that are no numbers, whatever they look like.
             groups: others, of names that stay at their site.
+            spellings: what becomes of names that are spelled alike; by default they are refused.
 
         Raises:
-            UserError: for a column that is not there.
+            UserError: for a column that is not there, or levels that are spelled alike.
         """
+        how = spellings or Spellings()
         columns = {name: Column("name") for name in groups}
         for name in (*names, *groups):
-            if name not in df.columns:
-                raise unknown("column", name, map(str, df.columns))
+            one_column(df, name)
         for name in names:
-            values = df[name].dropna()
+            values = joined(df[name].dropna(), how[name])
             kinds: dict[str, Kind] = {"b": "flag", "i": "whole", "u": "whole", "f": "number"}
             kind = "category" if name in categories else kinds.get(values.dtype.kind, "category")
             levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
             columns[name] = Column(kind, levels)
-        return cls(columns)
+        return cls(columns, how)
 
     def with_order(self, df: pd.DataFrame, name: str) -> Dictionary:
         """The same with an ordinal response as a category: whole numbers ascend, text is as the sample has it.
@@ -227,7 +245,8 @@ class Dictionary:
                 raise unknown("column of the dictionary", name, self.columns)
             if name not in df.columns:
                 raise UserError(f"the table has no column {name!r}, which the study's dictionary has")
-            if problem := self.columns[name].misfit(df[name]):
+            values = as_agreed(one_column(df, name), self.columns[name].levels, self.spellings[name])
+            if problem := self.columns[name].misfit(values):
                 raise UserError(f"column {name!r} {problem}")
-            found[name] = self.columns[name].typed(df[name])
+            found[name] = self.columns[name].typed(values)
         return df[[]].assign(**found)

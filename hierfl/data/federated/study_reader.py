@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ..federation import Federation
 from ..formula import gate
+from ..formula.column_types import ColumnTypes
 from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
@@ -224,7 +225,10 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
     rows |= {INNER: formula.levels.inner or None, OUTER: formula.levels.outer or None}
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
-    reader = Reader(read, groups, extras, formula.more, formula.formula, formula.places)
+    reader = Reader(
+        read, groups, extras, formula.more, formula.formula, formula.places,
+        types=ColumnTypes.of(skeleton, formula.terms.predictors), spellings=formula.dictionary.spellings,
+    )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
     return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)
 

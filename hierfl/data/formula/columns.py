@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import UserError, unknown
+from ...errors import UserError
+from ..column_names import one_column
 from . import gate
+from .column_types import typed
+from .hints import backquoted
+from .literals import check_levels_named
 from .parsed import CLIENT
 from .units import INTERCEPT
 
@@ -23,8 +27,40 @@ if TYPE_CHECKING:
 MAX_MAGNITUDE = 1e100
 
 
-def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> tuple[Any, Levels]:
-    """What formulae makes of the formula and the table, and which columns the random terms belong to.
+def used_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> pd.DataFrame:
+    """The table's columns that are used, as they are; others may be anything.
+
+    Args:
+        df: the table.
+        terms: of the formula.
+        client: the clients' column, if it is known.
+        more: columns that are used, and that the formula does not name.
+
+    Raises:
+        UserError: for a column that is not there, or whose name two columns have; for a table without rows.
+    """
+    for name in (client, *more):
+        if not isinstance(name, str | None):
+            raise UserError(f"a column is said by its name, not by {name!r}")
+    if INTERCEPT[0] in terms.columns:
+        raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
+    names = dict.fromkeys([*sorted(terms.columns), *more, *([client] if client else [])])
+    lacking, other = terms.columns - set(df.columns), backquoted(terms.text, list(df.columns))
+    if lacking and other != terms.text:
+        raise UserError(
+            f"unknown column {min(lacking)!r}; names with other characters are between backquotes: {other!r}"
+        )
+    found = df[[]].assign(**{name: one_column(df, name) for name in names})
+    if not len(df):
+        raise UserError("the table has no rows")
+    return found
+
+
+def read_terms(
+    df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]
+) -> tuple[Any, Levels, pd.DataFrame]:
+    """What formulae makes of the formula and the table, which columns the random terms belong to, and the table as it
+    was read.
 
     Args:
         df: the table.
@@ -32,7 +68,7 @@ def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Colle
         client: the clients' column, if it is known.
         more: columns that are used, and that the formula does not name.
     """
-    _check_columns(df, terms, client, more)
+    df = _checked(df, terms, client, more)
     if terms.response is None:
         raise UserError(f"the formula {terms.text!r} has no response")
     levels = terms.levels(client)
@@ -45,7 +81,7 @@ def read_terms(df: pd.DataFrame, terms: Formula, client: str | None, more: Colle
     names = [term.name for term in read.model.common_terms]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two effects are both called {twice[0]!r} (formulae leaves parentheses out): rewrite one")
-    return read, levels
+    return read, levels, df
 
 
 def effects_and_offset(common: Any) -> tuple[pd.DataFrame, np.ndarray | None]:
@@ -55,27 +91,22 @@ def effects_and_offset(common: Any) -> tuple[pd.DataFrame, np.ndarray | None]:
     return table.drop(columns=offsets), table[offsets].to_numpy().sum(1) if offsets else None
 
 
-def _check_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> None:
-    """Refuses columns that are not there, lack values, or hold what double precision cannot square."""
-    for name in (client, *more):
-        if not isinstance(name, str | None):
-            raise UserError(f"a column is said by its name, not by {name!r}")
-    if not df.columns.is_unique:
-        raise UserError(f"the table has two columns called {df.columns[df.columns.duplicated()][0]!r}")
-    if INTERCEPT[0] in terms.columns:
-        raise UserError(f"a column called {INTERCEPT[0]!r} would be taken for the intercept: rename it")
-    for name in [*sorted(terms.columns), *more, *([client] if client else [])]:
-        if name not in df.columns:
-            raise unknown("column", name, map(str, df.columns))
+def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> pd.DataFrame:
+    """Refuses columns that lack values, that no formula reads, or that hold what double precision cannot square; the
+    others as they are read.
+    """
+    for name in df.columns:
         column = df[name]
         missing = int(column.isna().sum())
         if missing:
             raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
-        if column.dtype == object and len(kinds := {type(value) for value in column}) > 1:
-            named = " and ".join(sorted(kind.__name__ for kind in kinds))
-            raise UserError(f"column {name!r} holds values of several types ({named})")
-        if name not in more and name in (terms.response or set()) | terms.predictors and column.dtype.kind in "iuf":
-            check_numbers(f"column {name!r}", column.to_numpy(dtype=float))
+    values = (terms.response or frozenset()) | terms.predictors | set(more)
+    df = df.assign(**typed(df, terms, sorted(values)))
+    for name in sorted(values - set(more)):
+        if df[name].dtype.kind in "iuf":
+            check_numbers(f"column {name!r}", df[name].to_numpy(dtype=float))
+    check_levels_named(terms, df)
+    return df
 
 
 def check_numbers(what: str, column: np.ndarray) -> None:

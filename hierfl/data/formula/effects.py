@@ -18,6 +18,7 @@ class FormulaParser(ArgumentParser):
         if sides > 1:
             raise Refused("it has more than one '~'")
         if sides:
+            self.level_of_response()
             self.response()
             response, self.found = frozenset(self.found), set()
         self.sum()
@@ -27,6 +28,19 @@ class FormulaParser(ArgumentParser):
             raise Refused(f"{self.here.shown} is not expected there")
         safe = self._text(0, len(self.tokens) - 1)
         return Formula(self.text, safe, response, frozenset(self.found), tuple(self.random))
+
+    def level_of_response(self) -> None:
+        """``y['yes']`` is ``I(y == 'yes')``: the tokens of one become those of the other."""
+        column, sign, level, end = (*self.tokens[:4], *[self.tokens[-1]] * 4)[:4]
+        if column.kind not in ("name", "quoted") or sign != Token("sign", "["):
+            return
+        if level.kind not in ("text", "number", "name") or end != Token("sign", "]"):
+            raise Refused(f"a level of the response is written {column.text}['LEVEL']")
+        if level.text in ("True", "False"):
+            raise Refused(f"a column of True and False is a response as it stands: write {column.text} ~")
+        literal = level if level.kind != "name" else Token("text", repr(level.text))
+        equal = [Token("sign", "("), column, Token("sign", "=="), literal, Token("sign", ")")]
+        self.tokens[:4] = [Token("name", "I"), *equal]
 
     def response(self) -> None:
         if self.here.kind in ("end", "number", "text") or self.at("~", "(", "+", "-"):

@@ -10,15 +10,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...errors import unknown
+from ..column_names import as_table
 from ..federation import Federation
+from ..spellings import Spellings
 from . import gate
+from .columns import used_columns
 from .design import Design
 from .missing import Missing, without_missing
 from .responses import Family
 from .row_numbers import RowColumns
+from .spelled import spelled
 from .table import FormulaTable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 
@@ -32,6 +38,7 @@ def from_formula(
     event: str | None = None,
     weights: str | None = None,
     na: Missing = "refuse",
+    spellings: str | Mapping[str, str] = "refuse",
     test: float = 0.0,
     validation: float = 0.0,
     seed: int = 0,
@@ -51,6 +58,9 @@ def from_formula(
             all are events without one.
         weights: a column of how many rows each one stands for.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.
+        spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone:
+            "refuse" the table, "join" them, or "keep" them apart; or by column, as in
+            {"ward": "join", "gene": "keep"}. The spelling that the formula names wins, else the most frequent one.
         test: fraction of every client's rows to hold out.
         validation: fraction of the others to hold out for choosing, of clients with at least ten.
         seed: of what is held out.
@@ -66,17 +76,19 @@ def from_formula(
         raise unknown("family", family, get_args(Family))
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
-    terms, more = gate.parse(formula), RowColumns(known_se or "", event or "", weights or "")
+    df, how = as_table(df), Spellings.of(spellings)
+    terms, more = gate.parse(formula, list(df.columns)), RowColumns(known_se or "", event or "", weights or "")
     more.check(family)
-    left_out = None
+    df = used_columns(df, terms, client, more.columns)
+    df, left_out = spelled(df, terms, terms.levels(client), how), None
     if na == "drop":
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
-    table = FormulaTable.read_from(df, terms, client, more, family)
+    table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=family == "gaussian" and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
-        task="regression", standardise=False,
+        task="regression", standardise=False, spellings="keep",
     )  # fmt: skip
     reader = table.reader(formula)
     about = {**federation.about, "reader": reader} | ({} if left_out is None else {"left_out": left_out})

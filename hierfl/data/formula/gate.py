@@ -24,7 +24,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 from math import prod
 from types import SimpleNamespace
@@ -35,8 +35,9 @@ import numpy as np
 from ...errors import UserError
 from .calls import INTEGER, NUMPY, WHOLE
 from .effects import FormulaParser
+from .hints import hint
 from .parsed import Formula
-from .tokens import Refused
+from .tokens import MAX_CHARACTERS, Refused, Token, tokens_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,18 +47,47 @@ if TYPE_CHECKING:
 MAX_CELLS = 250_000_000
 
 
-def parse(text: object) -> Formula:
+def parse(text: object, columns: Collection[str] = ()) -> Formula:
     """Reads a formula, and looks at nothing else: no table, no namespace.
 
+    Args:
+        text: of the formula.
+        columns: names of a table's columns, for what a message suggests.
+
     Raises:
-        UserError: for text that is no formula, is too large, or names a function that is not on the list.
+        UserError: for text that is no formula, is too large, or names a function that is not on the list; with the
+            formula as it can be read, where it is written as in R.
     """
     if not isinstance(text, str):
         raise UserError(f"a formula is text, such as 'y ~ 1 + x + (1 + x | site)', not {text!r}")
     try:
         return FormulaParser(text).formula()
     except Refused as refused:
-        raise UserError(f"the formula {shorten(text)!r} cannot be read: {refused}") from refused
+        raise UserError(f"the formula {shorten(text)!r} cannot be read: {_hinted(text, columns, refused)}") from refused
+
+
+def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
+    """What is wrong with a formula, and how to write it."""
+
+    def reads(other: str) -> bool:
+        try:
+            FormulaParser(other).formula()
+        except Refused:
+            return False
+        return True
+
+    if len(text) > MAX_CHARACTERS:
+        return str(refused)
+    other, note = hint(text, columns, reads)
+    said = str(refused).partition("; known:")[0] if other else str(refused)
+    return said + (f": write {other!r}" if other else "") + (f"; {note}" if note else "")
+
+
+def response_alone(formula: Formula) -> Formula:
+    """A formula of the same response, without effects."""
+    tokens = list(tokens_of(formula.safe))
+    left = tokens[: tokens.index(Token("sign", "~"))]
+    return parse(f"{' '.join(token.text for token in left)} ~ 1")
 
 
 def shorten(text: str) -> str:

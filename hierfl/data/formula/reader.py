@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import UserError
+from ..column_names import as_table, no_column, one_column
+from ..spellings import Spellings
 from . import gate
-from .columns import effects_and_offset, random_columns
+from .column_types import ColumnTypes, typed
+from .columns import check_numbers, effects_and_offset, random_columns
 from .groups import Groups
 from .parsed import CLIENT, INNER, OUTER, Formula
 from .rank import IndependentColumns
 from .responses import Family, Response, read_response
 from .row_numbers import RowColumns, in_order
+from .spelled import as_fitted
 from .trials import trials_of
 
 if TYPE_CHECKING:
@@ -43,6 +47,8 @@ class Reader:
         formula: as it was written.
         places: which groups there were.
         independent: which of the fixed columns there are in the design; None for all.
+        types: of the predictors.
+        spellings: what became of names that are spelled alike.
     """
 
     read: Any
@@ -52,6 +58,31 @@ class Reader:
     formula: str
     places: Groups
     independent: IndependentColumns | None = None
+    types: ColumnTypes = field(default_factory=ColumnTypes)
+    spellings: Spellings = field(default_factory=lambda: Spellings("keep"))
+
+    def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
+        """Rows with predictors of the fit's types, and with names in its spelling.
+
+        Raises:
+            UserError: for a table that lacks a column, holds missing values, or holds columns of other types.
+        """
+        df = as_table(df)
+        names = sorted(gate.parse(self.formula).predictors)
+        for name in names:
+            if name not in df.columns:
+                raise no_column(name, df.columns, "the table lacks column")
+            if missing := int(one_column(df, name).isna().sum()):
+                which = f"{missing} missing value{'s' * (missing != 1)}"
+                raise UserError(f"column {name!r} has {which}: df.dropna(subset=[{name!r}]) leaves such rows out")
+        found = typed(df, gate.parse(self.formula), names)
+        for name in names if len(df) else ():
+            self.types.check(name, found[name])
+            if found[name].dtype.kind in "iuf":
+                check_numbers(f"column {name!r}", found[name].to_numpy(dtype=float))
+        # (clients that are whole numbers stay so, where they are a predictor, too)
+        values = {name: found[name] for name in names if name not in gate.parse(self.formula).places}
+        return as_fitted(df.assign(**values), self.types, self.places, self.spellings)
 
     def __call__(self, df: pd.DataFrame) -> np.ndarray:
         """Rows to predict, (n, width): events, each for itself, of one trial where the table has no trials.
@@ -60,14 +91,19 @@ class Reader:
             UserError: for a table that lacks a column or holds missing values or levels that are not known, and for
                 rows in which a column that was dropped is not the combination that it was in the fit.
         """
+        terms, df = gate.parse(self.formula), self.prepared(df)
+        if not len(df):
+            raise UserError("there are no rows to predict for")
         columns, offset = self.effects(df, check=True)
+        for column in columns.T:
+            check_numbers("an effect of the new rows", column)
         one = np.ones(len(df))
         rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
         rows |= self.places.numbers(df)
         if self.more.known_se:
             if self.more.known_se not in df.columns:
-                raise UserError(f"the table lacks column {self.more.known_se!r}")
-            rows |= RowColumns(known_se=self.more.known_se).numbers(df)
+                raise no_column(self.more.known_se, df.columns, "the table lacks column")
+            rows |= RowColumns(known_se=self.more.known_se).numbers(typed(df, terms, [self.more.known_se]))
         if "trials" in self.extras and (trials := trials_of(self.formula, df)) is not None:
             rows["trials"] = trials
         return np.column_stack([columns, *(found for name, found in in_order(rows).items() if name in self.extras)])
@@ -82,17 +118,13 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
-        terms = gate.parse(self.formula)
-        for name in sorted(terms.predictors):
-            if name not in df.columns:
-                raise UserError(f"the table lacks column {name!r}")
-            if df[name].isna().any():
-                raise UserError(f"column {name!r} has missing values")
+        terms, df = gate.parse(self.formula), self.prepared(df)
+        values = typed(df, terms, sorted(terms.predictors))
         # (the order of a category's levels is the fit's)
-        plain = {k: df[k].astype(df[k].cat.categories.dtype) for k in terms.predictors if hasattr(df[k], "cat")}
+        values |= {k: v.astype(v.cat.categories.dtype) for k, v in values.items() if hasattr(v, "cat")}
         # (the column that stands for the clients' in formulae's terms)
         ones = {term.factor.name: 0 for group in self._all_groups for term in group.terms.values()}
-        here = df.assign(**plain, **ones)
+        here = df.assign(**values, **ones)
         try:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
@@ -102,10 +134,11 @@ class Reader:
                     random += random_columns(of_level)[0].values()
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
-                raise UserError(
-                    f"column {strange[2]!r} has the level {strange[1].split(', ')[0]}, which was in no row of the fit: "
-                    "it has no coefficient"
-                ) from fault
+                known = self.types.levels.get(strange[2], ())
+                values = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
+                (level, *_) = sorted({str(value) for value in values if value not in known})
+                what = f"column {strange[2]!r} has the level {level!r}"
+                raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault
         columns = fixed.to_numpy()
         if self.independent is not None:
@@ -127,5 +160,5 @@ class Reader:
         Raises:
             UserError: for one that the family cannot have.
         """
-        left = gate.parse(f"{self.formula.partition('~')[0]} ~ 1")
+        left = gate.response_alone(gate.parse(self.formula))
         return read_response(gate.evaluate(left, df).response, family, order_of(df, left))

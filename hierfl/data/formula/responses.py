@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import UserError
+from .response_words import not_binary, text_response
 
 Family = Literal[
     "gaussian", "binomial", "poisson", "negative-binomial", "zero-inflated-poisson", "beta-binomial", "gamma",
@@ -62,6 +63,8 @@ def read_response(response: Any, family: Family, order: Sequence[Any] | None) ->
     if kind == "proportion":
         return _proportion(name, cells, family)
     y = cells[:, 0] if cells.ndim == 2 and cells.shape[1] == 1 else cells
+    if kind == "categoric":
+        raise text_response(name, response.levels or (), family)
     if y.ndim != 1 or y.dtype.kind not in "biuf" or kind != "numeric":
         raise UserError(f"the response {name!r} holds no numbers; a {family} one needs them")
     y = y.astype(float)
@@ -70,9 +73,7 @@ def read_response(response: Any, family: Family, order: Sequence[Any] | None) ->
     if family == "beta-binomial":
         raise UserError(f"a beta-binomial response is p(successes, trials), and {name!r} has no trials")
     if family == "binomial" and not np.isin(y, (0, 1)).all():
-        raise UserError(
-            f"a binomial response is 0 or 1, or p(successes, trials), and {name!r} is neither"
-        )  # fmt: skip
+        raise not_binary(name, y)
     if family in COUNTS and not ((y >= 0) & (y == np.floor(y))).all():
         raise UserError(f"a {family} response is a whole number from 0, and {name!r} is not")
     if family in ("gamma", *SURVIVAL) and not (y > 0).all():

@@ -67,11 +67,11 @@ class RowColumns:
         for key, name in self.names.items():
             what = words[key]
             if df[name].dtype.kind not in "biuf":
-                raise UserError(f"column {name!r} holds no numbers, so it cannot hold {what}")
+                raise UserError(f"column {name!r} holds no numbers, so it cannot hold {what}: {_way(key, df[name])}")
             values = df[name].to_numpy(dtype=float)
             if key == "event":
                 if not np.isin(values, (0.0, 1.0)).all():
-                    raise UserError(f"column {name!r} holds events that are not 0 or 1")
+                    raise UserError(f"column {name!r} holds events that are not 0 or 1: {_way(key, df[name])}")
             elif not (np.isfinite(values) & (values > 0)).all():
                 raise UserError(f"column {name!r} holds {what} that are not above zero")
             else:
@@ -79,6 +79,14 @@ class RowColumns:
                     check_numbers(f"column {name!r}", np.array([extreme]))
             found[key] = values
         return found
+
+
+def _way(key: str, column: pd.Series) -> str:
+    """How a column becomes what its role needs."""
+    here, value = f"df[{column.name!r}]", sorted(column.unique().tolist(), key=str)[-1]
+    if key == "event":
+        return f"{here} = ({here} == {value!r}).astype(int), if {value!r} is the event"
+    return f"{here} = {here}.astype(float), of text that is written as numbers"
 
 
 def in_order(rows: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:

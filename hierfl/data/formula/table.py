@@ -10,7 +10,9 @@ import numpy as np
 
 from ...errors import UserError
 from ..client_names import client_names
+from ..spellings import Spellings
 from . import gate
+from .column_types import ColumnTypes
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
 from .design import Design
 from .groups import Groups, check_groups
@@ -43,6 +45,8 @@ class FormulaTable:
         rows: what rows have beside effects, by the names of :class:`.design.Columns`.
         who: client of each row, (n,).
         places: groups inside clients, and of clients.
+        types: of the predictors.
+        spellings: what became of names that are spelled alike.
     """
 
     family: Family
@@ -58,11 +62,14 @@ class FormulaTable:
     rows: Mapping[str, np.ndarray]
     who: np.ndarray
     places: Groups
+    types: ColumnTypes
+    spellings: Spellings
 
     @classmethod
     def read_from(
-        cls, df: pd.DataFrame, formula: Formula, client: str | None, more: RowColumns, family: Family
-    ) -> FormulaTable:
+        cls, df: pd.DataFrame, formula: Formula, client: str | None, more: RowColumns, family: Family,
+        spellings: Spellings,
+    ) -> FormulaTable:  # fmt: skip
         """Reads a table without missing values.
 
         Args:
@@ -71,13 +78,14 @@ class FormulaTable:
             client: the clients' column; by default the outermost of the random terms'.
             more: columns that the formula does not name.
             family: of the response.
+            spellings: what became of names that are spelled alike.
 
         Raises:
             UserError: for columns that are not there, do not fit together, or hold what they cannot.
         """
-        read, levels = read_terms(df, formula, client, more.columns)
+        read, levels, typed = read_terms(df, formula, client, more.columns)
         try:
-            terms = random_terms(formula, levels, read, df)
+            terms = random_terms(formula, levels, read, typed)
             fixed, offset = effects_and_offset(read.common)
             random = {name: random_columns(of_level) for name, of_level in terms.items()}
         except UserError:
@@ -91,14 +99,14 @@ class FormulaTable:
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:
             raise UserError(f"every fixed effect of {formula.text!r} is zero in every row")
-        response = read_response(read.response, family, order_of(df, formula))
+        response = read_response(read.response, family, order_of(typed, formula))
         if offset is not None:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
-        rows = {"offset": offset, "trials": response.trials, **more.numbers(df), **places.numbers(df)}
+        rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
-            in_order(rows), who, places,
+            in_order(rows), who, places, ColumnTypes.of(typed, formula.predictors), spellings,
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -148,7 +156,8 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, self.places, self.independent)
+        places = (self.places, self.independent, self.types, self.spellings)
+        return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
         """See :func:`.responses.centre_parts`."""

@@ -234,3 +234,20 @@ def test_standardising_a_table() -> None:
 def test_one_large_label_does_not_eat_the_memory() -> None:
     with pytest.raises(UserError, match="lacks 3"):
         make_pool("p", np.zeros((4, 2)), np.array([0, 1, 2, 10**12]), np.zeros((1, 2)), np.array([0]))
+
+
+def test_clients_and_labels_have_one_spelling() -> None:
+    df = frame()
+    dirty = df.assign(
+        site=[f"{v} " if k % 4 == 1 else v for k, v in enumerate(df.site)],
+        kind=[str(v).upper() if k % 5 == 2 else v for k, v in enumerate(df.kind)],
+    )
+    how = {"client": "site", "y": "kind", "x": ["x"]}
+    with pytest.raises(UserError, match="column 'site' holds 'a' and 'a '; .*spellings='join' or 'keep'"):
+        Federation.from_frame(dirty, **how)
+    with pytest.raises(UserError, match="column 'kind' holds"):
+        Federation.from_frame(dirty, **how, spellings="site=join")
+    found, wanted = Federation.from_frame(dirty, **how, spellings="join"), Federation.from_frame(df, **how)
+    assert (found.ids, found.about["labels"], found.digest()) == (wanted.ids, wanted.about["labels"], wanted.digest())
+    kept = Federation.from_frame(dirty, **{**how, "y": "y"}, spellings="keep")
+    assert kept.clients > wanted.clients

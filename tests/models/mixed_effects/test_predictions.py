@@ -64,7 +64,7 @@ def test_predictions_from_other_rows_of_the_table() -> None:
     np.testing.assert_allclose(again[:, 0], run.predict(new, client="s02")[:, 0], rtol=1e-6)
     for rows, words in (
         (new.drop(columns="x"), "lacks column 'x'"),
-        (new.assign(g="w"), "column 'g' has the level w, which was in no row of the fit"),
+        (new.assign(g="w"), "column 'g' has the level 'w', which was in no row of the fit"),
         (new.assign(x=np.nan), "missing values"),
     ):
         with pytest.raises(UserError, match=words):

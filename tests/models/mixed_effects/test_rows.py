@@ -88,7 +88,7 @@ def test_levels_that_a_client_lacks_or_nobody_had() -> None:
     df = df[~((df.site == "s00") & (df.g == "c"))]
     fit = mixed_model(df, FORMULA, family="binomial", draws=40)
     assert fit.predict(pd.DataFrame({"x": [0.0], "g": ["c"], "site": ["s00"]})).notna().all(axis=None)
-    with pytest.raises(UserError, match="column 'g' has the level z, which was in no row of the fit"):
+    with pytest.raises(UserError, match="column 'g' has the level 'z', which was in no row of the fit"):
         fit.predict(pd.DataFrame({"x": [0.0], "g": ["z"], "site": ["s00"]}))
 
 

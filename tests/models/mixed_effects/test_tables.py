@@ -61,3 +61,37 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
         assert code == 2, arguments
         assert words in err, err
         assert err.count("\n") == 1
+
+
+def test_a_csv_file_of_names_in_several_spellings(hierfl: Call, tmp_path: Path) -> None:
+    """Refused with both spellings; joined it is the clean file; a run of a version before did not look at them."""
+    rng, k = np.random.default_rng(0), np.arange(40)
+    df = pd.DataFrame({"y": rng.normal(size=40), "ward": np.array(["ward A", "ward B"])[k % 2], "arm": "placebo"})
+    df.loc[k % 3 == 1, "arm"] = "drug"
+    df.to_csv("clean.csv", index=False)
+    df.assign(
+        ward=[f"{v} " if j % 9 == 4 else v for j, v in enumerate(df.ward)],
+        arm=[v.title() if j % 7 == 4 else v for j, v in enumerate(df.arm)],
+    ).to_csv("dirty.csv", index=False)
+    how = ("run", "mixed-effects", "--formula", "y ~ arm + (1 | ward)", "--set", "draws=0", "-q")
+    code, _, err = hierfl(*how, "--data", "dirty.csv", "--out", "r")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "column 'ward' holds 'ward A' and 'ward A '; 'ward B' and 'ward B '" in err
+    for out, more in (
+        ("clean", ()),
+        ("join", ("--spellings", "join")),
+        ("some", ("--spellings", "arm=join,ward=join")),
+    ):
+        data = "clean.csv" if out == "clean" else "dirty.csv"
+        assert hierfl(*how, "--data", data, "--out", out, *more)[0] == 0
+        assert (tmp_path / out / "effects.csv").read_bytes() == (tmp_path / "clean" / "effects.csv").read_bytes()
+    assert hierfl(*how, "--data", "dirty.csv", "--out", "keep", "--spellings", "keep")[0] == 0
+    assert len(pd.read_csv("keep/clients.csv")) == 4
+    config = tmp_path / "keep" / "config.toml"
+    lines = [line for line in config.read_text().splitlines() if not line.startswith("spellings")]
+    config.write_text("\n".join(lines))
+    (tmp_path / "keep" / "effects.csv").unlink()
+    assert hierfl("run", "--resume", "keep", "-q")[0] == 0
+    assert len(pd.read_csv("keep/effects.csv")) > len(pd.read_csv("join/effects.csv"))
+    code, _, err = hierfl(*how, "--data", "dirty.csv", "--out", "r", "--spellings", "joined")
+    assert (code, "unknown value of spellings 'joined'; known: refuse, join, keep" in err) == (2, True)

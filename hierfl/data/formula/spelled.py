@@ -1,0 +1,81 @@
+"""A table in which every name has one spelling: in a fit, and in new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..column_names import no_column
+from ..spellings import Spellings, as_known, joined, joined_inside
+from .column_types import ColumnTypes
+from .literals import texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .groups import Groups
+    from .parsed import Formula, Levels
+
+
+def spelled(df: pd.DataFrame, terms: Formula, levels: Levels, spellings: Spellings) -> pd.DataFrame:
+    """A table that is to be fitted, with one spelling of each name.
+
+    A spelling that the formula names wins, as in ``I(arm == 'drug')``; else see :func:`~hierfl.data.spellings.joined`.
+
+    Args:
+        df: the table's columns that are used.
+        terms: of the formula.
+        levels: of grouping.
+        spellings: what becomes of names that are spelled alike.
+
+    Raises:
+        UserError: for such names where they are refused.
+    """
+    for name in spellings.columns:
+        if name not in df.columns:
+            raise no_column(name, df.columns, "spellings names a column that is not used,")
+    chosen, found = texts(terms), {}
+    for name in dict.fromkeys([levels.client, levels.outer, *sorted(terms.predictors), *sorted(terms.response or ())]):
+        if name in df.columns and name != levels.inner:
+            found[name] = joined(df[name], spellings[name], chosen)
+    df = df.assign(**found)
+    if levels.inner in df.columns:
+        clients = df[levels.client].to_numpy(dtype=object)
+        inside = joined_inside(clients, df[levels.inner], spellings[levels.inner])
+        df = df.assign(**{levels.inner: inside})
+    return df
+
+
+def as_fitted(df: pd.DataFrame, types: ColumnTypes, places: Groups, spellings: Spellings) -> pd.DataFrame:
+    """New rows, with names in the spelling of the fit.
+
+    Args:
+        df: the rows.
+        types: of the fit's predictors.
+        places: the fit's groups.
+        spellings: what became of names that are spelled alike.
+
+    Raises:
+        UserError: for a name that is spelled like one of the fit, where such names are refused.
+    """
+    levels, found = places.levels, dict[str, np.ndarray]()
+    clients: Mapping[str, object] = places.homes or places.inner
+    known = {**types.levels, levels.outer: tuple(places.outer), levels.client: tuple(clients)}
+    for name, names in known.items():
+        if name in df.columns and df[name].dtype.kind == "O":
+            values = df[name].to_numpy(dtype=object)
+            changed = as_known(values, names, spellings[name], f"column {name!r}")
+            found |= {} if changed is values else {name: changed}
+    df = df.assign(**found)
+    if levels.inner in df.columns and levels.client in df.columns and df[levels.inner].dtype.kind == "O":
+        groups, who = (
+            df[levels.inner].to_numpy(dtype=object).copy(),
+            df[levels.client].astype(str).to_numpy(dtype=object),
+        )
+        for client in set(who.tolist()) & places.inner.keys():
+            rows, what = who == client, f"column {levels.inner!r}"
+            groups[rows] = as_known(groups[rows], places.inner[client], spellings[levels.inner], what)
+        df = df.assign(**{levels.inner: groups})
+    return df
