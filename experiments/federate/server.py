@@ -15,7 +15,8 @@ from hierfl.errors import UserError
 from hierfl.file_lock import locked
 from hierfl.files import make_folder, write_whole
 from hierfl.inference.engines.remote.engine import RemoteEngine
-from hierfl.inference.engines.remote.preparation import numbered, prepare
+from hierfl.inference.engines.remote.files import FileCourier
+from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
@@ -67,6 +68,8 @@ def serve(study: Study, folder: Path, ask: AskMaker, *, resume: bool = False, pr
             run = _fit(study, folder, recorded, resume, progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
+            if isinstance(error, UserError) and isinstance(recorded.ask, FileCourier):
+                recorded.ask.leave(endings(study.clients, study.handshake, str(error)))
             recorded.end(str(error) or type(error).__name__)
             raise
         recorded.end(DONE)

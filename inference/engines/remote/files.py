@@ -79,6 +79,11 @@ class FileCourier:
             for part in ("requests", "replies"):
                 make_folder(folder / client / part)
 
+    def leave(self, requests: Mapping[str, bytes]) -> None:
+        """Lays requests out beside what is there, and waits for nothing."""
+        for client, request in requests.items():
+            write_whole(self.folder / client / "requests" / f"{name_of(request)}{REQUEST}", request)
+
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Lays requests out, and waits for their replies."""
         replies = {}

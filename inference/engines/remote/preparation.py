@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import torch
 
 from hierfl.errors import UserError
-from hierfl.files import make_folder, write_whole
+from hierfl.files import make_folder, shown, write_whole
 
+from ...messages.form import LONGEST
 from ...state import State, StateForm
 from .answering import Desk
 from .questions import Questions
@@ -35,6 +36,8 @@ from .wire import (
 log = logging.getLogger("hierfl")
 #: of a server's and of a site's folder: the sums over all sites
 PREPARED_FILE = "prepared.safetensors"
+#: kind of a message to a site that the server has given up
+ENDED = "ended"
 #: bytes of such sums: moments of some thousand columns
 LARGEST_SUMS = 2**28
 
@@ -107,6 +110,12 @@ def prepare(questions: Questions, data: Summing, folder: Path) -> list[State]:
     return totals
 
 
+def endings(clients: Sequence[str], handshake: Handshake, reason: str) -> dict[str, bytes]:
+    """What sites are told where their server ends with an error: a message for each client."""
+    said = {"kind": ENDED, "round": 0, "reason": reason[:LONGEST], "handshake": handshake.table()}
+    return {client: encode({**said, "client": client}, {}) for client in clients}
+
+
 class PreparedSite:
     """A site that takes part once it knows the sums over all sites.
 
@@ -148,13 +157,20 @@ class PreparedSite:
             kind = header(request).get("kind")
         except Unreadable:
             kind = None
-        if self.site is not None and kind not in ("hello", "prepare"):
+        if self.site is not None and kind not in ("hello", "prepare", ENDED):
             return self.site.answer(request)
         late = dict.fromkeys(("round", "scores", "sums", "calibration", "finish"), self._late)
-        return self.desk.answer(request, {**late, "prepare": self._prepare, "hello": partial(self._hello, request)})
+        return self.desk.answer(
+            request, {**late, "prepare": self._prepare, "hello": partial(self._hello, request), ENDED: self._ended}
+        )
 
     def _late(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
         return self.desk.says({"error": "it has yet to hear what all have agreed on", "unprepared": True})
+
+    def _ended(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
+        reason = shown(str(head.get("reason", ""))[:LONGEST])
+        log.warning("the server has ended with an error, and may be resumed; this site waits for it: %s", reason)
+        return self.desk.says({"round": 0})
 
     def _prepare(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
         before = unnumbered(tensors)

@@ -278,3 +278,18 @@ def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path) -> None:
     (reply,) = (tmp_path / "exchange" / "h01" / "replies").iterdir()
     assert header(reply.read_bytes())["error"] == "its data cannot be summed: see the site's own log"
     assert b"777" not in reply.read_bytes()
+
+
+def test_sites_are_told_where_the_server_ends_with_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And wait for it to go on: what is wrong may be mended."""
+    own = write_tables(patients(3).assign(y=1.5), tmp_path / "data")
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    with pytest.raises(UserError, match="the response does not vary"):
+        place.serve()
+    caplog.clear()
+    place.answers(list(own))
+    told = [line for line in caplog.messages if line.startswith("the server has ended with an error")]
+    assert len(told) == len(own)
+    assert all(line.endswith("this site waits for it: the response does not vary") for line in told)
+    with pytest.raises(UserError, match="the response does not vary"):
+        place.serve(resume=True)
