@@ -19,7 +19,7 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 from hierfl.rng import key
 
-from .boundary import NOT_YET, BoundarySearch, places, tested
+from .boundary import NOT_YET, BoundarySearch, deviations, tested
 from .bounds import at_zero
 from .climb import FAR, LONGEST, ROUNDING, Climb, spread
 from .explore import Explored
@@ -79,7 +79,7 @@ class PopulationSearch(Likelihoods):
         if s.profile:
             start["profile"] = torch.full((len(profiled(self.method)), 2), UNKNOWN, dtype=torch.float64)
         if tested(self.method):
-            start["boundary"] = torch.full((len(places(self.method)),), NOT_YET)
+            start["boundary"] = torch.full((len(deviations(self.method)),), NOT_YET)
         if self.method.exact:
             start |= {"cross": torch.zeros(self.cells), "cross_1": torch.zeros(k, self.cells)}
         return {f"effects.{name}": value.double() for name, value in start.items()}

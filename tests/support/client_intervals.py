@@ -7,9 +7,9 @@ response), b_j ~ N(0, tau^2); other responses as in :mod:`.responses`. Nominal l
 intercept's t interval (as `effects.csv` has it, at another level; of levels, which have none, the slope's). *sd*: of
 the clients, likewise. *client*: 1 + b_j for every client. *new client*: 1 + b of clients that were not there. Of a
 Bayesian population the truth is drawn from its prior: intercept N(1, 1), slope N(0, 1), tau and the noise's standard
-deviation half-normal with scale 1; the coefficient's interval is its posterior's. Tables with two to four patients inside each
-client, or with clients in six regions, have *level sd*, of patients or regions, and *level*, each one's effect. A row
-is written as its setting ends; rows that are in OUT.csv are not computed again.
+deviation half-normal with scale 1; the coefficient's interval is its posterior's. Tables with two to four patients
+inside each client, or with clients in six regions, have *level sd*, of patients or regions, and *level*, each one's
+effect. A row is written as its setting ends; rows that are in OUT.csv are not computed again.
 """
 
 from __future__ import annotations
