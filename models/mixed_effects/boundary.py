@@ -53,8 +53,8 @@ class Face:
 
     @classmethod
     def of(cls, method: MixedModel, estimates: Mapping[str, Tensor], number: int) -> Face:
-        """Of a standard deviation by its place in :func:`places`."""
-        level, k = places(method)[number]
+        """Of a standard deviation by its number in :func:`deviations`."""
+        level, k = deviations(method)[number]
         t = directions(method.groupings[level], estimates[level])[1][k]
         roots = {name: of.matrix(estimates[name]) for name, of in method.covariances.items()}
         least = LEAST * (t @ roots[level]).norm()
@@ -72,12 +72,12 @@ class Face:
             free.append(one)
             start.append(value)
         if "log_noise" in method.sizes:  # (what no effect takes up is the residual's)
-            place = list(method.sizes).index("log_noise")
-            start[place] = 0.5 * ((2 * start[place]).exp() + lost.clamp_min(0)).log()
+            at = list(method.sizes).index("log_noise")
+            start[at] = 0.5 * ((2 * start[at]).exp() + lost.clamp_min(0)).log()
         return cls(torch.block_diag(*free), torch.cat(start))
 
 
-def places(method: MixedModel) -> list[tuple[str, int]]:
+def deviations(method: MixedModel) -> list[tuple[str, int]]:
     """Level and effect of each standard deviation that is learned, in the order of the table of effects."""
     return [(level, k) for level, of in method.covariances.items() if level in method.sizes for k in range(of.q)]
 
@@ -86,7 +86,7 @@ def tested(method: MixedModel) -> bool:
     """Whether its standard deviations are compared with zero: those are that are estimated, and have draws."""
     # restricted estimates of other responses are no maximum of the likelihood that is climbed here
     compared = method.settings.population in (("auto", "ml", "reml") if method.exact else ("auto", "ml"))
-    return compared and bool(places(method)) and method.settings.draws > 0
+    return compared and bool(deviations(method)) and method.settings.draws > 0
 
 
 def _without(covariance: Covariance, root: Tensor, t: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,8 +101,8 @@ def _without(covariance: Covariance, root: Tensor, t: Tensor, least: Tensor) -> 
     seen = (t.abs() > 1e-9).nonzero().flatten().tolist()
     pivot = seen[-1]
     rest = [i for i in range(covariance.q) if i != pivot]
-    where = {place: e for e, place in enumerate(covariance.places)}
-    kept = [(place, e) for place, e in where.items() if pivot not in place]
+    where = {cell: e for e, cell in enumerate(covariance.places)}
+    kept = [(cell, e) for cell, e in where.items() if pivot not in cell]
     free = root.new_zeros(covariance.entries, len(kept))
     for column, ((i, c), e) in enumerate(kept):
         free[e, column] = 1.0
@@ -161,7 +161,7 @@ class BoundarySearch:
     def _on(self, state: State, memory: State, number: int) -> State:
         """To the next standard deviation that is not at zero."""
         boundary, bounds = state["boundary"].clone(), at_bounds(self.method, state)
-        labels = [f"sd({self.method.groupings[level].labels[k]})" for level, k in places(self.method)]
+        labels = [f"sd({self.method.groupings[level].labels[k]})" for level, k in deviations(self.method)]
         while number < len(labels) and bounds[labels[number]].end is not None:
             boundary[number] = 0.0
             number += 1
@@ -191,7 +191,7 @@ class BoundarySearch:
         least = below - climb.to_go.square()
         if not (near or bool(least > ENOUGH) or int(climb.rounds) >= TRIES):
             return {**state, "at": free @ climb.next}
-        found = least if near or bool(least > ENOUGH) else below
+        statistic = least if near or bool(least > ENOUGH) else below
         boundary = state["boundary"].clone()
-        boundary[number] = NOT_FOUND if bool(climb.height == NOWHERE) else found.clamp_min(0)
+        boundary[number] = NOT_FOUND if bool(climb.height == NOWHERE) else statistic.clamp_min(0)
         return self._on({**state, "boundary": boundary}, memory, number + 1)

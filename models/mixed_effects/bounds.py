@@ -57,7 +57,7 @@ def at_bounds(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[str, 
         method: whose.
         estimates: shared values by their short names.
     """
-    found: dict[str, Bound] = {}
+    bounds: dict[str, Bound] = {}
     for level, covariance in method.covariances.items():
         if level not in method.sizes:
             continue
@@ -67,28 +67,28 @@ def at_bounds(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[str, 
         )  # fmt: skip
         for k, label in enumerate(of.labels):
             note = (SD_NOTE if own[k] else AT_MEANS) if inside[k] else ""
-            found[f"sd({label})"] = Bound(note, 0.0 if own[k] else None)
+            bounds[f"sd({label})"] = Bound(note, 0.0 if own[k] else None)
         rows = of.to_users(root) @ root
-        for place, (i, k) in enumerate(covariance.pairs):
-            at, one = covariance.q + place, float((rows[i] @ rows[k]).sign())
+        for pair, (i, k) in enumerate(covariance.pairs):
+            at, one = covariance.q + pair, float((rows[i] @ rows[k]).sign())
             none, defined = inside[i] or inside[k], not (own[i] or own[k])
             note = NO_CORRELATION if none else CORRELATION_NOTE if inside[at] else ""
             end = one if defined and (none or own[at]) else None
-            found[f"corr({of.names[i]}, {of.labels[k]})"] = Bound(note, end, defined)
-    return found
+            bounds[f"corr({of.names[i]}, {of.labels[k]})"] = Bound(note, end, defined)
+    return bounds
 
 
 def at_zero(method: MixedModel, estimates: Mapping[str, Tensor]) -> Tensor:
     """Which of the coordinates (k,) are logarithms of standard deviations that are at their bounds, as above."""
-    found = []
+    values = []
     for level, size in method.sizes.items():
         near = [False] * size
         if level in method.covariances:
             rows = directions(method.groupings[level], estimates[level])[0]
             q = method.covariances[level].q
             near[:q] = _close(method, estimates, level, rows)[:q]
-        found += near
-    return torch.tensor(found, dtype=torch.bool)
+        values += near
+    return torch.tensor(values, dtype=torch.bool)
 
 
 def _close(method: MixedModel, estimates: Mapping[str, Tensor], level: str, rows: Tensor) -> list[bool]:
@@ -113,11 +113,11 @@ def distances(covariance: Covariance, root: Tensor) -> Tensor:
         covariance: of the effects.
         root: whose rows are the effects', (q, q).
     """
-    found = list(root.norm(dim=1))
+    values = list(root.norm(dim=1))
     for i, k in covariance.pairs:
         other = (root[k] @ root[i]) / (root[i] @ root[i]) * root[i]
-        found.append((root[k] - other).norm() / root[k].norm())
-    return torch.stack(found)
+        values.append((root[k] - other).norm() / root[k].norm())
+    return torch.stack(values)
 
 
 def errors_of(jacobian: Tensor, curvature: Tensor) -> Tensor:

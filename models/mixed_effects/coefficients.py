@@ -49,6 +49,8 @@ def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | No
         labels, values = effects_of(method, {**every, **method.parts(at[None])})
         return values[0, [k for k, name in enumerate(labels) if name in method.network.fixed]]
 
+    if not len(reported(numbers)):
+        return None  # (levels have thresholds alone)
     turn = torch.autograd.functional.jacobian(reported, numbers)
     found: Tensor = turn @ estimates["restricted_covariance"] @ turn.T
     return found

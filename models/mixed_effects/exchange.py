@@ -20,7 +20,7 @@ from hierfl.inference.state import State
 from hierfl.rng import key
 
 from . import restricted
-from .boundary import NOT_YET, BoundarySearch, places, tested
+from .boundary import NOT_YET, BoundarySearch, deviations, tested
 from .bounds import at_zero
 from .climb import FAR, ROUNDING, Climb, spread
 from .explore import Explored
@@ -85,7 +85,7 @@ class PopulationSearch(Likelihoods):
         if self.method.restricted:
             start |= restricted.start(self.method)
         if tested(self.method):
-            start["boundary"] = torch.full((len(places(self.method)),), NOT_YET)
+            start["boundary"] = torch.full((len(deviations(self.method)),), NOT_YET)
         if self.method.exact:
             start |= {name: torch.zeros(*[k] * order, self.cells) for order, name in enumerate(self.kept_sums)}
         return {f"effects.{name}": value.double() for name, value in start.items()}

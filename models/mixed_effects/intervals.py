@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from .boundary import places
+from .boundary import deviations
 from .bounds import Bound
 from .model import MixedModel
 
@@ -32,17 +32,17 @@ def boundary_tests(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[
         method: whose.
         estimates: shared values by their short names; folders of earlier versions have no ``boundary``.
     """
-    found: dict[str, float] = {}
+    tests: dict[str, float] = {}
     if "boundary" not in estimates:
-        return found
-    for (level, k), value in zip(places(method), estimates["boundary"].tolist(), strict=True):
+        return tests
+    for (level, k), value in zip(deviations(method), estimates["boundary"].tolist(), strict=True):
         of = method.groupings[level]
         first = np.cumsum([0, *of.blocks])
         size = of.blocks[int(np.searchsorted(first, k, side="right")) - 1]
         if value >= 0:
             below = float(stats.chi2.sf(value, size - 1)) if size > 1 else float(value <= 0)
-            found[f"sd({of.labels[k]})"] = 0.5 * float(stats.chi2.sf(value, size)) + 0.5 * below
-    return found
+            tests[f"sd({of.labels[k]})"] = 0.5 * float(stats.chi2.sf(value, size)) + 0.5 * below
+    return tests
 
 
 def belonging(
@@ -58,16 +58,16 @@ def belonging(
         p: of the hypothesis that a standard deviation is zero.
         level: of the interval.
     """
-    found, reach = [float(limit) for limit in limits], float(stats.norm.ppf((1 + level) / 2))
+    ends, reach = [float(limit) for limit in limits], float(stats.norm.ppf((1 + level) / 2))
     if label.startswith("sd(") and p > 1 - level:
         end = 0.0
     if end is not None:
         side = int(end > 0)
-        found[side] = found[side] if np.isnan(found[side]) else end
+        ends[side] = ends[side] if np.isnan(ends[side]) else end
     for side, sign in enumerate((-1.0, 1.0)):
-        if sign * (value - found[side]) > 0:
-            found[side] = _wald(label, value, sign * reach * error)
-    return found
+        if sign * (value - ends[side]) > 0:
+            ends[side] = _wald(label, value, sign * reach * error)
+    return ends
 
 
 def _wald(label: str, value: float, step: float) -> float:

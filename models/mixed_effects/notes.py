@@ -23,23 +23,23 @@ def own_bounds(
     """Of the family's own numbers that are at a bound, or without an end."""
     family = method.response_family
     own = family.own(method.network.fixed, estimates["beta"][None], {k: v[None] for k, v in estimates.items()})
-    found = {}
+    bounds = {}
     for name, value, without_end in zip(labels, values.tolist(), infinite.tolist(), strict=True):
         if name in own and (note := family.at_bound(name, _end(value) if without_end else value)):
-            found[name] = Bound(note, _end(value))
-    return found
+            bounds[name] = Bound(note, _end(value))
+    return bounds
 
 
 def notes_of(
     method: MixedModel, table: pd.DataFrame, bounds: Mapping[str, Bound], infinite: Tensor | None
 ) -> list[str]:
     """What is to know of an effect; empty where nothing is, as of a posterior (``infinite`` None)."""
-    held, notes = method.settings.prior == "fixed", []
+    fixed, notes = method.settings.prior == "fixed", []
     far = [False] * len(table) if infinite is None else infinite.tolist()
     for name, error, without_end in zip(table["effect"], table["standard_error"], far, strict=True):
         note = bounds[name].note if name in bounds else ""
         of_random = name.startswith(("sd(", "corr(")) and name != "sd(residual)"
-        if held and of_random:
+        if fixed and of_random:
             notes.append("held")
         elif infinite is None:
             notes.append("")

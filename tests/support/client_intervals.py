@@ -5,11 +5,11 @@
 Data are simulated from the model: y_ij = 1 + 0.5 x_ij + b_j + noise of standard deviation 1 (or a logistic, or Poisson
 response), b_j ~ N(0, tau^2); other responses as in :mod:`.responses`. Nominal level 90 %. *coefficient*: the
 intercept's t interval (as `effects.csv` has it, at another level; of levels, which have none, the slope's). *sd*: of
-the clients. *client*: 1 + b_j for every client. *new client*: 1 + b of clients that were not there. Of a Bayesian
-population the truth is drawn from its prior: intercept N(1, 1), slope N(0, 1), tau and the noise's standard deviation
-half-normal with scale 1; the coefficient's interval is its posterior's. Tables with two to four patients inside each
-client, or with clients in six regions, have *level sd*, of patients or regions, and *level*, each one's effect. A row
-is written as its setting ends; rows that are in OUT.csv are not computed again.
+the clients, likewise. *client*: 1 + b_j for every client. *new client*: 1 + b of clients that were not there. Of a
+Bayesian population the truth is drawn from its prior: intercept N(1, 1), slope N(0, 1), tau and the noise's standard
+deviation half-normal with scale 1; the coefficient's interval is its posterior's. Tables with two to four patients
+inside each client, or with clients in six regions, have *level sd*, of patients or regions, and *level*, each one's
+effect. A row is written as its setting ends; rows that are in OUT.csv are not computed again.
 """
 
 from __future__ import annotations
@@ -158,19 +158,22 @@ def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
         low, high = np.quantile(values, [tail, 1 - tail], axis=0)
         return float(np.mean((low <= true) & (true <= high)))
 
+    summary = fit.summary(LEVEL).table.set_index("effect")
+
+    def printed(name: str, true: float) -> float:
+        low, high = summary.loc[name, ["lower", "upper"]]
+        return float(low <= true <= high)
+
     of_level = {}
     if setting.level:
-        level_sd = effects.sel(effect=SDS[setting.level]).to_numpy().ravel()
         found = fit.ranef(setting.level)
         covered = (found.lower <= made.level) & (made.level <= found.upper)
-        of_level = {"level sd": inside(level_sd, made.level_tau), "level": float(covered.mean())}
-    summary = fit.summary(LEVEL).table.set_index("effect")
+        of_level = {"level sd": printed(SDS[setting.level], made.level_tau), "level": float(covered.mean())}
     name, value = made.coefficient
-    low, high = summary.loc[name, ["lower", "upper"]]
     return {
-        "coefficient": float(low <= value <= high), "sd": inside(sd, made.tau), "client": inside(theta, made.clients),
-        "new client": inside(new, made.others), "sd at 0": float(summary.loc["sd(Intercept)", "note"] != ""),
-        **of_level,
+        "coefficient": printed(name, value), "sd": printed("sd(Intercept)", made.tau),
+        "client": inside(theta, made.clients), "new client": inside(new, made.others),
+        "sd at 0": float(summary.loc["sd(Intercept)", "note"] != ""), **of_level,
     }  # fmt: skip
 
 

@@ -119,7 +119,7 @@ class Reader:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
         terms, df = gate.parse(self.formula), self.prepared(df)
-        values = typed(df, terms, sorted(terms.predictors))
+        values = dict(typed(df, terms, sorted(terms.predictors)))
         # (the order of a category's levels is the fit's)
         values |= {k: v.astype(v.cat.categories.dtype) for k, v in values.items() if hasattr(v, "cat")}
         # (the column that stands for the clients' in formulae's terms)

@@ -105,5 +105,5 @@ def test_a_pandas_category_keeps_its_order_and_its_reference(ordered: bool) -> N
         wanted = np.column_stack([np.ones(len(df)), df.g == "w", df.g == "u"])
         for new in (own, df, df.assign(g=pd.Categorical(df.g, ["u", "w", "v"]))):
             np.testing.assert_array_equal(read(new)[:, :3], wanted)
-        with pytest.raises(UserError, match="has the level none, which was in no row of the fit"):
+        with pytest.raises(UserError, match="has the level 'none', which was in no row of the fit"):
             read(df.assign(g="none"))
