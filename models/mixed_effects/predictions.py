@@ -35,18 +35,11 @@ def predicted(run: Run, df: pd.DataFrame, level: Level, interval: float) -> pd.D
 
     method = run.fitted.method
     assert isinstance(method, MixedModel)
-    reader, names = (
-        run.fitted.federation.about["reader"],
-        ["mean", "lower", "upper", "response_lower", "response_upper"],
-    )
+    reader = run.fitted.federation.about["reader"]
     df = reader.prepared(df)
+    # (of no rows the answer has the columns of that for one)
+    inputs = torch.as_tensor(reader(df) if len(df) else run.fitted.federation.x[:1], dtype=torch.float64)
     owner = _owners(run, df) if level == "client" else None
-    if not len(df):
-        empty = ["client"] * (level == "client") + names
-        return pd.DataFrame(
-            {name: pd.Series(dtype="str" if name == "client" else "float64") for name in empty}, df.index
-        )
-    inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     population, own = _draws(method, run)
     number = len(population["beta"])
     parts, size = [], max(1, NUMBERS_PER_PASS // number)
@@ -60,10 +53,11 @@ def predicted(run: Run, df: pd.DataFrame, level: Level, interval: float) -> pd.D
         if level != "population" and columns.z_outer is not None and columns.outer is not None:
             eta = eta + linear(columns.z_outer[0], population["regions"][:, columns.outer[0].long()])
         parts.append(_summary(method, eta, population, columns, interval, key(run.options.seed, "response", first)))
-    table = pd.DataFrame(np.concatenate(parts), columns=names, index=df.index)
+    names = ("mean", "lower", "upper", "response_lower", "response_upper")
+    table = pd.DataFrame(np.concatenate(parts), columns=names)
     if owner is not None:
         table.insert(0, "client", [run.fitted.federation.ids[j] for j in owner.tolist()])
-    return table
+    return table.iloc[: len(df)].set_axis(df.index)
 
 
 def _of_clients(columns: Columns, own: State, owner: Tensor) -> Tensor:
@@ -96,7 +90,7 @@ def _owners(run: Run, df: pd.DataFrame) -> Tensor:
         )
     place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
     if not len(df):
-        return torch.zeros(0, dtype=torch.long)
+        return torch.zeros(1, dtype=torch.long)
     names = client_names(df[column], f"column {column!r}")
     names = as_known(names, place, reader.spellings[column], f"column {column!r}")
     if strange := sorted(set(names) - place.keys()):
