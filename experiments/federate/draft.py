@@ -113,8 +113,8 @@ def _data(
     if sample.suffix != ".csv":
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
     df = tables.read(str(sample))
-    said_spellings = said.pop("spellings", None) or "refuse"
-    spellings = Spellings.of(said_spellings)
+    spelling_choice = said.pop("spellings", None) or "refuse"
+    spellings = Spellings.of(spelling_choice)
     if formula:
         text = said.pop("formula", "")
         if not text:
@@ -126,7 +126,7 @@ def _data(
         names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
         names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
-                 "na": said.pop("na", None) or "refuse", "spellings": said_spellings,
+                 "na": said.pop("na", None) or "refuse", "spellings": spelling_choice,
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
         dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""}, spellings)
@@ -135,7 +135,7 @@ def _data(
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
     inputs = list(x) or [str(name) for name in df.columns if name != y]
     about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
-    about["spellings"] = said_spellings
+    about["spellings"] = spelling_choice
     return about, Dictionary.from_sample(df, [*inputs, y], spellings=spellings).as_table()
 
 
