@@ -121,7 +121,7 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
 
 
 def _parsed(formula: str, data: str) -> Formula:
-    """A formula that has passed the gate; what is said of another one knows the table's columns, if it can be read."""
+    """A formula that has passed the gate; the message for another one knows the columns of a table that can be read."""
     try:
         return gate.parse(formula)
     except UserError as refused:

@@ -115,8 +115,8 @@ def _data(
     if sample.suffix != ".csv":
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
     df = tables.read(str(sample))
-    said_spellings = said.pop("spellings", None) or "refuse"
-    spellings = Spellings.of(said_spellings)
+    spelling_choice = said.pop("spellings", None) or "refuse"
+    spellings = Spellings.of(spelling_choice)
     if formula:
         text = said.pop("formula", "")
         if not text:
@@ -128,7 +128,7 @@ def _data(
         names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
         names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
-                 "na": said.pop("na", None) or "refuse", "spellings": said_spellings,
+                 "na": said.pop("na", None) or "refuse", "spellings": spelling_choice,
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
         dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""}, spellings)
@@ -142,7 +142,7 @@ def _data(
     number = dictionary.columns[y].kind in ("number", "whole")
     network = _of_task(network, "regression" if number else "classification")
     about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
-    about["spellings"] = said_spellings
+    about["spellings"] = spelling_choice
     return about, dictionary.as_table()
 
 

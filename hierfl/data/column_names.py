@@ -39,8 +39,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
     by_fold = {folded(known): known for known in reversed(list(names))}
     if folded(name) in by_fold:
         return by_fold[folded(name)]
-    found = difflib.get_close_matches(folded(name), by_fold, n=1, cutoff=0.75)
-    return by_fold[found[0]] if found else ""
+    close = difflib.get_close_matches(folded(name), by_fold, n=1, cutoff=0.75)
+    return by_fold[close[0]] if close else ""
 
 
 def as_table(df: object) -> pd.DataFrame:

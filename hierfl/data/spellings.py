@@ -54,25 +54,25 @@ class Spellings:
     columns: Mapping[str, Spelling] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, said: str | Mapping[str, str]) -> Spellings:
+    def of(cls, choice: str | Mapping[str, str]) -> Spellings:
         """From what a user says.
 
         Args:
-            said: ``join`` for all columns, ``ward=join,gene=keep`` for some, or {"ward": "join", "gene": "keep"}.
+            choice: ``join`` for all columns, ``ward=join,gene=keep`` for some, or {"ward": "join", "gene": "keep"}.
 
         Raises:
             UserError: for anything else.
         """
-        if isinstance(said, str) and "=" in said:
-            parts = [part.rpartition("=") for part in said.split(",")]
-            said = {name.strip(): value.strip() for name, _, value in parts}
-        given = said if isinstance(said, Mapping) else {"": said}
+        if isinstance(choice, str) and "=" in choice:
+            parts = [part.rpartition("=") for part in choice.split(",")]
+            choice = {name.strip(): value.strip() for name, _, value in parts}
+        given = choice if isinstance(choice, Mapping) else {"": choice}
         for value in given.values():
             if value not in get_args(Spelling):
                 raise unknown("value of spellings", value, [*get_args(Spelling), "COLUMN=join,COLUMN=keep"])
-        if isinstance(said, Mapping):
-            return cls(columns=dict(said))  # type: ignore[arg-type]
-        return cls(said)  # type: ignore[arg-type]
+        if isinstance(choice, Mapping):
+            return cls(columns=dict(choice))  # type: ignore[arg-type]
+        return cls(choice)  # type: ignore[arg-type]
 
     def __getitem__(self, column: str) -> Spelling:
         """Of one column."""
@@ -104,7 +104,7 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
     return _renamed(column, winners) if how == "join" and winners else column
 
 
-def one_spelling(df: pd.DataFrame, columns: Collection[str], said: str | Mapping[str, str]) -> pd.DataFrame:
+def one_spelling(df: pd.DataFrame, columns: Collection[str], choice: str | Mapping[str, str]) -> pd.DataFrame:
     """A table with one spelling of each name in some columns.
 
     Columns that it lacks or has twice stay, and so does what is no table: whoever reads them refuses them.
@@ -112,14 +112,14 @@ def one_spelling(df: pd.DataFrame, columns: Collection[str], said: str | Mapping
     Args:
         df: the table.
         columns: of names.
-        said: see :meth:`Spellings.of`.
+        choice: see :meth:`Spellings.of`.
 
     Raises:
         UserError: for names that are spelled alike, where they are refused.
     """
     import pandas as pd
 
-    how = Spellings.of(said)
+    how = Spellings.of(choice)
     if not isinstance(df, pd.DataFrame):
         return df
     there = [name for name in dict.fromkeys(columns) if list(df.columns).count(name) == 1]
@@ -173,8 +173,8 @@ def as_known(names: np.ndarray, known: Collection[str], how: Spelling, what: str
     strange = {name for name in set(names.tolist()) if isinstance(name, str)} - set(known)
     if how == "keep" or not strange:
         return names
-    place = {folded(name): name for name in known if isinstance(name, str)}
-    near = {name: place[folded(name)] for name in sorted(strange) if folded(name) in place}
+    by_fold = {folded(name): name for name in known if isinstance(name, str)}
+    near = {name: by_fold[folded(name)] for name in sorted(strange) if folded(name) in by_fold}
     if near and how == "refuse":
         (name, fitted), *_ = near.items()
         raise UserError(

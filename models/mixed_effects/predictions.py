@@ -119,7 +119,7 @@ def _owners(run: Run, df: pd.DataFrame) -> Tensor:
         )
     place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
     if not len(df):
-        return torch.zeros(0, dtype=torch.long)
+        return torch.zeros(1, dtype=torch.long)
     names = client_names(df[column], f"column {column!r}")
     names = as_known(names, place, reader.spellings[column], f"column {column!r}")
     if strange := sorted(set(names) - place.keys()):

@@ -51,9 +51,9 @@ def as_agreed(values: pd.Series, levels: Sequence[str] | Sequence[int], how: Spe
             count = sum(map(len, groups))
             raise _refused(values, f"{count} names that differ from one another", "makes them one")
         return joined(values, how)
-    place = {folded(level): level for level in levels if isinstance(level, str)}
-    strange = {name for name in values.dropna().unique() if isinstance(name, str)} - set(place.values())
-    known = {name: place[folded(name)] for name in strange if folded(name) in place}
+    by_fold = {folded(level): level for level in levels if isinstance(level, str)}
+    strange = {name for name in values.dropna().unique() if isinstance(name, str)} - set(by_fold.values())
+    known = {name: by_fold[folded(name)] for name in strange if folded(name) in by_fold}
     if how == "refuse" and known:
         count = int(values.isin(list(known)).sum())
         raise _refused(values, f"{count} values that differ from a level", "takes them for it")

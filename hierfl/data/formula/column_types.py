@@ -148,12 +148,12 @@ def typed(df: pd.DataFrame, terms: Formula, names: Collection[str]) -> pd.DataFr
         UserError: for a column that no formula reads.
     """
     whole = terms.predictors - category_columns(terms)
-    found = {}
+    columns = {}
     for name in names:
         column = readable(one_column(df, name))
         is_number = column.dtype.kind in "biu"
-        found[name] = column.astype("float64") if name in whole and is_number else column
-    return df[[]].assign(**found)
+        columns[name] = column.astype("float64") if name in whole and is_number else column
+    return df[[]].assign(**columns)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class ColumnTypes:
     """What the predictors of a fit were.
 
     Attributes:
-        numbers: those that held numbers or truth values.
+        numbers: those with numbers or truth values.
         levels: of the others, the levels that they had.
     """
 

@@ -50,10 +50,10 @@ def used_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Col
         raise UserError(
             f"unknown column {min(lacking)!r}; names with other characters are between backquotes: {other!r}"
         )
-    found = df[[]].assign(**{name: one_column(df, name) for name in names})
+    used = df[[]].assign(**{name: one_column(df, name) for name in names})
     if not len(df):
         raise UserError("the table has no rows")
-    return found
+    return used
 
 
 def read_terms(

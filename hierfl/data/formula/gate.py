@@ -79,8 +79,8 @@ def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
     if len(text) > MAX_CHARACTERS:
         return str(refused)
     other, note = hint(text, columns, reads)
-    said = str(refused).partition("; known:")[0] if other else str(refused)
-    return said + (f": write {other!r}" if other else "") + (f"; {note}" if note else "")
+    problem = str(refused).partition("; known:")[0] if other else str(refused)
+    return problem + (f": write {other!r}" if other else "") + (f"; {note}" if note else "")
 
 
 def response_alone(formula: Formula) -> Formula:

@@ -17,7 +17,7 @@ RENAMED = {
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2", "ceiling": "ceil", "fabs": "abs",
     "ns": "cr", "rcs": "cr",
 }  # fmt: skip
-#: what is said of things that have no other way of writing
+#: notes on what has no other way of writing
 NOTES = (
     (r"(?<![\w.])(ns|rcs)\s*\(", "cr is a natural cubic spline, with knots of its own"),
     (r"(?<![\w.])(s|te|ti|t2|gp)\s*\(", "smooth terms have a number of columns: tp(x, df=5), bs, cr or cc"),
@@ -55,7 +55,7 @@ _BARS = re.compile(r"\(([^()|]*)\|\|([^()|]*)\)")
 
 
 def hint(text: str, columns: Collection[str], reads: Callable[[str], bool]) -> tuple[str, str]:
-    """What to write in place of a formula that cannot be read, and what else there is to say; empty where nothing is.
+    """What to write in place of a formula that cannot be read, and a note; empty where there is none.
 
     Args:
         text: of the formula.
@@ -76,8 +76,8 @@ def rewritten(text: str, columns: Collection[str] = ()) -> str:
     text = backquoted(text, columns)
     quoted: list[str] = []
 
-    def keep(found: re.Match[str]) -> str:
-        quoted.append(found.group())
+    def keep(match: re.Match[str]) -> str:
+        quoted.append(match.group())
         return chr(ord(_FIRST) + len(quoted) - 1)
 
     text = _QUOTED.sub(keep, text)
@@ -85,7 +85,7 @@ def rewritten(text: str, columns: Collection[str] = ()) -> str:
         return text
     text = _in_ours(text, columns, quoted)
     text = _summed(text)
-    return re.sub(f"[{_FIRST}-{_LAST}]", lambda found: quoted[ord(found.group()) - ord(_FIRST)], text)
+    return re.sub(f"[{_FIRST}-{_LAST}]", lambda match: quoted[ord(match.group()) - ord(_FIRST)], text)
 
 
 def _in_ours(text: str, columns: Collection[str], quoted: list[str]) -> str:
@@ -102,31 +102,31 @@ def _in_ours(text: str, columns: Collection[str], quoted: list[str]) -> str:
     text = re.sub(r"(?<![\w.])cbind\(([^(),]+),\s*([^(),]+)\)", r"p(\1, \1 + \2)", text)
     text = re.sub(r"(?<![\w.])Surv\(([^(),]+),[^()]*\)", r"\1", text)
     text = re.sub(r"(?<![\w.])Treatment\(\s*(?:reference|ref)\s*=\s*", "Treatment(", text)
-    text = re.sub(r"(?<![\w.])contr\.(sum|treatment)(?![\w.])", lambda found: found[1].capitalize(), text)
-    text = re.sub(r"(?<![\w.])([^\W\d_][\w.]*)(?=\()", lambda found: RENAMED.get(found[1], found[1]), text)
+    text = re.sub(r"(?<![\w.])contr\.(sum|treatment)(?![\w.])", lambda match: match[1].capitalize(), text)
+    text = re.sub(r"(?<![\w.])([^\W\d_][\w.]*)(?=\()", lambda match: RENAMED.get(match[1], match[1]), text)
     text = re.sub(r"(?<![\w.])cr\(([^(),]+),\s*(\d+)\)", r"cr(\1, df=\2)", text)
     text = _BARS.sub(_uncorrelated, text)
     if columns:
         others = [name for name in columns if not _occurs(name, text) and f"`{name}`" not in quoted]
         named = " + ".join(map(written, others))
-        text = re.sub(rf"(?<![\w.){_FIRST}-{_LAST}])\.(?![\w.])", lambda found: named, text)
+        text = re.sub(rf"(?<![\w.){_FIRST}-{_LAST}])\.(?![\w.])", lambda match: named, text)
     return text
 
 
 def _summed(text: str) -> str:
     """Comparisons and arithmetic with numbers outside of functions, in I(...)."""
-    found, end = "", 0
+    result, end = "", 0
     for match in _SUMS.finditer(text):
         if match.start() >= end and not _inside_call(text, match.start()):
-            found += f"{text[end : match.start()]}I({match.group()})"
+            result += f"{text[end : match.start()]}I({match.group()})"
             end = match.end()
-    return found + text[end:]
+    return result + text[end:]
 
 
-def _inside_call(text: str, place: int) -> bool:
-    """Whether a place of a formula is among the arguments of a function, or in braces."""
+def _inside_call(text: str, position: int) -> bool:
+    """Whether a position in a formula is among the arguments of a function, or in braces."""
     inside: list[bool] = []
-    for k, letter in enumerate(text[:place]):
+    for k, letter in enumerate(text[:position]):
         if letter in "({":
             inside.append(letter == "{" or bool(re.search(r"[\w.]\s*$", text[:k])))
         elif letter in ")}" and inside:
@@ -134,18 +134,18 @@ def _inside_call(text: str, place: int) -> bool:
     return any(inside)
 
 
-def _uncorrelated(found: re.Match[str]) -> str:
+def _uncorrelated(match: re.Match[str]) -> str:
     """Random effects without correlations, each in a term of its own."""
-    effects = [effect.strip() for effect in found[1].split("+")]
-    group = found[2].strip()
+    effects = [effect.strip() for effect in match[1].split("+")]
+    group = match[2].strip()
     terms = [] if "0" in effects else [f"(1 | {group})"]
     terms += [f"(0 + {effect} | {group})" for effect in effects if effect not in ("0", "1")]
     return " + ".join(terms)
 
 
-def _plain_number(found: re.Match[str]) -> str:
-    number = float(found[1])
-    return f"{number:.20f}".rstrip("0").rstrip(".") if 1e-15 < abs(number) < 1e15 else found[1]
+def _plain_number(match: re.Match[str]) -> str:
+    number = float(match[1])
+    return f"{number:.20f}".rstrip("0").rstrip(".") if 1e-15 < abs(number) < 1e15 else match[1]
 
 
 def backquoted(text: str, columns: Collection[str]) -> str:
@@ -159,7 +159,7 @@ def backquoted(text: str, columns: Collection[str]) -> str:
     for name in odd:
         parts = re.split(r"(`[^`]*`|'[^']*'|\"[^\"]*\")", text)
         pattern = rf"(?<![\w.`]){re.escape(name)}(?![\w.`])"
-        text = "".join(part if k % 2 else re.sub(pattern, lambda found: f"`{found[0]}`", part)
+        text = "".join(part if k % 2 else re.sub(pattern, lambda match: f"`{match[0]}`", part)
                        for k, part in enumerate(parts))  # fmt: skip
     return text
 

@@ -24,16 +24,16 @@ _EQUAL = ("==", "!=")
 
 def category_columns(terms: Formula) -> frozenset[str]:
     """Columns of which the formula makes categories, whatever they hold."""
-    tokens, found = list(tokens_of(terms.safe)), set[str]()
+    tokens, columns = list(tokens_of(terms.safe)), set[str]()
     for k, token in enumerate(tokens):
         if token.text not in CATEGORIES or tokens[k + 1].text != "(":
             continue
         depth, end = 1, k + 2
         while depth:
             depth += (tokens[end].text == "(") - (tokens[end].text == ")")
-            found |= {_column(tokens[end])} if tokens[end].kind in ("name", "quoted") else set()
+            columns |= {_column(tokens[end])} if tokens[end].kind in ("name", "quoted") else set()
             end += 1
-    return frozenset(found)
+    return frozenset(columns)
 
 
 def texts(terms: Formula) -> frozenset[str]:

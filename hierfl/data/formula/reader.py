@@ -75,13 +75,13 @@ class Reader:
             if missing := int(one_column(df, name).isna().sum()):
                 which = f"{missing} missing value{'s' * (missing != 1)}"
                 raise UserError(f"column {name!r} has {which}: df.dropna(subset=[{name!r}]) leaves such rows out")
-        found = typed(df, gate.parse(self.formula), names)
+        columns = typed(df, gate.parse(self.formula), names)
         for name in names if len(df) else ():
-            self.types.check(name, found[name])
-            if found[name].dtype.kind in "iuf":
-                check_numbers(f"column {name!r}", found[name].to_numpy(dtype=float))
+            self.types.check(name, columns[name])
+            if columns[name].dtype.kind in "iuf":
+                check_numbers(f"column {name!r}", columns[name].to_numpy(dtype=float))
         # (clients that are whole numbers stay so, where they are a predictor, too)
-        values = {name: found[name] for name in names if name not in gate.parse(self.formula).places}
+        values = {name: columns[name] for name in names if name not in gate.parse(self.formula).places}
         return as_fitted(df.assign(**values), self.types, self.places, self.spellings)
 
     def __call__(self, df: pd.DataFrame) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What is said of a response that is no number, with the formula that would be one."""
+"""Errors for a response that is no number, with the formula that would be one."""
 
 from __future__ import annotations
 

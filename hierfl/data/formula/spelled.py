@@ -36,11 +36,11 @@ def spelled(df: pd.DataFrame, terms: Formula, levels: Levels, spellings: Spellin
     for name in spellings.columns:
         if name not in df.columns:
             raise no_column(name, df.columns, "spellings names a column that is not used,")
-    chosen, found = texts(terms), {}
+    chosen, renamed = texts(terms), {}
     for name in dict.fromkeys([levels.client, levels.outer, *sorted(terms.predictors), *sorted(terms.response or ())]):
         if name in df.columns and name != levels.inner:
-            found[name] = joined(df[name], spellings[name], chosen)
-    df = df.assign(**found)
+            renamed[name] = joined(df[name], spellings[name], chosen)
+    df = df.assign(**renamed)
     if levels.inner in df.columns:
         clients = df[levels.client].to_numpy(dtype=object)
         inside = joined_inside(clients, df[levels.inner], spellings[levels.inner])
@@ -60,15 +60,15 @@ def as_fitted(df: pd.DataFrame, types: ColumnTypes, places: Groups, spellings: S
     Raises:
         UserError: for a name that is spelled like one of the fit, where such names are refused.
     """
-    levels, found = places.levels, dict[str, np.ndarray]()
+    levels, renamed = places.levels, dict[str, np.ndarray]()
     clients: Mapping[str, object] = places.homes or places.inner
     known = {**types.levels, levels.outer: tuple(places.outer), levels.client: tuple(clients)}
     for name, names in known.items():
         if name in df.columns and df[name].dtype.kind == "O":
             values = df[name].to_numpy(dtype=object)
             changed = as_known(values, names, spellings[name], f"column {name!r}")
-            found |= {} if changed is values else {name: changed}
-    df = df.assign(**found)
+            renamed |= {} if changed is values else {name: changed}
+    df = df.assign(**renamed)
     if levels.inner in df.columns and levels.client in df.columns and df[levels.inner].dtype.kind == "O":
         groups, who = (
             df[levels.inner].to_numpy(dtype=object).copy(),
