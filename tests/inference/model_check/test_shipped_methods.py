@@ -16,7 +16,6 @@ from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 
 
-@pytest.mark.cpu(3, "one start of each representative")
 @over_methods(METHODS)
 def test_shipped_methods_pass(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     """In both precisions, which they are fitted in."""
