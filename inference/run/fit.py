@@ -13,6 +13,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from hierfl.calls import checked_call
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.nn.precision import precision
@@ -24,15 +25,17 @@ from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
 from ..method.final_chains import ending_as
-from ..method.initial import InitialWeights
+from ..method.initial import InitialWeights, given_weights
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
 from ..state import State, form_of_state
+from .arguments import check_fitted, folder_of
 from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
+from .network_check import check_network
 from .progress import Bar
 from .restore import load_checked
 from .result import Run
@@ -42,12 +45,13 @@ log = logging.getLogger("hierfl")
 EngineMaker = Callable[[Method, Federation, Options], Engine]
 
 
+@checked_call
 def fit(
     method: Method,
     federation: Federation,
     rounds: int = 30,
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
     observe: Callable[[list[Row]], None] | None = None,
@@ -70,7 +74,7 @@ def fit(
     Raises:
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
-    return Fit(method, federation, Options(rounds=rounds, **options), engine).run(
+    return Fit(method, federation, Options.of(method, rounds=rounds, **options), engine).run(
         folder, resume=resume, progress=progress, observe=observe
     )
 
@@ -90,8 +94,7 @@ class Fit:
     def __init__(
         self, method: Method, federation: Federation, options: Options, engine: EngineMaker = PlateEngine
     ) -> None:
-        if not isinstance(method, Method):
-            raise UserError(f"fit takes a method made with a network, such as PFedVEM(network), not {method!r}")
+        check_fitted(method, federation)
         if method.network.encoder is not None and not method.latent:
             name = method.name or type(method).__name__
             raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
@@ -104,7 +107,7 @@ class Fit:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
         check_participation(clients, options.participation, options.quorum, method.name * method.needs_everyone)
         self.keys = client_keys(self.engine.ids)
-        shared, self.initial = self._initial()
+        shared, self.initial = self._initial(federation)
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()
         self.server = Server(method, exchange, template, self.initial, clients, options.quorum, options.seed)
@@ -125,9 +128,10 @@ class Fit:
         if method.has_global_model:
             begun.global_sites(template)
 
-    def _initial(self) -> tuple[State, State]:
+    def _initial(self, federation: Federation) -> tuple[State, State]:
         """What server and clients begin with."""
         method, start = self.method, InitialWeights.of(self.method.network, self.options.seed)
+        check_network(method, federation, self.engine.template(), start.base)
         shared, personal = (
             {k: v.detach().to(self.engine.device, self.options.dtype, copy=True) for k, v in values.items()}
             for values in (method.shared(start), method.personal(start))
@@ -159,14 +163,14 @@ class Fit:
 
     def run(
         self,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         *,
         resume: bool = False,
         progress: bool = True,
         observe: Callable[[list[Row]], None] | None = None,
     ) -> Run:
         """Runs the rounds; arguments as for :func:`fit`."""
-        self.folder, self.observe = folder, observe
+        self.folder, self.observe = folder_of(folder), observe
         with torch.no_grad(), pyro.get_param_store().scope():
             return self._run(resume, progress)
 
@@ -277,7 +281,8 @@ class Fit:
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a resumed fit to be the one that was begun."""
         settings = {k: repr(v) for k, v in vars(self.method.settings).items()}
-        return {"method": type(self.method).__qualname__, "settings": settings, **self.options.identity}
+        weights = given_weights(self.method.network)
+        return {"method": type(self.method).__qualname__, "settings": settings, **self.options.identity, **weights}
 
     def _restore(self) -> None:
         if self.folder is None:

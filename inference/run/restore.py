@@ -8,6 +8,7 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.schema import check
 
+from ..method.initial import GIVEN
 from ..options import NEWER
 from ..state import State, StateForm, form_of_state
 from .checkpoint import load
@@ -42,7 +43,13 @@ def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: i
         raise UserError(f"the checkpoint in {folder} belongs to another method, network or federation")
     if record["federation"] != fresh["federation"]:
         raise UserError(f"the checkpoint in {folder} was made on other data or another split")
-    other = [k for k, v in fresh["fit"].items() if record["fit"].get(k, NEWER.get(k)) != v]
+    one, two = ({**NEWER, **found["fit"]} for found in (record, fresh))
+    other = [k for k in {**two, **one} if one.get(k) != two.get(k)]
+    if GIVEN in other:
+        raise UserError(
+            f"the checkpoint in {folder} was begun with other weights of the network: give it the same module, or "
+            "Network(module, weights='drawn') where they were drawn"
+        )
     if other:
         raise UserError(f"the checkpoint in {folder} was begun with a different {', '.join(other)}")
     if record["round"] > rounds:

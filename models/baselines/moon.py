@@ -109,10 +109,12 @@ def projected(network: Architecture, outputs: int) -> Architecture:
         outputs: of the projection head, which the last layer sees.
     """
     module, features = network.base.module, network.head.features
-    below = list(module) if type(module) is nn.Sequential else [module]
+    chained = type(module) is nn.Sequential
+    below = list(module) if chained else [module]
+    given = {key if chained else f"0.{key}" for key in network.base.given}
     with torch.random.fork_rng(devices=[]):  # (the weights made here are never used: see Network.init)
         head = [nn.Linear(features, features), nn.ReLU(), nn.Linear(features, outputs)]
-    base = Network(nn.Sequential(*below, *head), network.base.name, network.base.event)
+    base = Network(nn.Sequential(*below, *head), network.base.name, network.base.event, given)
     return dataclasses.replace(network, base=base, head=dataclasses.replace(network.head, features=outputs))
 
 

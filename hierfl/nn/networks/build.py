@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -43,7 +43,8 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: 
     spec = spec.removesuffix(Z_NORM)
     if spec != whole and not latent:
         raise UserError(f"{Z_NORM[1:]} is for methods with latent features (pfedv, fedv); got {whole}")
-    encoder, latents = None, 0
+    encoder: Any = None
+    latents = 0
     with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
         try:
             module, kind = module_of(spec, event)
@@ -58,5 +59,6 @@ def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: 
     head = LinearHead(features, outputs, bias=kind.head_bias)
     noise_or_none = None if federation.classes else noise
     if encoder is None:
-        return Architecture(Network(module), head, noise_or_none, spec)
-    return Architecture(Network(module, event=1), head, noise_or_none, whole, Network(encoder, "encoder"), latents)
+        return Architecture(Network(module, weights="drawn"), head, noise_or_none, spec)
+    base, encoder = Network(module, event=1, weights="drawn"), Network(encoder, "encoder", weights="drawn")
+    return Architecture(base, head, noise_or_none, whole, encoder, latents)
