@@ -87,10 +87,13 @@ class Options:
         Raises:
             UserError: for a name that is no option, or a value that cannot be.
         """
-        for name in given.keys() - {f.name for f in fields(cls)}:
-            if name in getattr(getattr(method, "settings", None), "__dict__", {}):
-                kind = type(method).__name__
-                raise UserError(f"{name} is a setting of the method: {kind}(network, {name}={given[name]!r})")
+        for name in sorted(given.keys() - {f.name for f in fields(cls)}):
+            kind, settings = type(method).__name__, getattr(getattr(method, "settings", None), "__dict__", {})
+            if close := [setting for setting in settings if name in setting]:
+                raise UserError(
+                    f"{name!r} is no option of fit; settings are the method's, as in {kind}(network, {close[0]}=...): "
+                    f"{', '.join(close)}"
+                )
             raise unknown("option of fit", name, (f.name for f in fields(cls)))
         return cls(**given)
 

@@ -22,7 +22,9 @@ from .arrays import natural_pool
 from .batch import Batch
 from .by_class import ByClass
 from .frames import frame_arrays
+from .given_arrays import given_pool
 from .index_sets import IndexSets
+from .input_kinds import Inputs
 from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
@@ -79,8 +81,8 @@ class Federation:
         for name, n in zip(self.ids, self.sizes(), strict=True):
             if n < least:
                 raise UserError(
-                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; fewer clients, "
-                    "another split or seed, or tell a random split to redraw (for example --split dirichlet:0.3,redraw)"
+                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; leave it out, take "
+                    "fewer clients, another split or seed, or a random split that redraws (dirichlet:0.3,redraw)"
                 )
 
     @classmethod
@@ -122,26 +124,17 @@ class Federation:
 
     @classmethod
     def from_arrays(
-        cls,
-        x: np.ndarray,
-        y: np.ndarray,
-        client: Sequence[Any] | np.ndarray,
-        *,
-        x_test: np.ndarray | None = None,
-        y_test: np.ndarray | None = None,
-        client_test: Sequence[Any] | np.ndarray | None = None,
-        test: float = 0.2,
-        validation: float = 0.0,
-        seed: int = 0,
-        task: Task | None = None,
-        standardise: bool = False,
-        name: str = "arrays",
-    ) -> Federation:
+        cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
+        test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None, standardise: bool = False,
+        name: str = "arrays", inputs: Inputs | None = None,
+    ) -> Federation:  # fmt: skip
         """A federation from arrays whose rows say which client they belong to.
 
         Args:
-            x: inputs, (N, *event).
-            y: targets, (N,): integers are labels, floats are responses (or say so with ``task``).
+            x: inputs, (N, *event): an array, a tensor, or a table whose columns are then known by name.
+            y: targets, (N,) or (N, 1): words, truth values and whole numbers are labels, floats are responses (or say
+                so with ``task``). Classes are numbered in the labels' sorted order, which ``about["labels"]`` keeps
+                where it is not 0, 1, ...
             client: (N,), the client of each row.
             x_test, y_test, client_test: test rows; without them a fraction ``test`` of every client's rows is held out.
             test: that fraction; 0 for none.
@@ -150,14 +143,15 @@ class Federation:
             task: "classification" or "regression"; by default from the type of ``y``.
             standardise: bring every input to mean 0 and standard deviation 1 over the training rows.
             name: what to call it.
+            inputs: "pixels" from 0 to 255, which are standardised by channel; "numbers"; or "ids", whole numbers that
+                reach the network as int64. None: uint8 of two dimensions or more are pixels, others numbers.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
-        pool = natural_pool(
-            np.asarray(x), np.asarray(y), client, x_test, y_test, client_test, test, seed, task, name, standardise
-        )
-        return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        pool, about = given_pool(x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs)
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        return replace(made, about={**made.about, **about})
 
     @classmethod
     def from_npz(
@@ -174,8 +168,8 @@ class Federation:
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
         Inputs are taken as they are (a statistician's coefficients keep their units) unless ``standardise`` is said;
-        gradient steps want inputs of about unit size. Labels of a classification may be strings: they are numbered in
-        sorted order, which ``about["labels"]`` keeps.
+        gradient steps want inputs of about unit size. Labels are as in :meth:`from_arrays`; ``about["labels"]`` has
+        them all.
 
         Args:
             df: the table.
@@ -186,10 +180,10 @@ class Federation:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
         inputs, response, who, task, labels = frame_arrays(df, client, y, x, task)
-        made = cls.from_arrays(
-            inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
-            name="frame",
-        )  # fmt: skip
+        pool = natural_pool(
+            inputs, response, who, None, None, None, test, seed, task, "frame", standardise, len(labels)
+        )
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
 
     def __repr__(self) -> str:
@@ -214,6 +208,11 @@ class Federation:
     def event_shape(self) -> torch.Size:
         """The shape of one input."""
         return self.x.shape[1:]
+
+    @cached_property
+    def extent(self) -> tuple[float, float]:
+        """The least and the largest number of the raw inputs; both 0 of an outline."""
+        return (float(self.x.min()), float(self.x.max())) if self.x.numel() else (0.0, 0.0)
 
     def sizes(self, split: str = "train") -> Sequence[int]:
         """n_j for each client; not to be changed."""
@@ -258,14 +257,20 @@ class Federation:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
         shape = (rows, width)
         return Batch(
-            torch.zeros((*shape, *self.event_shape), dtype=self.dtype, device=self.device),
+            torch.zeros(
+                (*shape, *self.event_shape),
+                dtype=torch.int64 if self.x.dtype == torch.int64 else self.dtype,
+                device=self.device,
+            ),
             self.targets(torch.zeros(shape, dtype=self.y.dtype, device=self.device)),
             torch.zeros(shape, dtype=torch.bool, device=self.device),
             torch.ones(rows, dtype=self.dtype, device=self.device),
         )
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Raw inputs (..., *event) as the model sees them: floats, standardised."""
+        """Raw inputs (..., *event) as the model sees them: floats, standardised; ids in int64."""
+        if self.x.dtype == torch.int64:
+            return x.long()
         scale = 255 if x.dtype == torch.uint8 else 1
         if self.mean is None or self.std is None:
             return x.to(self.dtype) / scale if scale > 1 else x.to(self.dtype)

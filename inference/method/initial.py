@@ -44,7 +44,7 @@ GIVEN = "network weights"
 
 
 def given_weights(network: Architecture) -> dict[str, str]:
-    """A fingerprint of the weights that came with a network's modules, constants included; empty where all are drawn."""
+    """A fingerprint of the weights that came with a network's modules; empty where all are drawn."""
     digest, found = hashlib.blake2b(digest_size=8), False
     for net in network.networks:
         kept = {**{k: v for k, v in net.module.state_dict().items() if k in net.given}, **net.whole.constants}

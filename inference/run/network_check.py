@@ -46,8 +46,8 @@ def check_network(method: Method, federation: Federation, template: Batch, weigh
     wanted, shape = network.head.features, tuple(features.shape[2:])
     if shape != (wanted,):
         raise UserError(
-            f"the base network gives {shape} for one input, and the head takes ({wanted},): end it with nn.Flatten() or "
-            f"a mean, or make the head LinearHead({features[0, 0].numel()}, {network.head.outputs})"
+            f"the base network gives {shape} for one input, and the head takes ({wanted},): end it with nn.Flatten() "
+            f"or a mean, or make the head LinearHead({features[0, 0].numel()}, {network.head.outputs})"
         )
 
 
@@ -75,7 +75,7 @@ def _check_outputs(network: Architecture, federation: Federation) -> None:
     if outputs != needed:
         what = f"{needed} classes" if federation.task == "classification" else "a regression, of 1 output"
         raise UserError(
-            f"the network's head has {outputs} outputs, and the federation {what}: {remedy} "
+            f"the network's head has {outputs} output{'s' * (outputs != 1)}, and the federation {what}: {remedy} "
             f"LinearHead({network.head.features}, {needed})"
         )
     if federation.task == "classification" and network.noise is not None:
