@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
 from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch
 from .by_class import ByClass
+from .federation_checks import check_clients, check_sizes
 from .frames import frame_arrays
 from .given_arrays import given_pool
 from .index_sets import IndexSets
-from .input_kinds import Inputs
+from .input_kinds import Inputs, standardised
 from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
@@ -70,20 +70,11 @@ class Federation:
     outline: bool = False
 
     def __post_init__(self) -> None:
-        if not len(self.ids) and not self.outline:
-            raise UserError("a federation needs at least one client")
-        if len(set(self.ids)) != len(self.ids):
-            raise UserError("client ids must differ")
+        check_clients(self.ids, outline=self.outline)
         for split in SPLITS:
             if not isinstance(getattr(self, split), IndexSets):
                 object.__setattr__(self, split, IndexSets(getattr(self, split)))
-        least = 2 if self.task == "classification" else 1
-        for name, n in zip(self.ids, self.sizes(), strict=True):
-            if n < least:
-                raise UserError(
-                    f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; leave it out, take "
-                    "fewer clients, another split or seed, or a random split that redraws (dirichlet:0.3,redraw)"
-                )
+        check_sizes(self.ids, self.sizes(), self.task)
 
     @classmethod
     def from_pool(
@@ -255,13 +246,9 @@ class Federation:
 
     def template(self, rows: int = 1, width: int = 1) -> Batch:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
-        shape = (rows, width)
+        shape, whole = (rows, width), torch.int64 if self.x.dtype == torch.int64 else None
         return Batch(
-            torch.zeros(
-                (*shape, *self.event_shape),
-                dtype=torch.int64 if self.x.dtype == torch.int64 else self.dtype,
-                device=self.device,
-            ),
+            torch.zeros((*shape, *self.event_shape), dtype=whole or self.dtype, device=self.device),
             self.targets(torch.zeros(shape, dtype=self.y.dtype, device=self.device)),
             torch.zeros(shape, dtype=torch.bool, device=self.device),
             torch.ones(rows, dtype=self.dtype, device=self.device),
@@ -269,13 +256,7 @@ class Federation:
 
     def inputs(self, x: Tensor) -> Tensor:
         """Raw inputs (..., *event) as the model sees them: floats, standardised; ids in int64."""
-        if self.x.dtype == torch.int64:
-            return x.long()
-        scale = 255 if x.dtype == torch.uint8 else 1
-        if self.mean is None or self.std is None:
-            return x.to(self.dtype) / scale if scale > 1 else x.to(self.dtype)
-        x = x.to(self.dtype, copy=True)  # (in place from here: images are many)
-        return x.sub_(scale * self.mean.to(self.dtype)).div_(scale * self.std.to(self.dtype))
+        return x.long() if self.x.dtype == torch.int64 else standardised(x, self.mean, self.std, self.dtype)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Federation:
         """The same federation on another device, or batching in another floating-point type."""

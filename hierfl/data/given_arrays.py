@@ -77,5 +77,6 @@ def _like(read: np.ndarray, x: Any, columns: list[Any] | None, inputs: Inputs | 
 
 def _names(client: Any) -> Any:
     """Clients as one column."""
-    shape = getattr(client, "shape", ())
-    return np.asarray(client).reshape(-1) if len(shape) == 2 and shape[1] == 1 else client
+    if getattr(client, "ndim", 1) == 2 and client.shape[1] == 1:
+        return np.asarray(client).reshape(-1)
+    return client

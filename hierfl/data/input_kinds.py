@@ -103,6 +103,21 @@ def as_pixels(x: Tensor, what: str, precision: float = 1.2e-7) -> Tensor:
     return scaled / 255
 
 
+def standardised(x: Tensor, mean: Tensor | None, std: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Raw inputs (..., *event) as floats; uint8 pixels are divided by 255 before.
+
+    Args:
+        x: raw.
+        mean, std: that inputs are standardised by, broadcastable to one; None for as they are.
+        dtype: of the result.
+    """
+    scale = 255 if x.dtype == torch.uint8 else 1
+    if mean is None or std is None:
+        return x.to(dtype) / scale if scale > 1 else x.to(dtype)
+    x = x.to(dtype, copy=True)  # (in place from here: images are many)
+    return x.sub_(scale * mean.to(dtype)).div_(scale * std.to(dtype))
+
+
 def check_scale(x: Tensor, lowest: float, highest: float) -> None:
     """Refuses pictures on another scale than those that a federation of numbers was fitted to.
 

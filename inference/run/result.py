@@ -82,9 +82,9 @@ class Run:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row per evaluation and split."""
-        import pandas as pd
+        from .tables import Table
 
-        return pd.DataFrame(self.evaluations)
+        return Table(self.evaluations)
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -92,7 +92,7 @@ class Run:
 
         Metrics are at the posterior mean; with ``draws_`` before their name, averaged over draws.
         """
-        import pandas as pd
+        from .tables import Table
 
         federation = self.fitted.federation
         sizes = {"n": federation.sizes("train"), "n_test": federation.sizes("test")}
@@ -105,7 +105,7 @@ class Run:
         columns |= {k: v.cpu().numpy() for k, v in own.items()}
         if (lost := federation.about.get("left_out")) is not None:  # (of tables: rows that lacked a value)
             columns["left_out"] = [lost.get(str(j), 0) for j in federation.ids]
-        return pd.DataFrame(columns)
+        return Table(columns)
 
     @property
     def history(self) -> pd.DataFrame:
@@ -113,13 +113,9 @@ class Run:
 
         Empty where it has nothing.
         """
-        import pandas as pd
+        from .tables import history_table
 
-        rounds = [
-            pd.DataFrame({"round": number, "client": list(self.ids), **{k: v.numpy() for k, v in values.items()}})
-            for number, values in self.summaries
-        ]
-        return pd.concat(rounds, ignore_index=True) if rounds else pd.DataFrame({"round": [], "client": []})
+        return history_table(self.summaries, self.ids)
 
     @property
     def participation(self) -> pd.DataFrame:
@@ -127,10 +123,9 @@ class Run:
 
         Numbers are those of :class:`~hierfl.inference.engines.base.ClientStatus`.
         """
-        import pandas as pd
+        from .tables import participation_table
 
-        held = np.zeros((0, len(self.ids)), np.uint8) if self.status is None else self.status
-        return pd.DataFrame(held, columns=list(self.ids), index=pd.RangeIndex(1, len(held) + 1, name="round"))
+        return participation_table(self.status, self.ids)
 
     @cached_property
     def client_metrics(self) -> list[dict[str, np.ndarray]]:

@@ -109,9 +109,8 @@ def projected(network: Architecture, outputs: int) -> Architecture:
         outputs: of the projection head, which the last layer sees.
     """
     module, features = network.base.module, network.head.features
-    chained = type(module) is nn.Sequential
-    below = list(module) if chained else [module]
-    given = {key if chained else f"0.{key}" for key in network.base.given}
+    below, prefix = (list(module), "") if type(module) is nn.Sequential else ([module], "0.")
+    given = {f"{prefix}{key}" for key in network.base.given}
     with torch.random.fork_rng(devices=[]):  # (the weights made here are never used: see Network.init)
         head = [nn.Linear(features, features), nn.ReLU(), nn.Linear(features, outputs)]
     base = Network(nn.Sequential(*below, *head), network.base.name, network.base.event, given)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from ...errors import unknown
 from ..federation import Federation
+from ..frames import check_table
 from . import gate
 from .design import Design
 from .missing import Missing, without_missing
@@ -62,6 +63,7 @@ def from_formula(
     """
     import pandas as pd
 
+    check_table(df)
     if family not in get_args(Family):
         raise unknown("family", family, get_args(Family))
     if na not in get_args(Missing):
