@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..calls import checked_call
 from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch
@@ -114,6 +115,7 @@ class Federation:
         )  # fmt: skip
 
     @classmethod
+    @checked_call
     def from_arrays(
         cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
         test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None, standardise: bool = False,
@@ -145,6 +147,7 @@ class Federation:
         return replace(made, about={**made.about, **about})
 
     @classmethod
+    @checked_call
     def from_npz(
         cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0
     ) -> Federation:
@@ -152,6 +155,7 @@ class Federation:
         return cls.from_pool(load_npz(Path(path)), clients, split, validation=validation, seed=seed)
 
     @classmethod
+    @checked_call
     def from_frame(
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
         seed: int = 0, task: Task | None = None, standardise: bool = False,

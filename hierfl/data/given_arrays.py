@@ -37,7 +37,7 @@ def given_pool(
     about: dict[str, Any] = {} if are_numbers(labels) else {"labels": labels}
     if columns is not None:
         about["columns"] = columns
-    if inputs == "ids" and standardise:
+    if inputs == "ids" and standardise is True:
         raise UserError(f"{name}: ids are never standardised: leave standardise out")
     if x_test is not None:
         x_test = _like(read, x_test, columns, inputs, f"{name}: x_test")
@@ -52,7 +52,9 @@ def given_pool(
         len(labels),
     )  # fmt: skip
     if ids:
-        pool = replace(pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64))
+        pool = replace(
+            pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64), mean=None, std=None
+        )
     return pool, about
 
 

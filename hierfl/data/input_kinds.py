@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 
+log = logging.getLogger("hierfl")
 #: what inputs are: pixels are divided by 255 and standardised by channel, ids reach the network as whole numbers
 Inputs = Literal["pixels", "numbers", "ids"]
 #: an input of so many features is taken for a picture, as is one with two dimensions or more
 PICTURE = 64
+#: pictures whose brightest pixel is no more than this may be something else
+DARK = 32
 #: pictures that reach so many times beyond those of the training are on another scale
 BEYOND = 8.0
 #: by how much a pixel that was divided by 255 may miss a whole number, beside the rounding of its type
@@ -34,6 +38,10 @@ def inputs_of_kind(x: np.ndarray, kind: Inputs | None, what: str) -> np.ndarray:
         UserError: for uint8 of which nothing says what they are, and values that are not of the kind.
     """
     if kind is None:
+        if _like_pixels(x):
+            log.warning(
+                "%s holds %s pictures, which are used as they are; inputs='pixels' standardises them", what, x.dtype
+            )
         if x.dtype == np.uint8 and x.ndim == 2:
             raise UserError(
                 f"{what} holds uint8 of shape {x.shape}: pixels, numbers or ids? inputs='pixels', inputs='numbers' or "
@@ -50,6 +58,13 @@ def inputs_of_kind(x: np.ndarray, kind: Inputs | None, what: str) -> np.ndarray:
     if pixels.dtype != torch.uint8:
         raise UserError(f"{what} holds pixels that are no whole numbers from 0 to 255: round them, or inputs='numbers'")
     return pixels.numpy()
+
+
+def _like_pixels(x: np.ndarray) -> bool:
+    """Whether these are whole numbers up to 255, of pictures, in another type than uint8."""
+    if x.dtype == np.uint8 or x.ndim < 3 or not x.size:
+        return False
+    return bool(x.min() >= 0 and DARK < x.max() <= 255) and bool((x == np.round(x)).all())
 
 
 def as_ids(x: Tensor, what: str) -> Tensor:
@@ -84,8 +99,8 @@ def as_pixels(x: Tensor, what: str, precision: float = 1.2e-7) -> Tensor:
     least, most = float(x.min()), float(x.max())
     if least < 0 or most > 255:
         raise UserError(
-            f"{what} reaches from {least:g} to {most:g}, and pixels are 0 to 255 (or 0 to 1 as floats): give the "
-            "pictures as they were before they were standardised"
+            f"{what} reaches from {least:g} to {most:g}, and pixels are 0 to 255 (or 0 to 1 as floats): give uint8 "
+            "pixels, not standardised"
         )
     if not x.is_floating_point():
         return x.to(torch.uint8)
@@ -119,15 +134,18 @@ def standardised(x: Tensor, mean: Tensor | None, std: Tensor | None, dtype: torc
 
 
 def check_scale(x: Tensor, lowest: float, highest: float) -> None:
-    """Refuses pictures on another scale than those that a federation of numbers was fitted to.
+    """Refuses pictures on another scale than those that a federation of numbers was fitted to, and truth values.
 
     Args:
-        x: pictures, (n, *event), finite.
+        x: (n, *event), finite.
         lowest, highest: of the training inputs.
 
     Raises:
-        UserError: for such pictures.
+        UserError: for such inputs.
     """
+    if x.dtype == torch.bool and (lowest < 0 or highest > 1):
+        reach = f"the training inputs reach from {lowest:g} to {highest:g}"
+        raise UserError(f"inputs are truth values, and {reach}: x.astype(float) gives them as 0 and 1")
     if not (x[0].dim() > 1 or x[0].numel() >= PICTURE) or not lowest < highest:
         return
     least, most = float(x.min()), float(x.max())

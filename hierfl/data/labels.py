@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 from .pool import Task
-from .raw_values import plain_array
+from .raw_values import REMEDIES, plain_array
 
 #: so many different whole numbers may be labels whatever the number of rows
 FEW_LABELS = 10
@@ -45,7 +45,8 @@ def one_column(values: Any, what: str) -> np.ndarray:
     if y.dtype.kind in "S":
         y = np.char.decode(y, "utf-8")
     if y.dtype.kind not in "biufU":
-        raise UserError(f"{what} holds {y.dtype}, and targets are numbers or words: make them so first")
+        way = REMEDIES[y.dtype.kind] if y.dtype.kind in "Mm" else "make them so first"
+        raise UserError(f"{what} holds {y.dtype}, and targets are numbers or words: {way}")
     return y.astype(y.dtype.newbyteorder("="))
 
 
@@ -144,7 +145,7 @@ def known_labels(y: Any, labels: Sequence[str], what: str) -> np.ndarray:
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
         y = y.astype(np.int64)
     place = {name: k for k, name in enumerate(labels)}
-    if y.dtype.kind == "b" and not set(labels) & {"True", "False"}:
+    if y.dtype.kind == "b" and set(labels) <= {"0", "1"}:
         y = y.astype(np.int64)
     if y.dtype.kind in "iu" and not any(name.lstrip("-").isdigit() for name in labels):
         place = {str(k): k for k in range(len(labels))}

@@ -44,7 +44,7 @@ def number_array(values: Any, what: str) -> np.ndarray:
     given = plain_array(values, what)
     kind = given.dtype.kind
     if kind not in "biuf":
-        raise UserError(f"{what} hold {given.dtype}, not numbers: {REMEDIES[kind]}")
+        raise UserError(f"{what} holds {given.dtype}, not numbers: {REMEDIES[kind]}")
     if given.dtype in (np.bool_, np.uint8):
         wanted: Any = given.dtype
     elif kind == "f":
@@ -73,20 +73,22 @@ def plain_array(values: Any, what: str) -> np.ndarray:
     if isinstance(values, Tensor):
         return _of_tensor(values, what).cpu().numpy()
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise UserError(f"{what} have {int(np.ma.getmaskarray(values).sum())} masked values: fill or drop them first")
+        raise UserError(f"{what} has {int(np.ma.getmaskarray(values).sum())} masked values: fill or drop them first")
     if isinstance(values, list | tuple) and any(isinstance(value, Tensor) for value in values):
         values = [number_array(value, what) if isinstance(value, Tensor) else value for value in values]
     try:
         return np.asarray(values)
     except ValueError as error:
-        raise UserError(f"{what} are no array: its rows have different shapes") from error
+        raise UserError(f"{what} is no array: its rows have different shapes") from error
 
 
 def _of_tensor(x: Tensor, what: str) -> Tensor:
     if x.is_complex():
-        raise UserError(f"{what} hold {x.dtype}, not real numbers: {REMEDIES['c']}")
+        raise UserError(f"{what} holds {x.dtype}, not real numbers: {REMEDIES['c']}")
     if x.is_meta:
-        raise UserError(f"{what} are on the device 'meta', where there are no values")
+        raise UserError(f"{what} is on the device 'meta', where there are no values")
+    if x.is_nested:
+        raise UserError(f"{what} is a nested tensor: pad its rows to one length, and stack them")
     try:
         plain = x.detach()
         plain = plain.dequantize() if plain.is_quantized else plain
@@ -99,4 +101,4 @@ def _of_tensor(x: Tensor, what: str) -> Tensor:
             return torch.from_numpy(number_array(plain.cpu().numpy(), what)).to(x.device)
         return plain.long()
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        raise UserError(f"{what} hold {x.dtype}, which torch cannot convert: use x.float() first") from error
+        raise UserError(f"{what} holds {x.dtype}, which torch cannot convert: use x.float() first") from error

@@ -32,7 +32,7 @@ def raw_inputs(federation: Federation, x: Inputs) -> Tensor:
     Raises:
         UserError: for inputs that are no numbers, of another shape or on another scale, with the remedy.
     """
-    values, what = _columns(federation, x), "inputs"
+    values, what = _columns(federation, x), "x"
     raw = _in_layout(number_tensor(values, what).to(federation.device), federation)
     if raw.dim() and not len(raw):
         raise UserError("there are no inputs to predict for")
@@ -44,6 +44,8 @@ def raw_inputs(federation: Federation, x: Inputs) -> Tensor:
     if raw.is_floating_point() and not raw.isfinite().all():
         raise UserError("inputs hold values that are NaN or infinite")
     if federation.x.dtype == torch.int64:
+        if raw.dtype == torch.bool:
+            check_scale(raw, *federation.extent)
         return as_ids(raw, what)
     if federation.x.dtype == torch.uint8:
         return as_pixels(raw, what, precision_of(values))
@@ -81,7 +83,7 @@ def new_examples(federation: Federation, x: Any, y: Any) -> tuple[Tensor, Tensor
         x: raw inputs, (m, *event).
         y: targets, (m,) or (m, 1): labels as they were given for the others, or responses.
     """
-    inputs, what = raw_inputs(federation, x), "the targets of given="
+    inputs, what = raw_inputs(federation, x), "the y of given="
     if federation.task == "classification":
         labels = federation.about.get("labels") or [str(k) for k in range(federation.classes)]
         found = known_labels(y, labels, what)

@@ -25,7 +25,7 @@ from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
 from ..method.final_chains import ending_as
-from ..method.initial import InitialWeights, given_weights
+from ..method.initial import InitialWeights
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
@@ -37,7 +37,7 @@ from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .network_check import check_network
 from .progress import Bar
-from .restore import load_checked
+from .restore import identity_of, load_checked
 from .result import Run
 
 log = logging.getLogger("hierfl")
@@ -270,19 +270,13 @@ class Fit:
         }
 
     def _record(self) -> dict[str, Any]:
-        identity = {"fit": self._identity(), "federation": self.engine.digest()}
+        identity = {"fit": identity_of(self.method, self.options), "federation": self.engine.digest()}
         return {**self.journal.record(), **identity, "dtype": self._numbers()}
 
     def _numbers(self) -> str:
         """In what it is computed."""
         options = self.options
         return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a resumed fit to be the one that was begun."""
-        settings = {k: repr(v) for k, v in vars(self.method.settings).items()}
-        weights = given_weights(self.method.network)
-        return {"method": type(self.method).__qualname__, "settings": settings, **self.options.identity, **weights}
 
     def _restore(self) -> None:
         if self.folder is None:

@@ -8,14 +8,22 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.schema import check
 
-from ..method.initial import GIVEN
-from ..options import NEWER
+from ..method.base import Method
+from ..method.initial import GIVEN, given_weights
+from ..options import NEWER, Options
 from ..state import State, StateForm, form_of_state
 from .checkpoint import load
 from .journal import RECORD
 
 #: what grows while a fit runs: a fresh one has none of it, or less
 GROWS = ("server/rule_state/", "journal/")
+
+
+def identity_of(method: Method, options: Options) -> dict[str, Any]:
+    """What must be the same for a resumed fit to be the one that was begun."""
+    settings = {k: repr(v) for k, v in vars(method.settings).items()}
+    name, weights = type(method).__qualname__, given_weights(method.network)
+    return {"method": name, "settings": settings, **options.identity, **weights}
 
 
 def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: int) -> tuple[State, dict[str, Any]]:

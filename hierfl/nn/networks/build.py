@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...calls import checked_call
 from ...errors import UserError
 from ..architecture import Architecture
 from ..functional import Network
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ...data.federation import Federation
 
 
+@checked_call
 def architecture(spec: str, federation: Federation, noise: float = 1.0, latent: bool = False) -> Architecture:
     """A network for this federation's inputs and responses.
 
