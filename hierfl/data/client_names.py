@@ -56,7 +56,7 @@ def _name(value: object, what: str) -> str:
 
 def _no_name(value: object, what: str) -> UserError:
     shown = value.item() if isinstance(value, np.generic) else value
-    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers")
+    return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers (.astype(str), .astype(int))")
 
 
 def _check_distinct(given: np.ndarray, names: np.ndarray, what: str) -> None:

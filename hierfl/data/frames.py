@@ -113,6 +113,8 @@ def frame_arrays(
         if column not in df.columns:
             raise unknown("column", column, map(str, df.columns))
         _check_missing(df[column], column)
+    if y in x:
+        raise UserError(f"column {y!r} is the response, and cannot be an input too: leave it out of x")
     if not len(x):
         raise UserError("a federation needs at least one input column")
     inputs = numeric_columns(df, list(x), "the table")

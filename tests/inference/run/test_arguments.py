@@ -54,6 +54,7 @@ def method(fed: Federation) -> PFedVEM:
         (lambda fed: fit(method(fed), federation("word")), r"1 output, .* 2 classes: architecture\(spec, federation\)"),
         (lambda fed: architecture("linear"), r"missing a required argument: 'federation'"),
         (lambda fed: Federation.from_frame("radon.csv", client="h", y="y", x=["x"]), r"pandas.read_csv\('radon.csv'\)"),
+        (lambda fed: Federation.from_frame(DF, client="h", y="y", x=["x", "y"]), "'y' is the response, and cannot be"),
         (lambda fed: Federation.from_frame(DF, "h", "y", ["x"]), r"called as from_frame\(df, client=..., y=..., x=..."),
         (lambda fed: Federation.from_arrays(DF[["x"]], DF.y), "missing a required argument: 'client'"),
         (lambda fed: Federation.from_arrays(DF[["x", "word"]], DF.y, DF.h), "column 'word' holds no numbers; encode"),
