@@ -98,7 +98,7 @@ class Options:
         return cls(**given)
 
     def __post_init__(self) -> None:
-        for f in fields(self):  # (numpy's numbers and torch's device, as Python writes them)
+        for f in fields(self):  # NumPy's numbers become Python's, and a device its name
             value = getattr(self, f.name)
             if isinstance(value, np.generic | torch.device):
                 object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))

@@ -142,9 +142,9 @@ class Federation:
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
-        pool, about = given_pool(x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs)
+        pool, kept = given_pool(x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs)
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
-        return replace(made, about={**made.about, **about})
+        return replace(made, about={**made.about, **kept})
 
     @classmethod
     @checked_call

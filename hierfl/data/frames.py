@@ -50,7 +50,7 @@ def numeric_columns(df: pd.DataFrame, columns: Sequence[Any], what: str) -> np.n
     Raises:
         UserError: for a column that is not there, twice there, lacks values or holds no numbers.
     """
-    found = []
+    read = []
     for name in columns:
         if name not in df.columns:
             raise UserError(f"{what} lacks column {name!r}; it has {', '.join(map(repr, df.columns[:8]))}")
@@ -58,8 +58,8 @@ def numeric_columns(df: pd.DataFrame, columns: Sequence[Any], what: str) -> np.n
         if column.ndim > 1:
             raise UserError(f"{what} has two columns of the name {name!r}: rename or drop one")
         check_column(column, name)
-        found.append(column.to_numpy(dtype=np.float64))
-    return np.stack(found, 1) if found else np.zeros((len(df), 0))
+        read.append(column.to_numpy(dtype=np.float64))
+    return np.stack(read, 1) if read else np.zeros((len(df), 0))
 
 
 def check_column(column: pd.Series, name: Any) -> None:
@@ -113,11 +113,11 @@ def frame_arrays(
         if column not in df.columns:
             raise unknown("column", column, map(str, df.columns))
         _check_missing(df[column], column)
-    if y in x:
-        raise UserError(f"column {y!r} is the response, and cannot be an input too: leave it out of x")
     if not len(x):
         raise UserError("a federation needs at least one input column")
     inputs = numeric_columns(df, list(x), "the table")
     response, task, labels = targets_and_labels(df[y], task, f"column {y!r}")
     who = client_names(df[client], f"column {client!r}")
+    if y in x:
+        raise UserError(f"column {y!r} is the response, and cannot be an input too: leave it out of x")
     return inputs, response if labels else response.astype(np.float64), who, task, labels

@@ -28,15 +28,15 @@ def given_pool(
             :meth:`hierfl.data.federation.Federation.from_arrays`.
 
     Raises:
-        UserError: as there.
+        UserError: for arrays that do not fit together, or may be two things.
     """
     columns = list(x.columns) if is_table(x) else None
     given = _inputs(x, columns, f"{name}: x")
     read = inputs_of_kind(given, inputs, f"{name}: x")
     targets, task, labels = targets_and_labels(y, task, f"{name}: y")
-    about: dict[str, Any] = {} if are_numbers(labels) else {"labels": labels}
+    kept: dict[str, Any] = {} if are_numbers(labels) else {"labels": labels}
     if columns is not None:
-        about["columns"] = columns
+        kept["columns"] = columns
     if inputs == "ids" and standardise is True:
         raise UserError(f"{name}: ids are never standardised: leave standardise out")
     if x_test is not None:
@@ -45,7 +45,7 @@ def given_pool(
         what = f"{name}: y_test"
         y_test = known_labels(y_test, labels, what) if labels else one_column(y_test, what)
     ids = inputs == "ids"
-    if ids:  # (floats of 53 bits, that no id is rounded on its way)
+    if ids:  # floats of 53 bits keep each id exactly
         read, x_test = read.astype(np.float64), None if x_test is None else x_test.astype(np.float64)
     pool = natural_pool(
         read, targets, _names(client), x_test, y_test, _names(client_test), test, seed, task, name, standardise,
@@ -55,7 +55,7 @@ def given_pool(
         pool = replace(
             pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64), mean=None, std=None
         )
-    return pool, about
+    return pool, kept
 
 
 def _inputs(x: Any, columns: list[Any] | None, what: str) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, get_args
 
 import numpy as np
@@ -51,23 +52,35 @@ def one_column(values: Any, what: str) -> np.ndarray:
 
 
 def _of_objects(y: np.ndarray, what: str) -> np.ndarray:
-    kinds = {
-        kind if isinstance(value, kind) else type(value)
-        for value in y.tolist()
-        for kind in (next((k for k in (bool, np.bool_, str, int, float) if isinstance(value, k)), type(value)),)
-    }
-    if type(None) in kinds or any(value != value for value in y.tolist()):
+    values = y.tolist()
+    if any(_is_missing(value) for value in values):
         raise UserError(f"{what} has missing values: drop these rows first")
+    kinds = {_kind(value) for value in values}
     if kinds <= {str}:
         return y.astype(str)
-    if kinds <= {bool, np.bool_}:
+    if kinds <= {bool}:
         return y.astype(bool)
     if kinds <= {int, float}:
-        return np.array(y.tolist())
+        return np.array(values)
     if kinds == {Decimal}:
         raise UserError(f"{what} holds Decimal: make them floats by .astype(float)")
     names = sorted(kind.__name__ for kind in kinds)
     raise UserError(f"{what} holds {' and '.join(names)}, and targets are numbers, or words, all of one type")
+
+
+def _is_missing(value: object) -> bool:
+    """Whether it is None, NaN, or what pandas writes for no value."""
+    return (
+        value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, Real) and value != value)
+    )
+
+
+def _kind(value: object) -> type:
+    """The type of a target, NumPy's as Python's."""
+    if isinstance(value, bool | np.bool_):
+        return bool
+    kinds = ((str, str), (Integral, int), (Real, float))
+    return next((kind for family, kind in kinds if isinstance(value, family)), type(value))
 
 
 def targets_and_labels(y: Any, task: Task | None, what: str) -> tuple[np.ndarray, Task, list[str]]:
@@ -144,16 +157,16 @@ def known_labels(y: Any, labels: Sequence[str], what: str) -> np.ndarray:
     y = one_column(y, what)
     if y.dtype.kind == "f" and np.isfinite(y).all() and (y == np.floor(y)).all():
         y = y.astype(np.int64)
-    place = {name: k for k, name in enumerate(labels)}
+    numbers = {name: k for k, name in enumerate(labels)}
     if y.dtype.kind == "b" and set(labels) <= {"0", "1"}:
         y = y.astype(np.int64)
     if y.dtype.kind in "iu" and not any(name.lstrip("-").isdigit() for name in labels):
-        place = {str(k): k for k in range(len(labels))}
+        numbers = {str(k): k for k in range(len(labels))}
     names = [str(value) for value in y.tolist()]
-    strange = next((name for name in names if name not in place), None)
+    strange = next((name for name in names if name not in numbers), None)
     if strange is not None:
         if are_numbers(labels):
             raise UserError(f"{what} holds {strange}: labels are whole numbers from 0 to {len(labels) - 1}")
         shown = ", ".join(labels[:8]) + ", ..." * (len(labels) > 8)
         raise UserError(f"{what} holds {strange!r}, which is no label of the federation; known: {shown}")
-    return np.array([place[name] for name in names], dtype=np.int64)
+    return np.array([numbers[name] for name in names], dtype=np.int64)

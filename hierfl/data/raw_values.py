@@ -52,7 +52,7 @@ def number_array(values: Any, what: str) -> np.ndarray:
     else:
         too_large = given.dtype.itemsize == 8 and kind == "u" and given.size and given.max() > np.iinfo(np.int64).max
         wanted = np.float64 if too_large else np.int64
-    with np.errstate(over="ignore"):  # (a number beyond the type is infinite, which is refused further on)
+    with np.errstate(over="ignore"):  # a number beyond the type becomes infinite, and is refused later
         return np.require(given, wanted, ["C", "W"])
 
 

@@ -67,7 +67,7 @@ def _instead(layer: BatchNorm, instead: Instead, groups: int) -> nn.Module:
             raise UserError("batch norm without running statistics has no affine to stand for it: 'group' does")
         weight = weight * (layer.running_var + layer.eps).rsqrt()
         made: nn.Module = ChannelAffine(weight, bias - weight * layer.running_mean)
-    else:  # (a group of one number would be its own mean)
+    else:  # a group of one number would be its own mean
         groups = 1 if isinstance(layer, nn.BatchNorm1d) else math.gcd(channels, groups)
         made = nn.GroupNorm(groups, channels, layer.eps)
         made.weight.data, made.bias.data = weight.clone(), bias.clone()

@@ -138,7 +138,7 @@ class WholeModule:
                 f"network {self.name!r} draws random numbers where it is called, as dropout does: they would not be "
                 "keyed by client. nn.Dropout in a flat nn.Sequential of known layers is"
             )
-        # (written to, though maybe with the same numbers)
+        # a buffer that is written to counts as changed, with the same numbers too
         changed = [k for k, (v, version) in before.items() if values[k] is not v or v._version != version]
         if changed:
             raise UserError(

@@ -86,14 +86,14 @@ def new_examples(federation: Federation, x: Any, y: Any) -> tuple[Tensor, Tensor
     inputs, what = raw_inputs(federation, x), "the y of given="
     if federation.task == "classification":
         labels = federation.about.get("labels") or [str(k) for k in range(federation.classes)]
-        found = known_labels(y, labels, what)
+        targets = known_labels(y, labels, what)
     else:
-        found = number_array(one_column(y, what), what)
-    if found.shape != (len(inputs),):
-        raise UserError(f"{len(inputs)} inputs need as many targets, not {found.shape}")
-    if not np.isfinite(found).all():
+        targets = number_array(one_column(y, what), what)
+    if targets.shape != (len(inputs),):
+        raise UserError(f"{len(inputs)} inputs need as many targets, not {targets.shape}")
+    if not np.isfinite(targets).all():
         raise UserError("targets hold values that are NaN or infinite")
-    return inputs, torch.from_numpy(found).to(federation.device, federation.y.dtype)
+    return inputs, torch.from_numpy(targets).to(federation.device, federation.y.dtype)
 
 
 def unlabelled(federation: Federation, x: Inputs) -> Batch:

@@ -45,11 +45,11 @@ GIVEN = "network weights"
 
 def given_weights(network: Architecture) -> dict[str, str]:
     """A fingerprint of the weights that came with a network's modules; empty where all are drawn."""
-    digest, found = hashlib.blake2b(digest_size=8), False
+    digest, some = hashlib.blake2b(digest_size=8), False
     for net in network.networks:
         kept = {**{k: v for k, v in net.module.state_dict().items() if k in net.given}, **net.whole.constants}
         for name, value in kept.items():
-            found = True
+            some = True
             digest.update(f"{net.name}.{name}{tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().double().contiguous().numpy().tobytes())
-    return {GIVEN: digest.hexdigest()} if found else {}
+    return {GIVEN: digest.hexdigest()} if some else {}

@@ -38,9 +38,9 @@ def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int) -> list[
 
 def _batch(fitted: Fitted, x: Inputs) -> Batch:
     """Inputs, without targets."""
-    found = unlabelled(fitted.federation, x)
-    check_ids(fitted.method.network.networks[0], found.x)
-    return found
+    batch = unlabelled(fitted.federation, x)
+    check_ids(fitted.method.network.networks[0], batch.x)
+    return batch
 
 
 def predicted(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:

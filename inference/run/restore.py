@@ -51,7 +51,7 @@ def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: i
         raise UserError(f"the checkpoint in {folder} belongs to another method, network or federation")
     if record["federation"] != fresh["federation"]:
         raise UserError(f"the checkpoint in {folder} was made on other data or another split")
-    one, two = ({**NEWER, **found["fit"]} for found in (record, fresh))
+    one, two = ({**NEWER, **part["fit"]} for part in (record, fresh))
     other = [k for k in {**two, **one} if one.get(k) != two.get(k)]
     if GIVEN in other:
         raise UserError(
