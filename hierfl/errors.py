@@ -22,6 +22,10 @@ class NotFinite(UserError):
     """A fitted model says nothing finite, so that nothing can be drawn from it."""
 
 
+class NoAttribute(UserError, AttributeError):
+    """An attribute that is not there, with the way to what it would be."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """The error for a name that is not known, with the list of those that are."""
     return UserError(f"unknown {kind} {name!r}; known: {', '.join(known)}")

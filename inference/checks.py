@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import torch
 
 from hierfl.errors import UserError
@@ -14,7 +15,7 @@ MOST = 2**31 - 1
 
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
     """Raises a UserError for what is no whole number from ``least`` to ``most``."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
     if value < least:
         raise UserError(f"{name} must be at least {least}, not {value}")
@@ -24,7 +25,7 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
 
 def check_number(name: str, value: object) -> None:
     """Raises a UserError for what is no number."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
         raise UserError(f"{name} must be a number, not {value!r}")
 
 

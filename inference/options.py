@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 
 from hierfl.errors import UserError, unknown
@@ -75,7 +76,32 @@ class Options:
     conformal: float = 0.0
     splits: tuple[str, ...] = ("validation", "test")
 
+    @classmethod
+    def of(cls, method: object, **given: Any) -> Options:
+        """Options by name.
+
+        Args:
+            method: that they are for; its settings are no options.
+            **given: values of the fields.
+
+        Raises:
+            UserError: for a name that is no option, or a value that cannot be.
+        """
+        for name in sorted(given.keys() - {f.name for f in fields(cls)}):
+            kind, settings = type(method).__name__, getattr(getattr(method, "settings", None), "__dict__", {})
+            if close := [setting for setting in settings if name in setting]:
+                raise UserError(
+                    f"{name!r} is no option of fit; settings are the method's, as in {kind}(network, {close[0]}=...): "
+                    f"{', '.join(close)}"
+                )
+            raise unknown("option of fit", name, (f.name for f in fields(cls)))
+        return cls(**given)
+
     def __post_init__(self) -> None:
+        for f in fields(self):  # NumPy's numbers become Python's, and a device its name
+            value = getattr(self, f.name)
+            if isinstance(value, np.generic | torch.device):
+                object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))
         for name, least in (("rounds", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
             check_whole(name, getattr(self, name), least)
         check_whole("seed", self.seed, 0, 2**63 - 1)
@@ -87,7 +113,7 @@ class Options:
             most = f"{LARGEST_RATIO:g}"
             raise UserError(f"max_message_ratio must be 0 (none) or from 1 to {most}, not {self.max_message_ratio}")
         if self.dtype not in (torch.float32, torch.float64):
-            raise UserError(f"a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
+            raise UserError(f"dtype: a fit is computed in torch.float32 or torch.float64, not {self.dtype}")
         if self.precision not in get_args(Precision):
             raise unknown("precision", self.precision, get_args(Precision))
         if self.precision != "full" and self.dtype != torch.float32:

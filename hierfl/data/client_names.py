@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,8 @@ def _name(value: object, what: str) -> str:
 
 def _no_name(value: object, what: str) -> UserError:
     shown = value.item() if isinstance(value, np.generic) else value
-    way = ", as .astype('int64') makes them" if isinstance(shown, float) and shown.is_integer() else ""
+    whole = isinstance(shown, float) and shown.is_integer()
+    way = ", as .astype('int64') makes them" if whole else " (.astype(str), .astype(int))"
     return UserError(f"{what} holds {shown!r}: clients are named by text or whole numbers{way}")
 
 
@@ -87,13 +87,3 @@ def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
     distinct, which = np.unique(names, return_inverse=True)
     order = np.argsort(which, kind="stable")
     return dict(zip(distinct.tolist(), np.split(order, np.cumsum(np.bincount(which))[:-1]), strict=True))
-
-
-def check_sizes(names: Sequence[str], sizes: Sequence[int], least: int) -> None:
-    """Raises a UserError for a client with fewer training examples than ``least``."""
-    for name, n in zip(names, sizes, strict=True):
-        if n < least:
-            raise UserError(
-                f"client {name} has {n} training example{'s' * (n != 1)}, fewer than {least}; fewer clients, "
-                "another split or seed, or tell a random split to redraw (for example --split dirichlet:0.3,redraw)"
-            )

@@ -15,15 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import UserError
+from ..calls import checked_call
 from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch, masked_zeros
 from .by_class import ByClass
-from .client_names import check_sizes
+from .federation_checks import check_clients, check_sizes
 from .fingerprint import fingerprint
 from .frames import frame_arrays
+from .given_arrays import given_pool
 from .index_sets import IndexSets
+from .input_kinds import Inputs
 from .input_scales import Standardise, model_inputs, standardised
 from .npz import load_npz
 from .partition.hold_out import hold_out
@@ -76,14 +78,11 @@ class Federation:
     standard_response: bool = False
 
     def __post_init__(self) -> None:
-        if not len(self.ids) and not self.outline:
-            raise UserError("a federation needs at least one client")
-        if len(set(self.ids)) != len(self.ids):
-            raise UserError("client ids must differ")
+        check_clients(self.ids, outline=self.outline)
         for split in SPLITS:
             if not isinstance(getattr(self, split), IndexSets):
                 object.__setattr__(self, split, IndexSets(getattr(self, split)))
-        check_sizes(self.ids, self.sizes(), 2 if self.task == "classification" else 1)
+        check_sizes(self.ids, self.sizes(), self.task)
 
     @classmethod
     def from_pool(
@@ -124,28 +123,19 @@ class Federation:
         )  # fmt: skip
 
     @classmethod
+    @checked_call
     def from_arrays(
-        cls,
-        x: np.ndarray,
-        y: np.ndarray,
-        client: Sequence[Any] | np.ndarray,
-        *,
-        x_test: np.ndarray | None = None,
-        y_test: np.ndarray | None = None,
-        client_test: Sequence[Any] | np.ndarray | None = None,
-        test: float = 0.2,
-        validation: float = 0.0,
-        seed: int = 0,
-        task: Task | None = None,
-        standardise: Standardise = "auto",
-        name: str = "arrays",
-        numbers: bool = False,
-    ) -> Federation:
+        cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
+        test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None,
+        standardise: Standardise = "auto", name: str = "arrays", inputs: Inputs | None = None,
+    ) -> Federation:  # fmt: skip
         """A federation from arrays whose rows say which client they belong to.
 
         Args:
-            x: inputs, (N, *event).
-            y: targets, (N,): integers are labels, floats are responses (or say so with ``task``).
+            x: inputs, (N, *event): an array, a tensor, or a table whose columns are then known by name.
+            y: targets, (N,) or (N, 1): words, truth values and whole numbers are labels, floats are responses (or say
+                so with ``task``). Classes are numbered in the labels' sorted order, which ``about["labels"]`` keeps
+                where it is not 0, 1, ...
             client: (N,), the client of each row.
             x_test, y_test, client_test: test rows; without them a fraction ``test`` of every client's rows is held out.
             test: that fraction; 0 for none.
@@ -155,18 +145,19 @@ class Federation:
             standardise: bring inputs to mean 0 and standard deviation 1 over the training rows; "auto" where a column
                 of fractions is far from that (:mod:`hierfl.data.input_scales`).
             name: what to call it.
-            numbers: whether inputs that are whole are numbers, to "auto", and not names of tokens.
+            inputs: "pixels" from 0 to 255, which are standardised by channel; "numbers", which standardise="auto" may
+                scale where they are whole, too; or "ids", whole numbers that reach the network as int64. None: uint8 of
+                two dimensions or more are pixels, others numbers.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
-        pool = natural_pool(
-            np.asarray(x), np.asarray(y), client, x_test, y_test, client_test, test, seed, task, name, standardise,
-            numbers=numbers,
-        )  # fmt: skip
-        return cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        pool, kept = given_pool(x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs)
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        return replace(made, about={**made.about, **kept})
 
     @classmethod
+    @checked_call
     def from_npz(
         cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0,
         standardise: Standardise = "auto",
@@ -176,6 +167,7 @@ class Federation:
         return cls.from_pool(pool, clients, split, validation=validation, seed=seed)
 
     @classmethod
+    @checked_call
     def from_frame(
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
         seed: int = 0, task: Task | None = None, standardise: Standardise = "auto", spellings: str = "refuse",
@@ -183,7 +175,8 @@ class Federation:
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
         Gradient steps want inputs of about unit size. With ``standardise="auto"`` columns of more than two values are
-        standardised where one of them is far from that;
+        standardised where one of them is far from that. Labels are as in :meth:`from_arrays`; ``about["labels"]`` has
+        them all.
 
         Args:
             df, client, y, x: the table, and names of its columns.
@@ -194,10 +187,10 @@ class Federation:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
         inputs, response, who, task, labels = frame_arrays(one_spelling(df, (client, y), spellings), client, y, x, task)
-        made = cls.from_arrays(
-            inputs, response, who, test=test, validation=validation, seed=seed, task=task, standardise=standardise,
-            name="frame", numbers=True,
-        )  # fmt: skip
+        pool = natural_pool(
+            inputs, response, who, None, None, None, test, seed, task, "frame", standardise, len(labels), numbers=True
+        )
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
 
     def __repr__(self) -> str:
@@ -222,6 +215,11 @@ class Federation:
     def event_shape(self) -> torch.Size:
         """The shape of one input."""
         return self.x.shape[1:]
+
+    @cached_property
+    def extent(self) -> tuple[float, float]:
+        """The least and the largest number of the raw inputs; both 0 of an outline."""
+        return (float(self.x.min()), float(self.x.max())) if self.x.numel() else (0.0, 0.0)
 
     def sizes(self, split: str = "train") -> Sequence[int]:
         """n_j for each client; not to be changed."""
@@ -271,11 +269,13 @@ class Federation:
     def template(self, rows: int = 1, width: int = 1) -> Batch:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
         y = self.targets(torch.zeros((rows, width), dtype=self.y.dtype, device=self.device))
-        return masked_zeros(y, self.event_shape, self.dtype)
+        whole = self.x.dtype == torch.int64
+        found = masked_zeros(y, self.event_shape, self.dtype)
+        return replace(found, x=found.x.long()) if whole else found
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Raw inputs (..., *event) as the model sees them: floats, standardised."""
-        return model_inputs(x, self.mean, self.std, self.dtype)
+        """Raw inputs (..., *event) as the model sees them: floats, standardised; ids in int64."""
+        return x.long() if self.x.dtype == torch.int64 else model_inputs(x, self.mean, self.std, self.dtype)
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Federation:
         """The same federation on another device, or batching in another floating-point type."""

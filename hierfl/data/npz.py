@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+
+import numpy as np
 
 from .arrays import make_pool
 from .pool import PooledDataset
 from .readers.npz import read_npz
 
+log = logging.getLogger("hierfl")
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("fine_train", "fine_test", "client_train", "client_test")
 
@@ -30,6 +34,8 @@ def load_npz(path: Path, classes: int = 0) -> PooledDataset:
             no 0..K-1.
     """
     arrays = read_npz(path, ARRAYS, OPTIONAL)
+    if arrays["x_train"].dtype == np.uint8 and arrays["x_train"].ndim == 2:
+        log.warning("%s: uint8 rows are read as pixels from 0 to 255; save other numbers, or ids, as int64", path.name)
     required = (arrays.pop(k) for k in ARRAYS)
     return make_pool(
         path.stem,

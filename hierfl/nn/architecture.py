@@ -17,6 +17,23 @@ from .layers.batch_norm import is_statistic
 from .likelihoods import RESPONSE_SD, Learned, Softmax, gaussian
 
 
+def check_architecture(method: str, network: object) -> None:
+    """Refuses what a method cannot be made with.
+
+    Raises:
+        UserError: for another object than an architecture.
+    """
+    if not isinstance(network, Architecture):
+        raise UserError(
+            f"{method} is made with an architecture: architecture('mlp:100', federation), or "
+            f"Architecture(Network(module), LinearHead(features, outputs)), not {_kind(network)}"
+        )
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
 @dataclass(frozen=True)
 class Architecture:
     """What a method builds its model from: a base network, a head, and the likelihood of the head's output.
@@ -38,6 +55,14 @@ class Architecture:
     spec: str = "custom"
     encoder: Network | None = None
     latents: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, kind, way in (
+            ("base", self.base, Network, "Network(module)"),
+            ("head", self.head, LinearHead, "LinearHead(features, outputs)"),
+        ):
+            if not isinstance(value, kind):
+                raise UserError(f"an architecture's {name} is {way}, not {_kind(value)}")
 
     @property
     def networks(self) -> tuple[Network, ...]:

@@ -1,30 +1,29 @@
 """Networks as pure functions whose parameters may carry a client dimension.
 
-Any ``torch.nn.Module`` without buffers will do; batch norm, in a chain of known layers, too. With shared weights it is
-called as it is; with one set of weights per client, chains of linear layers are batched matrix products, and everything
-else goes through ``torch.func``.
+Any ``torch.nn.Module`` will do whose buffers are constants; batch norm, in a chain of known layers, too. With shared
+weights it is called as it is; with one set of weights per client, chains of linear layers are batched matrix products,
+and everything else goes through ``torch.func``.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal
 
 import pyro
 import torch
 from pyro.poutine.runtime import effectful
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.dropout import _DropoutNd
 
-from ..errors import UserError
+from ..errors import UserError, unknown
 from .chain import Chain
 from .layers.batch_norm import NORMS, STATISTICS, Moments, Norms, client_norm, is_statistic, layer_values
 from .layers.by_example import by_example
 from .layers.dropout import dropped
 from .layers.registry import LAYERS
 from .precision import networks_output
+from .whole_module import WholeModule, check_module
 
 #: numbers (draws x rows x examples x features) of a layer's output that are held at a time where nothing is trained
 HELD = 50_000_000
@@ -41,56 +40,77 @@ class Network:
     Batch norm (in a chain of known layers) does, too: see :class:`Norms`; its running statistics are values beside the
     weights, shared or each client's own.
 
+    A parameter with ``requires_grad=False`` is a constant: it keeps its value, and is neither trained nor sent.
+
     Args:
-        module: the network; it must have no buffers but batch norm's.
+        module: the network; its buffers, but batch norm's, are constants too.
         name: the name of the whole group of parameters.
         event: how many dimensions an input has, where draws of it may come (K, S, n, *event).
+        weights: what a fit begins with: the "given" values of ``module``, or others, "drawn" by torch's own
+            initialisation with the fit's seed; or the module's names of those that are kept, where the rest is drawn.
 
     Raises:
-        UserError: for a module with other buffers, or batch norm or dropout elsewhere.
+        UserError: for batch norm or dropout elsewhere, and parameters without values.
     """
 
-    def __init__(self, module: nn.Module, name: str = "base", event: int | None = None) -> None:
-        self.module, self.name, self.event = copy.deepcopy(module).requires_grad_(False), name, event
+    def __init__(
+        self, module: nn.Module, name: str = "base", event: int | None = None,
+        weights: Literal["given", "drawn"] | Collection[str] = "given",
+    ) -> None:  # fmt: skip
+        check_module(name, module)
+        self.module, self.name, self.event = copy.deepcopy(module), name, event
+        frozen = {key: p for key, p in self.module.named_parameters() if not p.requires_grad}
         #: its layers, one after the other; None for a module that is no chain of known ones
-        self.chain = Chain.of(self.module)
-        normed = [prefix for prefix, _ in self.chain.norms()] if self.chain else []
-        buffers = {key: b for key, b in module.named_buffers() if not key.endswith("num_batches_tracked")}
-        known = {f"{prefix}{s}" for prefix in normed for s in STATISTICS}
-        if buffers.keys() - known:
-            raise UserError(
-                f"network {name!r} has buffers, which a pure function cannot keep; batch norm's it can, in an "
-                "nn.Sequential of known layers, with running statistics and a momentum"
-            )
-        values = {**dict(module.named_parameters()), **buffers}
+        self.chain = None if frozen else Chain.of(self.module)
+        known = {f"{prefix}{s}" for prefix, _ in (self.chain.norms() if self.chain else ()) for s in STATISTICS}
+        #: the module as one function, with what is constant in it
+        self.whole = WholeModule.of(name, self.module, frozen, known)
+        trained = {key: p for key, p in self.module.named_parameters() if p.requires_grad}
+        values = {**trained, **{key: b for key, b in self.module.named_buffers() if key in known}}
         self.names = tuple(f"{name}.{key}" for key in values)
         #: weights by the module's names, batch norm's running statistics left out
         self.shapes = {key: p.shape for key, p in values.items() if not is_statistic(key)}
         self._dims = {key: p.dim() for key, p in values.items()}
+        words = {"given": frozenset(values), "drawn": frozenset[str]()}
+        if isinstance(weights, str) and weights not in words:
+            raise unknown("value of weights", weights, words)
+        #: the module's names of values that a fit begins with as they are
+        self.given: frozenset[str] = words[weights] if isinstance(weights, str) else frozenset(weights)
+        normed = [key.removesuffix(STATISTICS[0]) for key in known if key.endswith(STATISTICS[0])]
         #: which of its values belong to batch norm
         self.norm_names = tuple(f"{name}.{key}" for key in values for prefix in normed if key.startswith(prefix))
         #: whether it normalises by its batches: where it is trained, or wherever anything is
         self.norm: Literal["trained", "training"] = "trained"
         #: how many of the chain's layers are run client by client on a CPU
         self._loop = self.chain.looped if self.chain else 0
-        drops = [part for part in self.module.modules() if isinstance(part, _DropoutNd)]
+        drops = self.whole.dropout()
         #: whether it has dropout
         self.drops = bool(drops)
         flat = [layer for _, layer in (self.chain.layers if self.chain else ())[self._loop :]]
         if any(not any(part is layer for layer in flat) for part in drops):
-            raise UserError(f"network {name!r} has dropout whose masks would not be keyed by client")
+            raise UserError(
+                f"network {name!r} has dropout whose masks would not be keyed by client: p=0 leaves it out; it can be "
+                "in a flat nn.Sequential of known layers, after the last picture"
+            )
 
     def init(self, rng: torch.Generator) -> dict[str, Tensor]:
-        """Fresh weights by torch's own initialisation, {name: (*shape)}; leaves the global generator alone."""
+        """What a fit begins with, {name: (*shape)}; leaves the global generator alone.
+
+        Args:
+            rng: for the weights that are drawn.
+        """
+        kept = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))
             module = copy.deepcopy(self.module)
-            for part in module.modules():
+            for part in module.modules() if self.given < self._dims.keys() else ():
                 reset = getattr(part, "reset_parameters", None)
                 if reset is not None:
                     reset()
-            values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            return {f"{self.name}.{k}": values[k].detach().clone() for k in self._dims}
+            drawn = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {
+            f"{self.name}.{k}": (kept if k in self.given else drawn)[k].detach().clone() for k in self._dims
+        }  # fmt: skip
 
     def broadcast(self, norm: Literal["batch", "running"] = "running") -> Network:
         """The same network as the server sent it, whatever a client has made of its copy since.
@@ -241,13 +261,13 @@ class Network:
                 chain.remember(self.name, weights, seen, learning)
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
-            return by_example(lambda xs: functional_call(self.module, dict(weights), (xs,)), x)
+            return by_example(lambda xs: self.whole(weights, xs), x)
         if x.device.type == "cpu":  # a loop over clients beats what vmap makes of convolutions
             rows = zip(self._by_client(weights, len(x)), x.unbind(), strict=True)
-            return torch.stack([functional_call(self.module, own, (xs,)) for own, xs in rows])
+            return torch.stack([self.whole(own, xs) for own, xs in rows])
         squeezed = {k: w.squeeze(1) if w.dim() > self._dims[k] else w for k, w in weights.items()}
         dims = {k: 0 if w.dim() > self._dims[k] else None for k, w in weights.items()}
-        return torch.vmap(lambda w, xs: functional_call(self.module, w, (xs,)), in_dims=(dims, 0))(squeezed, x)
+        return torch.vmap(self.whole, in_dims=(dims, 0))(squeezed, x)
 
     def _by_client(self, weights: Mapping[str, Tensor], rows: int) -> Iterator[dict[str, Tensor]]:
         """Each client's weights.

@@ -64,7 +64,7 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
             for x, y, mask in zip(
                 batch.x.split(each, 1),
                 batch.y.split(each, 1),
-                (batch.x.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(each, 1),
+                (batch.n.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(each, 1),
                 strict=True,
             ):
                 total = total + (_squares(network, here, x, y, labels, norms, sd_of) * mask[..., None]).sum(1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import unknown
-from hierfl.nn.architecture import Architecture
+from hierfl.nn.architecture import Architecture, check_architecture
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,7 @@ class Method(Configurable):
     settings: Any
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
+        check_architecture(self.name or type(self).__name__, network)
         self.network = network
         self.settings = make_settings(type(self), settings)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,8 @@ class InitialWeights:
     A network that is cut into encoder and base starts from other weights than the same in one piece.
 
     Attributes:
-        base: fresh weights of the base network (and of the encoder, where there is one), {name: (*shape)}.
+        base: of the base network (and of the encoder, where there is one), {name: (*shape)}: fresh weights, or those
+            that its module came with (``Network(module, weights="given")``).
         head: standard normals, one for each of the head's parameters, (d,); float64.
         rng: for anything else that a method starts with.
     """
@@ -35,3 +37,19 @@ class InitialWeights:
         head = torch.randn(network.head.d, generator=generator(seed, "initial head"), dtype=torch.float64)
         base = {k: v for net in network.networks for k, v in net.init(generator(seed, f"initial {net.name}")).items()}
         return cls(base, head, generator(seed, "initial values"))
+
+
+#: what a checkpoint calls the fingerprint of :func:`given_weights`
+GIVEN = "network weights"
+
+
+def given_weights(network: Architecture) -> dict[str, str]:
+    """A fingerprint of the weights that came with a network's modules; empty where all are drawn."""
+    digest, some = hashlib.blake2b(digest_size=8), False
+    for net in network.networks:
+        kept = {**{k: v for k, v in net.module.state_dict().items() if k in net.given}, **net.whole.constants}
+        for name, value in kept.items():
+            some = True
+            digest.update(f"{net.name}.{name}{tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().double().contiguous().numpy().tobytes())
+    return {GIVEN: digest.hexdigest()} if some else {}

@@ -13,6 +13,7 @@ import pyro
 import torch
 from torch import Tensor
 
+from hierfl.calls import checked_call
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.nn.precision import precision
@@ -31,12 +32,14 @@ from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
 from ..state import State, form_of_state
+from .arguments import check_fitted, folder_of
 from .coverage import interval_coverage, warned
 from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
+from .network_check import check_network
 from .progress import Bar
-from .restore import load_checked
+from .restore import identity_of, load_checked
 from .result import Run
 
 log = logging.getLogger("hierfl")
@@ -44,12 +47,13 @@ log = logging.getLogger("hierfl")
 EngineMaker = Callable[[Method, Federation, Options], Engine]
 
 
+@checked_call
 def fit(
     method: Method,
     federation: Federation,
     rounds: int = 30,
     *,
-    folder: Path | None = None,
+    folder: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
     observe: Callable[[list[Row]], None] | None = None,
@@ -72,7 +76,7 @@ def fit(
     Raises:
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
-    ready = Fit(method, federation, Options(rounds=rounds, **options), engine)
+    ready = Fit(method, federation, Options.of(method, rounds=rounds, **options), engine)
     return warned(ready.run(folder, resume=resume, progress=progress, observe=observe))
 
 
@@ -91,8 +95,7 @@ class Fit:
     def __init__(
         self, method: Method, federation: Federation, options: Options, engine: EngineMaker = PlateEngine
     ) -> None:
-        if not isinstance(method, Method):
-            raise UserError(f"fit takes a method made with a network, such as PFedVEM(network), not {method!r}")
+        check_fitted(method, federation)
         if method.network.encoder is not None and not method.latent:
             name = method.name or type(method).__name__
             raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
@@ -106,7 +109,7 @@ class Fit:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
         check_participation(clients, options.participation, options.quorum, method.name * method.needs_everyone)
         self.keys = client_keys(self.engine.ids)
-        shared, self.initial = self._initial()
+        shared, self.initial = self._initial(federation)
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()
         self.server = Server(method, exchange, template, self.initial, clients, options.quorum, options.seed)
@@ -127,9 +130,10 @@ class Fit:
         if method.has_global_model:
             begun.global_sites(template)
 
-    def _initial(self) -> tuple[State, State]:
+    def _initial(self, federation: Federation) -> tuple[State, State]:
         """What server and clients begin with."""
         method, start = self.method, InitialWeights.of(self.method.network, self.options.seed)
+        check_network(method, federation, self.engine.template(), start.base)
         shared, personal = (
             {k: v.detach().to(self.engine.device, self.options.dtype, copy=True) for k, v in values.items()}
             for values in (method.shared(start), method.personal(start))
@@ -161,14 +165,14 @@ class Fit:
 
     def run(
         self,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         *,
         resume: bool = False,
         progress: bool = True,
         observe: Callable[[list[Row]], None] | None = None,
     ) -> Run:
         """Runs the rounds; arguments as for :func:`fit`."""
-        self.folder, self.observe = folder, observe
+        self.folder, self.observe = folder_of(folder), observe
         with torch.no_grad(), pyro.get_param_store().scope():
             return self._run(resume, progress)
 
@@ -271,18 +275,13 @@ class Fit:
         }
 
     def _record(self) -> dict[str, Any]:
-        identity = {"fit": self._identity(), "federation": self.engine.digest()}
+        identity = {"fit": identity_of(self.method, self.options), "federation": self.engine.digest()}
         return {**self.journal.record(), **identity, "dtype": self._numbers()}
 
     def _numbers(self) -> str:
         """In what it is computed."""
         options = self.options
         return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a resumed fit to be the one that was begun."""
-        settings = {k: repr(v) for k, v in vars(self.method.settings).items()}
-        return {"method": type(self.method).__qualname__, "settings": settings, **self.options.identity}
 
     def _restore(self) -> None:
         if self.folder is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 
 from ..checks import check_whole
@@ -17,6 +18,7 @@ from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, new_examples, unlabelled
 from ..evaluation.new_client import fit_new_client
 from ..evaluation.response import log_probs, predictions, response
+from .network_check import check_ids
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,10 +30,17 @@ Examples = tuple["Tensor | np.ndarray | pd.DataFrame", "Tensor | np.ndarray | Se
 def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int) -> list[Distribution]:
     """The response of a client's own model, piece by piece."""
     noise, parts = fitted.noise([row], draws, "predict") if draws else None, []
-    for piece in fitted.pieces(unlabelled(fitted.federation, x), draws):
+    for piece in fitted.pieces(_batch(fitted, x), draws):
         _, sites = fitted.personal_sites([row], piece, draws, noise=noise)
         parts.append(response(sites).fn)
     return parts
+
+
+def _batch(fitted: Fitted, x: Inputs) -> Batch:
+    """Inputs, without targets."""
+    batch = unlabelled(fitted.federation, x)
+    check_ids(fitted.method.network.networks[0], batch.x)
+    return batch
 
 
 def predicted(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
@@ -53,8 +62,10 @@ def predicted_new_client(fitted: Fitted, x: Inputs, draws: int, given: Examples 
     if given is not None:
         if not isinstance(given, tuple) or len(given) != 2:
             raise UserError("given is a pair of a new client's examples: (inputs, targets)")
-        return predicted(fit_new_client(fitted, *new_examples(fitted.federation, *given), rounds), 0, x, draws)
+        examples = new_examples(fitted.federation, *given)
+        check_ids(fitted.method.network.networks[0], examples[0])
+        return predicted(fit_new_client(fitted, *examples, rounds), 0, x, draws)
     noise = fitted.population_noise(1, draws)
-    pieces = fitted.pieces(unlabelled(fitted.federation, x), draws)
+    pieces = fitted.pieces(_batch(fitted, x), draws)
     sites = [response(fitted.global_sites(piece, draws, noise)) for piece in pieces]
     return torch.cat([predictions(site.fn, fitted.federation.task, fitted.federation.units) for site in sites])

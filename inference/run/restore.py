@@ -8,13 +8,22 @@ from typing import Any
 from hierfl.errors import UserError
 from hierfl.schema import check
 
-from ..options import NEWER
+from ..method.base import Method
+from ..method.initial import GIVEN, given_weights
+from ..options import NEWER, Options
 from ..state import State, StateForm, form_of_state
 from .checkpoint import load
 from .journal import RECORD
 
 #: what grows while a fit runs: a fresh one has none of it, or less
 GROWS = ("server/rule_state/", "journal/")
+
+
+def identity_of(method: Method, options: Options) -> dict[str, Any]:
+    """What must be the same for a resumed fit to be the one that was begun."""
+    settings = {k: repr(v) for k, v in vars(method.settings).items()}
+    name, weights = type(method).__qualname__, given_weights(method.network)
+    return {"method": name, "settings": settings, **options.identity, **weights}
 
 
 def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: int) -> tuple[State, dict[str, Any]]:
@@ -42,7 +51,13 @@ def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: i
         raise UserError(f"the checkpoint in {folder} belongs to another method, network or federation")
     if record["federation"] != fresh["federation"]:
         raise UserError(f"the checkpoint in {folder} was made on other data or another split")
-    other = [k for k, v in fresh["fit"].items() if record["fit"].get(k, NEWER.get(k)) != v]
+    one, two = ({**NEWER, **part["fit"]} for part in (record, fresh))
+    other = [k for k in {**two, **one} if one.get(k) != two.get(k)]
+    if GIVEN in other:
+        raise UserError(
+            f"the checkpoint in {folder} was begun with other weights of the network: give it the same module, or "
+            "Network(module, weights='drawn') where they were drawn"
+        )
     if other:
         raise UserError(f"the checkpoint in {folder} was begun with a different {', '.join(other)}")
     if record["round"] > rounds:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from hierfl.calls import checked_call
 from hierfl.errors import UserError
 
 from ..calibration.calibrate import Calibration, calibrated
@@ -26,7 +27,6 @@ from .inference_data import inference_data
 from .journal import Row
 from .predictions import Examples, predicted, predicted_log_probs, predicted_new_client
 from .rounds import Chosen, chosen_round
-from .tables import clients_table, history_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,9 +87,9 @@ class Run:
     @property
     def metrics(self) -> pd.DataFrame:
         """One row per evaluation and split."""
-        import pandas as pd
+        from .tables import Table
 
-        return pd.DataFrame(self.evaluations)
+        return Table(self.evaluations)
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -97,6 +97,8 @@ class Run:
 
         Metrics are at the posterior mean; with ``draws_`` before their name, averaged over draws.
         """
+        from .tables import clients_table
+
         return clients_table(self)
 
     @property
@@ -105,7 +107,9 @@ class Run:
 
         Empty where it has nothing.
         """
-        return history_table(self)
+        from .tables import history_table
+
+        return history_table(self.summaries, self.ids)
 
     @property
     def participation(self) -> pd.DataFrame:
@@ -113,10 +117,9 @@ class Run:
 
         Numbers are those of :class:`~hierfl.inference.engines.base.ClientStatus`.
         """
-        import pandas as pd
+        from .tables import participation_table
 
-        held = np.zeros((0, len(self.ids)), np.uint8) if self.status is None else self.status
-        return pd.DataFrame(held, columns=list(self.ids), index=pd.RangeIndex(1, len(held) + 1, name="round"))
+        return participation_table(self.status, self.ids)
 
     @cached_property
     def client_metrics(self) -> list[dict[str, np.ndarray]]:
@@ -187,18 +190,19 @@ class Run:
 
     # -- predictions ------------------------------------------------------------------------------------------------
 
+    @checked_call
     def predict(self, x: Inputs, client: int | str, draws: int | None = None, *, tempered: bool = False) -> Tensor:
         """What a client's own model says of new inputs.
 
         Args:
-            x: raw inputs, (n, *event), as in the pool; for a federation from a table also a table.
+            x: raw inputs, (n, *event), as in the pool, in any type; for a federation from a table also a table.
             client: its name; its place will do where no name is a number.
             draws: 0 predicts at the posterior mean; None at the mean, but over all draws of a mixed-effects model.
             tempered: at the temperature that a fit with ``calibrate="temperature"`` has found for this kind.
 
         Returns:
-            Class probabilities (n, C), in the order of the labels (``federation.about["labels"]`` for a table), or for
-            regression mean and standard deviation (n, 2).
+            Class probabilities (n, C), in the order of the labels (``federation.about["labels"]``, sorted, where they
+            are not 0, 1, ...), or for regression mean and standard deviation (n, 2).
 
         Raises:
             UserError: for a client that does not exist or inputs of another shape; where there is no temperature.
@@ -211,13 +215,8 @@ class Run:
             return found.tempered(predicted_log_probs(self.fitted, row, x, draws), draws).exp()
         return predicted(self.fitted, row, x, draws)
 
-    def predict_new_client(
-        self,
-        x: Inputs,
-        draws: int = 100,
-        given: Examples | None = None,
-        rounds: int = 1,
-    ) -> Tensor:
+    @checked_call
+    def predict_new_client(self, x: Inputs, draws: int = 100, given: Examples | None = None, rounds: int = 1) -> Tensor:
         """What the federation says to a client that was never seen.
 
         Without examples of its own that is what the population says: predictions averaged over draws of the prior. With
@@ -227,7 +226,7 @@ class Run:
         Args:
             x: raw inputs, (n, *event).
             draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
-            given: examples of the client, inputs (m, *event) and targets (m,).
+            given: examples of the client, inputs (m, *event) and targets (m,), with labels as the federation's.
             rounds: how often it goes through those steps; 0 leaves it where a new client begins.
 
         Returns:
@@ -238,6 +237,7 @@ class Run:
         """
         return predicted_new_client(self.fitted, x, draws, given, rounds)
 
+    @checked_call
     def prediction_sets(self, x: Inputs, client: int | str) -> Tensor:
         """Labels that a client's own model does not rule out: of a fit with ``conformal=ALPHA``.
 
@@ -256,15 +256,11 @@ class Run:
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 
+    @checked_call
     def posterior(
-        self,
-        draws: int | None = None,
-        clients: Sequence[int | str] | None = None,
-        *,
-        float32: bool = False,
-        limit: float = 100e6,
-        observed: bool = True,
-    ) -> Any:
+        self, draws: int | None = None, clients: int | str | Sequence[int | str] | None = None, *,
+        float32: bool = False, limit: float = 100e6, observed: bool = True,
+    ) -> Any:  # fmt: skip
         """An ArviZ InferenceData with every client's posterior.
 
         Groups: posterior, and prior where it can be drawn from, (chain, draw, client, ...); log_likelihood and
@@ -275,7 +271,7 @@ class Run:
 
         Args:
             draws: how many; None for 200 (all that chains have kept), or as many as the limit allows.
-            clients: only these, by name or place; None for all.
+            clients: only this one or these, by name or place; None for all.
             float32: half the size where the fit is in double precision (tables).
             limit: bytes, about, that the default number of draws must not exceed.
             observed: whether to hold the training data's responses; without them there is no observed_data. (What
@@ -287,8 +283,13 @@ class Run:
         """
         if draws is not None:
             check_whole("draws", draws, 2)
-        everyone = range(self.fitted.federation.clients)
-        rows = list(everyone) if clients is None else [client_row(self.fitted.federation, client) for client in clients]
+        everyone: Sequence[int | str] = range(self.fitted.federation.clients)
+        named = everyone if clients is None else [clients] if isinstance(clients, int | str) else clients
+        rows = (
+            list(range(self.fitted.federation.clients))
+            if clients is None
+            else [client_row(self.fitted.federation, client) for client in named]
+        )
         if not rows or len(set(rows)) < len(rows):
             raise UserError("posterior takes at least one client, and each once")
         return inference_data(self.fitted, draws, rows, float32, limit, observed)

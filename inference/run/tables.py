@@ -1,19 +1,34 @@
-"""Tables of what a fit has left of its clients."""
+"""Tables of a run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import pandas as pd
+
+from hierfl.errors import UserError
+
+from ..state import State
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .result import Run
 
 
-def clients_table(run: Run) -> pd.DataFrame:
-    """See :attr:`~.result.Run.clients`."""
-    import pandas as pd
+class Table(pd.DataFrame):
+    """A DataFrame that says what it is where it is called; all that is made of it are plain ones."""
 
+    @property
+    def _constructor(self) -> type[pd.DataFrame]:
+        return pd.DataFrame
+
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
+        raise UserError("this is a table, not a function: write run.metrics, not run.metrics()")
+
+
+def clients_table(run: Run) -> Table:
+    """See :attr:`~.result.Run.clients`."""
     federation = run.fitted.federation
     sizes = {"n": federation.sizes("train"), "n_test": federation.sizes("test")}
     columns: dict[str, Any] = {"client": list(federation.ids), **sizes}
@@ -25,15 +40,29 @@ def clients_table(run: Run) -> pd.DataFrame:
     columns |= {k: v.cpu().numpy() for k, v in own.items()}
     if (lost := federation.about.get("left_out")) is not None:  # (of tables: rows that lacked a value)
         columns["left_out"] = [lost.get(str(j), 0) for j in federation.ids]
-    return pd.DataFrame(columns)
+    return Table(columns)
 
 
-def history_table(run: Run) -> pd.DataFrame:
-    """See :attr:`~.result.Run.history`."""
-    import pandas as pd
+def history_table(summaries: Sequence[tuple[int, State]], ids: Sequence[str]) -> Table:
+    """A row for each evaluated round and client.
 
+    Args:
+        summaries: what the method has of each client, {name: (J,)}, by round.
+        ids: the clients' names.
+    """
     rounds = [
-        pd.DataFrame({"round": number, "client": list(run.ids), **{k: v.numpy() for k, v in values.items()}})
-        for number, values in run.summaries
+        pd.DataFrame({"round": number, "client": list(ids), **{k: v.numpy() for k, v in values.items()}})
+        for number, values in summaries
     ]
-    return pd.concat(rounds, ignore_index=True) if rounds else pd.DataFrame({"round": [], "client": []})
+    return Table(pd.concat(rounds, ignore_index=True) if rounds else {"round": [], "client": []})
+
+
+def participation_table(status: np.ndarray | None, ids: Sequence[str]) -> Table:
+    """A row for each round, a column for each client.
+
+    Args:
+        status: (rounds, J); None for no rounds.
+        ids: the clients' names.
+    """
+    numbers = np.zeros((0, len(ids)), np.uint8) if status is None else status
+    return Table(numbers, columns=list(ids), index=pd.RangeIndex(1, len(numbers) + 1, name="round"))

@@ -89,7 +89,8 @@ class FedCP(SharedBase):
         super().__init__(network, **settings)
         self.features = d = network.head.features
         with torch.random.fork_rng(devices=[]):  # (the weights made here are never used)
-            self.gate = Network(nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d), nn.ReLU()), "gate")
+            gate = nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d), nn.ReLU())
+            self.gate = Network(gate, "gate", weights="drawn")
         # (batch norm, where there is any, goes by the same batches in both)
         self.sent_base = network.base.broadcast("batch" if network.base.norm_names else "running")
 

@@ -78,7 +78,7 @@ class GPFL(SharedBase):
         d = self.features
         with torch.random.fork_rng(devices=[]):  # (the weights made here are never used)
             layers = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.LayerNorm(d))
-        self.gamma, self.beta = Network(layers, "valve.gamma"), Network(layers, "valve.beta")
+        self.gamma, self.beta = (Network(layers, name, weights="drawn") for name in ("valve.gamma", "valve.beta"))
 
     def shared(self, start: InitialWeights) -> State:
         embeddings = torch.randn(self.classes, self.features, generator=start.rng, dtype=torch.float64)

@@ -109,10 +109,11 @@ def projected(network: Architecture, outputs: int) -> Architecture:
         outputs: of the projection head, which the last layer sees.
     """
     module, features = network.base.module, network.head.features
-    below = list(module) if type(module) is nn.Sequential else [module]
+    below, prefix = (list(module), "") if type(module) is nn.Sequential else ([module], "0.")
+    given = {f"{prefix}{key}" for key in network.base.given}
     with torch.random.fork_rng(devices=[]):  # (the weights made here are never used: see Network.init)
         head = [nn.Linear(features, features), nn.ReLU(), nn.Linear(features, outputs)]
-    base = Network(nn.Sequential(*below, *head), network.base.name, network.base.event)
+    base = Network(nn.Sequential(*below, *head), network.base.name, network.base.event, given)
     return dataclasses.replace(network, base=base, head=dataclasses.replace(network.head, features=outputs))
 
 

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from hierfl.calls import checked_call
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
 from hierfl.data.formula.responses import Family
 from hierfl.data.tables import ROUNDS
-from hierfl.errors import UserError, unknown
+from hierfl.errors import NoAttribute, UserError, unknown
 from hierfl.inference.run.result import Run
 
 from .comparing import REPLICATES, Test, compared
+from .elsewhere import ELSEWHERE
 from .fit_notes import fit_notes
 from .fitting import fitted
 from .method import MixedEffects
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+@checked_call
 def mixed_model(
     df: pd.DataFrame,
     formula: str,
@@ -136,11 +139,18 @@ class FittedMixedModel:
     def __repr__(self) -> str:
         return str(self.summary())
 
+    def __getattr__(self, name: str) -> Any:
+        way = ELSEWHERE.get(name)
+        if way is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise NoAttribute(f"a fitted mixed model has no {name!r}: {way}")
+
     @property
     def log_likelihood(self) -> float:
         """At the estimates, of REML its criterion; not a number for a posterior."""
         return self._table[1].get("log_likelihood", float("nan"))
 
+    @checked_call
     def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
         """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
 

@@ -146,7 +146,7 @@ def test_a_matrix_as_fixed_effect_is_found_up_to_rotation() -> None:
     who = torch.arange(40).repeat_interleave(20)
     fed = Federation.from_arrays(x.flatten(0, 1).numpy(), y.flatten().numpy(), who.numpy(), test=0.0, task="regression")
     with torch.random.fork_rng():
-        net = Architecture(Network(nn.Linear(6, 2, bias=False)), LinearHead(2, 1), noise=0.1)
+        net = Architecture(Network(nn.Linear(6, 2, bias=False), weights="drawn"), LinearHead(2, 1), noise=0.1)
     method = FedPop(net, step_size=3e-4, sigma_0=1.0, base_lr=0.05, lr=0.05, lr_decay=0.96, final_steps=0)
     run = fit(method, fed, rounds=100, chunk=40, dtype=torch.float64, progress=False, evaluate_every=100)
     found = torch.linalg.qr(run.shared["base.weight"].T)[0]

@@ -35,7 +35,8 @@ def network_for(cls: type[Method], fed: Federation) -> Architecture:
         d, layers = fed.event_shape.numel(), (nn.BatchNorm1d(5), nn.ReLU())
         with torch.random.fork_rng(devices=[]):
             return Architecture(
-                Network(nn.Sequential(nn.Flatten(), nn.Linear(d, 5), *layers)), LinearHead(5, fed.classes)
+                Network(nn.Sequential(nn.Flatten(), nn.Linear(d, 5), *layers), weights="drawn"),
+                LinearHead(5, fed.classes),
             )
     return architecture("mlp:5,z-norm" if cls.latent else "mlp:5", fed, latent=cls.latent)
 

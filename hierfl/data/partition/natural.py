@@ -13,7 +13,9 @@ from .registry import Parts, split
 def _names(pool: PooledDataset, clients: int) -> list[str]:
     """The clients that the data name; ``clients`` is their number, or 0."""
     if pool.client_train is None or pool.client_test is None:
-        raise UserError(f"{pool.name} does not say whose the rows are (client_train, client_test); choose a --split")
+        raise UserError(
+            f"{pool.name} does not say whose the rows are (client_train, client_test); choose a --split (split=...)"
+        )
     names = sorted(str(c) for c in np.unique(pool.client_train))
     if clients not in (0, len(names)):
         raise UserError(f"{pool.name} has {len(names)} clients of its own, not {clients}")

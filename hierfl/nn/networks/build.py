@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
+from ...calls import checked_call
 from ...errors import UserError
 from ..architecture import Architecture
 from ..functional import Network
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ...data.federation import Federation
 
 
+@checked_call
 def architecture(
     spec: str, federation: Federation, noise: float | Learned = "shared", latent: bool = False
 ) -> Architecture:
@@ -48,7 +50,8 @@ def architecture(
     spec = spec.removesuffix(Z_NORM)
     if spec != whole and not latent:
         raise UserError(f"{Z_NORM[1:]} is for methods with latent features (pfedv, fedv); got {whole}")
-    encoder, latents = None, 0
+    encoder: Any = None
+    latents = 0
     with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
         try:
             module, kind = module_of(spec, event)
@@ -63,5 +66,6 @@ def architecture(
     head = LinearHead(features, outputs, bias=kind.head_bias)
     noise_or_none = None if federation.classes else noise
     if encoder is None:
-        return Architecture(Network(module), head, noise_or_none, spec)
-    return Architecture(Network(module, event=1), head, noise_or_none, whole, Network(encoder, "encoder"), latents)
+        return Architecture(Network(module, weights="drawn"), head, noise_or_none, spec)
+    base, encoder = Network(module, event=1, weights="drawn"), Network(encoder, "encoder", weights="drawn")
+    return Architecture(base, head, noise_or_none, whole, encoder, latents)

@@ -114,3 +114,12 @@ def test_a_home_directory_is_expanded(hierfl: Call, tmp_path: Path, monkeypatch:
         assert hierfl("run", "fedavg", "--data", "mine", "--data-root=~", *common, "b")[0] == 0
     assert f'data_root = "{tmp_path}/home"' in Path("b/config.toml").read_text()
     assert Federation.from_npz("~/mine.npz", clients=2, split="iid").clients == 2
+
+
+def test_rows_of_bytes_have_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for kind, lines in ((np.uint8, 1), (np.int64, 0)):
+        x = np.arange(24, dtype=kind).reshape(8, 3)
+        np.savez(tmp_path / "rows.npz", x_train=x, y_train=np.arange(8) % 2, x_test=x, y_test=np.arange(8) % 2)
+        caplog.clear()
+        load_npz(tmp_path / "rows.npz")
+        assert caplog.text.count("uint8 rows are read as pixels from 0 to 255; save other numbers, or ids, as") == lines

@@ -64,7 +64,7 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("looped", [True, False])
 def test_training_is_torchs_own_for_every_client(looped: bool) -> None:
-    network = Network(convolutions())
+    network = Network(convolutions(), weights="drawn")
     if not looped:  # as on other devices than a CPU
         network._loop = 0
     (x, mask), weights = inputs(), weights_of(network, 3)
@@ -86,7 +86,7 @@ def test_training_is_torchs_own_for_every_client(looped: bool) -> None:
 
 @pytest.mark.parametrize("looped", [True, False])
 def test_predictions_go_by_running_statistics(looped: bool) -> None:
-    network = Network(convolutions())
+    network = Network(convolutions(), weights="drawn")
     network._loop = network._loop if looped else 0
     (x, _), weights = inputs(), weights_of(network, 3)
     for norms in (None, Norms(None, frozenset({"w"}))):  # nothing is trained, or something else
@@ -104,7 +104,7 @@ def test_gradients_are_torchs_own_whatever_the_layout(channels: int, n: int) -> 
     """Pictures go through with channels last; torch's batch norm mistakes the strides of a view with one example."""
     module = convolutions()[:4]
     module[0] = nn.Conv2d(channels, 4, 3, padding=1)
-    network = Network(nn.Sequential(*module))
+    network = Network(nn.Sequential(*module), weights="drawn")
     weights = weights_of(network, 2)
     x = torch.randn((2, n, channels, 4, 4), generator=generator("x"), dtype=torch.float64)
     leaves = {k: v.requires_grad_(not is_statistic(k)) for k, v in weights.items()}
@@ -122,7 +122,7 @@ def test_gradients_are_torchs_own_whatever_the_layout(channels: int, n: int) -> 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_shared_weights_still_know_whose_batch_it_is(masked: bool) -> None:
-    network = Network(convolutions())
+    network = Network(convolutions(), weights="drawn")
     (x, mask), weights = inputs(), weights_of(network, 1)
     shared, norms = {k: v[0, 0] for k, v in weights.items()}, Norms(mask if masked else None, frozenset(network.names))
     y = network.apply(shared, x, norms=norms)
@@ -135,7 +135,7 @@ def test_shared_weights_still_know_whose_batch_it_is(masked: bool) -> None:
 @pytest.mark.parametrize("masked", [True, False])
 def test_one_number_has_no_spread(masked: bool) -> None:
     """A last batch of one example: torch refuses it; here that client goes by its running statistics, which stay."""
-    network = Network(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)))
+    network = Network(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), weights="drawn")
     weights = weights_of(network, 2)
     x = torch.randn((2, 3 if masked else 1, 3), generator=generator("x"), dtype=torch.float64)
     mask = torch.tensor([[True, True, True], [True, False, False]]) if masked else None
@@ -153,6 +153,7 @@ def test_draws_are_more_examples_of_the_same_client(picture: list[nn.Module]) ->
     network = Network(
         nn.Sequential(nn.Unflatten(1, (2, 2, 2)), *picture, nn.Flatten(), nn.Linear(left, 3), nn.BatchNorm1d(3)),
         event=1,
+        weights="drawn",
     )
     weights = weights_of(network, 2)
     z = torch.randn((4, 2, 5, 8), generator=generator("z"), dtype=torch.float64)
@@ -176,7 +177,7 @@ def federation(sizes: tuple[int, ...] = (23, 12), seed: int = 0) -> Federation:
 def test_a_round_is_torchs_own_training() -> None:
     """FedAvg with batch norm, weights and statistics: minibatches of five with a short last one, two clients."""
     fed = federation()
-    network = Architecture(Network(convolutions()), LinearHead(6, 3))
+    network = Architecture(Network(convolutions(), weights="drawn"), LinearHead(6, 3))
     method = FedAvg(network, epochs=2, lr=0.1, batch=5, momentum=0.9, init_scale=0.5)
     run = fit(method, fed, rounds=1, chunk=2, dtype=torch.float64, progress=False, seed=4)
     start = InitialWeights.of(network, 4)
@@ -204,7 +205,7 @@ def test_a_round_is_torchs_own_training() -> None:
 
 
 def test_gradients_know_nothing_of_statistics() -> None:
-    network = Architecture(Network(convolutions()), LinearHead(6, 3))
+    network = Architecture(Network(convolutions(), weights="drawn"), LinearHead(6, 3))
     with pytest.raises(UserError, match="running statistics have none"):
         fit(FedPop(network), federation(), rounds=1, progress=False)
     run = fit(FedPop(network, inner_phi_steps=1, final_steps=0), federation(), rounds=2, progress=False)

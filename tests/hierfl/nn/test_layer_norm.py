@@ -20,7 +20,10 @@ def test_each_client_has_its_own(affine: bool) -> None:
     """As torch has it with one set of weights, of all or of each client."""
     with torch.random.fork_rng(devices=[]):
         module = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6, elementwise_affine=affine), nn.ReLU()).double()
-    network, x = Network(module), 3 * torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(9)).double()
+    network, x = (
+        Network(module, weights="drawn"),
+        3 * torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(9)).double(),
+    )
     sets = [randomised(module, seed) for seed in (1, 2)]
     rows = {k: torch.stack([s[k] for s in sets])[:, None] for k in sets[0]}
     own = network.apply(rows, x)

@@ -64,7 +64,7 @@ NETWORKS = {"linear first": linear_first, "mlp": mlp, "cnn": cnn, "pooled": pool
 @pytest.fixture(params=NETWORKS.values(), ids=NETWORKS)
 def network(request: pytest.FixtureRequest) -> Network:
     with torch.random.fork_rng():
-        return Network(request.param())
+        return Network(request.param(), weights="drawn")
 
 
 def perturbed(network: Network, rows: int) -> dict[str, torch.Tensor]:
@@ -152,7 +152,10 @@ def test_a_subclass_of_a_known_layer_is_asked_itself() -> None:
             return 2 * super().forward(x)
 
     with torch.random.fork_rng():
-        plain, doubled = Network(nn.Sequential(nn.Linear(3, 2))), Network(nn.Sequential(Doubled(3, 2)))
+        plain, doubled = (
+            Network(nn.Sequential(nn.Linear(3, 2)), weights="drawn"),
+            Network(nn.Sequential(Doubled(3, 2)), weights="drawn"),
+        )
     weights = plain.parameters_from(plain.init(generator("a")))
     x = torch.ones(2, 4, 3)
     assert torch.allclose(doubled.apply(weights, x), 2 * plain.apply(weights, x))
@@ -276,7 +279,7 @@ def test_a_clients_gradient_is_not_as_large_as_all_clients(padding_mode: str) ->
     """Weights are taken apart at once, in chains and elsewhere: a row taken by itself has a gradient of them all."""
     with torch.random.fork_rng():
         layer = nn.Conv2d(1, 2, 3, padding=1, padding_mode=padding_mode)
-    network = Network(nn.Sequential(layer, nn.ReLU(), nn.Flatten()))
+    network = Network(nn.Sequential(layer, nn.ReLU(), nn.Flatten()), weights="drawn")
     assert (network.chain is None) == (padding_mode == "circular")
     weights = {k: torch.ones(4, 1, *shape, requires_grad=True) for k, shape in network.shapes.items()}
     output = network.apply(weights, torch.ones(4, 5, 1, 4, 4)).sum()

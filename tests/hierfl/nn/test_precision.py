@@ -53,7 +53,7 @@ def outputs(net: Network, own: bool, norms: Norms | None) -> tuple[Tensor, dict[
 def test_networks_multiply_in_bfloat16(name: str, own: bool) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net = Network(NETWORKS[name])
+        net = Network(NETWORKS[name], weights="drawn")
     norms = Norms(None, frozenset(net.names)) if own else None
     exact, slopes = outputs(net, own, norms)
     with precision("bf16"):

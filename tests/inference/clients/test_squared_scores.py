@@ -98,7 +98,7 @@ def test_layer_by_layer_it_is_that_of_single_examples(
 
 def test_other_layers_go_by_single_examples() -> None:
     fed = pictures()
-    assert not is_layered(replace(architecture("cnn:2:5", fed), base=Network(nn.LayerNorm(5), "base")))
+    assert not is_layered(replace(architecture("cnn:2:5", fed), base=Network(nn.LayerNorm(5), "base", weights="drawn")))
 
 
 def test_batch_norm_goes_by_running_statistics() -> None:

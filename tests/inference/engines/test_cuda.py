@@ -66,7 +66,10 @@ def test_every_method_runs_there(cls: type[Method], settings: dict) -> None:
 
 def test_convolutions_of_many_clients_equal_those_on_the_cpu() -> None:
     with torch.random.fork_rng():
-        net = Network(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)))
+        net = Network(
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 5)),
+            weights="drawn",
+        )
     rng = generator("convolutions")
     start = net.init(rng)
     weights = {k: v + torch.randn((4, 1, *v.shape), generator=rng) for k, v in net.parameters_from(start).items()}

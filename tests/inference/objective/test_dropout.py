@@ -73,7 +73,7 @@ def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(sm
 def test_a_network_of_ones_own(small: Federation) -> None:
     with torch.random.fork_rng():
         module = nn.Sequential(nn.Linear(4, 6), nn.Softplus(), nn.Linear(6, 3))
-    net = Architecture(Network(module), LinearHead(3, 3))
+    net = Architecture(Network(module, weights="drawn"), LinearHead(3, 3))
     a, b = (fit(PFedVEM(net), small, rounds=2, chunk=c, dtype=torch.float64, progress=False) for c in (1, 7))
     for name, value in a.shared.items():
         assert torch.allclose(value, b.shared[name], rtol=1e-6, atol=1e-9)

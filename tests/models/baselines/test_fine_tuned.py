@@ -41,7 +41,9 @@ def test_a_new_client_learns_where_clients_fit_something(
 def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
     """(I - a H'') g'(w - a g(w)) with three minibatches; the finite difference is exact to its square (no ReLUs)."""
     with torch.random.fork_rng():
-        net = Architecture(Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh())), LinearHead(5, 3))
+        net = Architecture(
+            Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh()), weights="drawn"), LinearHead(5, 3)
+        )
     generator = torch.Generator().manual_seed(0)
     w = net.vector(InitialWeights.of(net, 0).base, InitialWeights.of(net, 0).head).double()
     w = w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64)

@@ -1,0 +1,45 @@
+"""Public calls that are made wrongly: one line that says how they are made."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from .errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked_call(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that says how it is called where an argument is missing or unknown.
+
+    Args:
+        function: any; its own signature and docstring stay.
+
+    Raises:
+        UserError: on such a call, instead of Python's TypeError.
+    """
+    signature = inspect.signature(function)
+    shown = ", ".join(_shown(p) for p in signature.parameters.values() if p.name not in ("self", "cls"))
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = function.__qualname__
+            raise UserError(f"{name}: {error}; it is called as {function.__name__}({shown})") from None
+        return function(*args, **kwargs)
+
+    return called
+
+
+def _shown(parameter: inspect.Parameter) -> str:
+    """An argument as it is written in a call: by its name alone where it can stand without it."""
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
+    by_name = parameter.kind is inspect.Parameter.KEYWORD_ONLY or parameter.default is not inspect.Parameter.empty
+    return f"{parameter.name}=..." if by_name else parameter.name

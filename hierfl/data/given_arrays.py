@@ -1,0 +1,85 @@
+"""Arrays as a user has them, made one pool."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import UserError
+from .arrays import natural_pool
+from .frames import is_table, numeric_columns
+from .input_kinds import Inputs, as_pixels, check_scale, inputs_of_kind
+from .input_scales import Standardise
+from .labels import are_numbers, known_labels, one_column, targets_and_labels
+from .pool import PooledDataset, Task
+from .raw_values import number_array, precision_of
+
+
+def given_pool(
+    x: Any, y: Any, client: Any, x_test: Any, y_test: Any, client_test: Any, test: float, seed: int, task: Task | None,
+    name: str, standardise: Standardise, inputs: Inputs | None,
+) -> tuple[PooledDataset, dict[str, Any]]:  # fmt: skip
+    """A pool of arrays, and what is to be remembered of them: names of classes, and of columns.
+
+    Args:
+        x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs: as for
+            :meth:`hierfl.data.federation.Federation.from_arrays`.
+
+    Raises:
+        UserError: for arrays that do not fit together, or may be two things.
+    """
+    columns = list(x.columns) if is_table(x) else None
+    given = _inputs(x, columns, f"{name}: x")
+    read = inputs_of_kind(given, inputs, f"{name}: x")
+    targets, task, labels = targets_and_labels(y, task, f"{name}: y")
+    kept: dict[str, Any] = {} if are_numbers(labels) else {"labels": labels}
+    if columns is not None:
+        kept["columns"] = columns
+    if inputs == "ids" and standardise is True:
+        raise UserError(f"{name}: ids are never standardised: leave standardise out")
+    if x_test is not None:
+        x_test = _like(read, x_test, columns, inputs, f"{name}: x_test")
+    if y_test is not None:
+        what = f"{name}: y_test"
+        y_test = known_labels(y_test, labels, what) if labels else one_column(y_test, what)
+    ids = inputs == "ids"
+    if ids:  # floats of 53 bits keep each id exactly
+        read, x_test = read.astype(np.float64), None if x_test is None else x_test.astype(np.float64)
+    pool = natural_pool(
+        read, targets, _names(client), x_test, y_test, _names(client_test), test, seed, task, name, standardise,
+        len(labels), numbers=inputs == "numbers",
+    )  # fmt: skip
+    if ids:
+        pool = replace(
+            pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64), mean=None, std=None
+        )
+    return pool, kept
+
+
+def _inputs(x: Any, columns: list[Any] | None, what: str) -> np.ndarray:
+    return numeric_columns(x, columns, what) if columns is not None and is_table(x) else number_array(x, what)
+
+
+def _like(read: np.ndarray, x: Any, columns: list[Any] | None, inputs: Inputs | None, what: str) -> np.ndarray:
+    """Test inputs as the training inputs are."""
+    given = _inputs(x, columns, what)
+    if read.dtype == np.uint8:
+        pixels = as_pixels(torch.from_numpy(given), what, precision_of(x))
+        if pixels.dtype != torch.uint8:
+            raise UserError(f"{what} holds pixels that are no whole numbers from 0 to 255, unlike x: round them")
+        return pixels.numpy()
+    if inputs == "ids":
+        return inputs_of_kind(given, "ids", what)
+    if given.size and read.size and given.ndim > 1 and np.isfinite(given).all():
+        check_scale(torch.from_numpy(given), float(read.min()), float(read.max()))
+    return given.astype(read.dtype)
+
+
+def _names(client: Any) -> Any:
+    """Clients as one column."""
+    if getattr(client, "ndim", 1) == 2 and client.shape[1] == 1:
+        return np.asarray(client).reshape(-1)
+    return client
