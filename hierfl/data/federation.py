@@ -24,7 +24,8 @@ from .client_names import check_sizes
 from .fingerprint import fingerprint
 from .frames import frame_arrays
 from .index_sets import IndexSets
-from .input_scales import Standardise, model_inputs, standardised
+from .input_scales import Standardise, standardised
+from .model_inputs import model_inputs
 from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool

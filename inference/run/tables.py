@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .result import Run
 
-
-def clients_table(run: Run) -> pd.DataFrame:
+def clients_table(run: Any) -> pd.DataFrame:
     """See :attr:`~.result.Run.clients`."""
     import pandas as pd
 
@@ -28,7 +26,7 @@ def clients_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def history_table(run: Run) -> pd.DataFrame:
+def history_table(run: Any) -> pd.DataFrame:
     """See :attr:`~.result.Run.history`."""
     import pandas as pd
 

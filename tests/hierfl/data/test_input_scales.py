@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hierfl import Federation, UserError
-from hierfl.data.input_scales import far_constants, with_scaled_inputs
+from hierfl.data.input_scales import far_constants
+from hierfl.data.standard_units import with_scaled_inputs
 
 RNG = np.random.default_rng(0)
 NEAR, AGE = RNG.normal(0.3, 1.2, 200), RNG.normal(60, 12, 200)
