@@ -29,11 +29,13 @@ Made from the methods' own rules by `hierfl methods --leaves`; a test holds it t
 `hierfl federate check` says the same, with your own columns and shapes.
 
 Every site also sends its name and which of train, validation and test it has (`hello`), sums before the first round
-where columns or images are standardised (`prepare`, [more](sites.md#before-the-first-round)), and with every
+where columns, images or responses are standardised (`prepare`, [more](sites.md#before-the-first-round)), and with every
 answer the number of the round and whether its computation has failed. Metrics (`scores`) are sums over its own test
 examples. Data, personal values and draws are in none of it: tests walk every byte that a site sends. Under `sums`,
 `new` is sent only where the study agrees (`new_clients`). A study that is [calibrated](calibration.md) ends with sums
-on validation data (`calibration`): of likelihoods at a temperature, and of scores counted in cells.
+on validation data (`calibration`): of likelihoods at a temperature, and of scores counted in cells. A network for a
+[regression](data.md#a-regression-in-its-own-unit) whose standard deviation all clients share has one more message:
+`response_sd`, a sum of squared residuals, and `weight`, how many rows it is of.
 
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
 """

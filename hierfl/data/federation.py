@@ -26,7 +26,8 @@ from .frames import frame_arrays
 from .given_arrays import given_pool
 from .index_sets import IndexSets
 from .input_kinds import Inputs
-from .input_scales import Standardise, model_inputs, standardised
+from .input_scales import Standardise, standardised
+from .model_inputs import model_inputs
 from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ..errors import unknown
 from .pool import PooledDataset
-
-if TYPE_CHECKING:
-    from .federation import Federation
 
 #: "auto" standardises where a column's scale is far from one
 Standardise = bool | Literal["auto"]
@@ -66,26 +61,5 @@ def far_constants(x: np.ndarray, *, numbers: bool) -> tuple[np.ndarray, np.ndarr
     return np.where(several, mean, 0.0).astype(x.dtype), np.where(several & (std > 0), std, 1.0).astype(x.dtype)
 
 
-def with_scaled_inputs(federation: Federation) -> Federation:
-    """The same federation, whose columns are standardised as "auto" does where nothing else standardises them."""
-    if federation.mean is not None or federation.outline or federation.x.dim() != 2:
-        return federation
-    rows = torch.cat([index.cpu() for index in federation.train])
-    found = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
-    if found is None:
-        return federation
-    mean, std = (torch.as_tensor(v, device=federation.device) for v in found)
-    return replace(federation, mean=mean, std=std)
-
-
 def _more_than_two(column: np.ndarray) -> bool:
     return bool(((column != column.min()) & (column != column.max())).any())
-
-
-def model_inputs(x: Tensor, mean: Tensor | None, std: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Raw inputs (..., *event) as a model sees them: bytes over 255, then standardised by what there is."""
-    scale = 255 if x.dtype == torch.uint8 else 1
-    if mean is None or std is None:
-        return x.to(dtype) / scale if scale > 1 else x.to(dtype)
-    x = x.to(dtype, copy=True)  # (in place from here: images are many)
-    return x.sub_(scale * mean.to(dtype)).div_(scale * std.to(dtype))

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-
-from ..errors import UserError
-
-if TYPE_CHECKING:
-    from .federation import Federation
 
 
 class ResponseUnits(NamedTuple):
@@ -45,23 +39,3 @@ class ResponseUnits(NamedTuple):
     def density(self, log_density: Tensor) -> Tensor:
         """Log density of a response in the user's units."""
         return log_density - float(np.log(self.sd))
-
-
-def in_standard_units(federation: Federation, *, alone: bool = False) -> Federation:
-    """The same federation, whose responses are standardised when they are batched.
-
-    Args:
-        federation: of a regression.
-        alone: whether it is one of several sites, whose own responses do not say the mean of all.
-
-    Raises:
-        UserError: for a site that does not know the mean and standard deviation of all sites' responses.
-    """
-    units = federation.response_units
-    if units is None:
-        if alone:
-            raise UserError("the mean and sd of all sites' responses are not known: noise=SD keeps the user's units")
-        rows = [index.cpu() for index in federation.train]
-        everyone = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
-        units = ResponseUnits.of(federation.y.cpu()[everyone].numpy())
-    return replace(federation, response_units=units, standard_response=True)

@@ -137,7 +137,7 @@ class Architecture:
     @property
     def learned(self) -> Learned | None:
         """Whose the response's learned standard deviation is; None where it is given, and for classification."""
-        return self.noise if self.noise in ("shared", "clients") else None  # type: ignore[return-value]
+        return self.noise if isinstance(self.noise, str) else None
 
     @property
     def response_sd(self) -> float | Tensor:

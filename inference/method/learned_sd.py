@@ -17,8 +17,8 @@ import pyro
 import torch
 
 from hierfl.data.federation import Federation
-from hierfl.data.input_scales import with_scaled_inputs
-from hierfl.data.response_units import ResponseUnits, in_standard_units
+from hierfl.data.response_units import ResponseUnits
+from hierfl.data.standard_units import in_standard_units, with_scaled_inputs
 from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.restrict import Restrict
 

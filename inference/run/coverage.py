@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from ..engines.base import Broadcast, Engine
 from ..evaluation.fitted import Fitted
@@ -13,9 +13,17 @@ from ..options import Options
 from .evaluated import metrics_row
 from .journal import Journal
 
-if TYPE_CHECKING:
-    from .result import Run
 
+class Warned(Protocol):
+    """What has warnings."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """A line each."""
+        ...
+
+
+Some = TypeVar("Some", bound=Warned)
 log = logging.getLogger("hierfl")
 #: what the intervals should cover
 WANTED = 0.9
@@ -87,7 +95,7 @@ def interval_coverage(
     return Coverage(split, found, 0 if federation.outline else sum(federation.sizes(split)), given)
 
 
-def warned(run: Run) -> Run:
+def warned(run: Some) -> Some:
     """The same, after its warnings are logged."""
     for line in run.warnings:
         log.warning(line)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -11,9 +11,6 @@ import pandas as pd
 from hierfl.errors import UserError
 
 from ..state import State
-
-if TYPE_CHECKING:
-    from .result import Run
 
 
 class Table(pd.DataFrame):
@@ -27,7 +24,7 @@ class Table(pd.DataFrame):
         raise UserError("this is a table, not a function: write run.metrics, not run.metrics()")
 
 
-def clients_table(run: Run) -> Table:
+def clients_table(run: Any) -> Table:
     """See :attr:`~.result.Run.clients`."""
     federation = run.fitted.federation
     sizes = {"n": federation.sizes("train"), "n_test": federation.sizes("test")}

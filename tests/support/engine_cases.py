@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.cases import FEW_STEPS, METHODS
-from support.federations import blobs
+from support.federations import blobs, costs
 from support.methods import case_name, network_for
 from support.mixed import table
 from support.pfedvmp import bumps
@@ -25,11 +25,13 @@ from torch import Tensor
 from hierfl import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, Run, fit
+from hierfl.inference.method.learned_sd import with_learned_sd
 from hierfl.inference.method.settings import applicable
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.state import State
 from hierfl.metrics.pooling import HISTOGRAM
-from hierfl.models import FedPop, MixedEffects, PFedVMP
+from hierfl.models import FedPop, MixedEffects, PFedVEM, PFedVMP
+from hierfl.nn.likelihoods import Learned
 from hierfl.nn.networks.build import architecture
 
 #: three rounds, in the second of which a message is not finite, and in the third all of them; plates of one client
@@ -70,6 +72,14 @@ def _mixed(family: str) -> MakeFit:
     return make
 
 
+def _regression(whose: Learned) -> MakeFit:
+    def make() -> tuple[Method, Federation]:
+        federation = costs([23, 7, 2, 14, 9])
+        return with_learned_sd(PFedVEM(architecture("linear", federation, whose)), federation)
+
+    return make
+
+
 #: {name: what makes the method and its data}
 CASES: dict[str, MakeFit] = {
     # (ranks and sites hear one broadcast, and refuse replies to single clients)
@@ -78,6 +88,8 @@ CASES: dict[str, MakeFit] = {
     "pfedvmp": _centroids,
     "mixed-gaussian": _mixed("gaussian"),
     "mixed-binomial": _mixed("binomial"),
+    "regression-shared": _regression("shared"),
+    "regression-clients": _regression("clients"),
 }
 
 

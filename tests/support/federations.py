@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import torch
 
 from hierfl import Federation
@@ -38,6 +39,21 @@ def slopes(sizes: list[int], features: int = 2, noise: float = 0.5, seed: int = 
     w = rng.normal(size=features) + rng.normal(size=(len(sizes), features))
     y = (x * w[who]).sum(1) + 0.3 + noise * rng.normal(size=len(who))
     return Federation.from_arrays(x, y, who, test=0.0, task="regression").to(dtype=torch.float64)
+
+
+def stays(clients: int = 20, rows: int = 30) -> pd.DataFrame:
+    """Costs of stays in hospitals, in euro: 5,000 + 80 (age - 60) + hospital (sd 300) + N(0, 500^2)."""
+    rng, n = np.random.default_rng(0), clients * rows
+    who, age = np.repeat(np.arange(clients), rows), rng.normal(60, 12, n)
+    cost = 5000 + 80 * (age - 60) + rng.normal(0, 300, clients)[who] + rng.normal(0, 500, n)
+    return pd.DataFrame({"hospital": [f"h{j}" for j in who], "age": age, "cost": cost})
+
+
+def costs(sizes: list[int]) -> Federation:
+    """The first so many rows of hospitals' stays, a fifth of them test data; float64."""
+    df = stays(len(sizes))
+    kept = df[df.groupby("hospital").cumcount() < df.hospital.str[1:].astype(int).map(dict(enumerate(sizes)))]
+    return Federation.from_frame(kept, client="hospital", y="cost", x=["age"]).to(dtype=torch.float64)
 
 
 def pictures() -> Federation:

@@ -42,8 +42,8 @@ def architecture(
     Raises:
         UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation.
     """
-    is_number = isinstance(noise, int | float) and not isinstance(noise, bool)
-    if noise not in get_args(Learned) and not (is_number and 0 < noise < float("inf")):
+    fits = noise in get_args(Learned) if isinstance(noise, str | bool) else 0 < noise < float("inf")
+    if not fits:
         raise UserError(f'noise must be a number above zero, "shared" or "clients", not {noise!r}')
     outputs = federation.classes if federation.task == "classification" else 1
     event, whole = federation.event_shape, spec

@@ -145,7 +145,7 @@ def frame() -> pd.DataFrame:
 
 
 def test_from_frame_takes_columns_as_they_are() -> None:
-    fed = Federation.from_frame(frame(), client="site", y="y", x=["x", "z"], test=0.2)
+    fed = Federation.from_frame(frame(), client="site", y="y", x=["x", "z"], test=0.2, standardise=False)
     assert list(fed.ids) == ["a", "b", "c"]
     assert fed.task == "regression"
     assert fed.sizes("train") == [8, 8, 8]
@@ -156,7 +156,7 @@ def test_from_frame_takes_columns_as_they_are() -> None:
 
 
 def test_from_frame_numbers_labels_in_sorted_order() -> None:
-    fed = Federation.from_frame(frame(), client="site", y="kind", x=["x"], test=0.0)
+    fed = Federation.from_frame(frame(), client="site", y="kind", x=["x"], test=0.0, standardise=False)
     assert fed.task == "classification"
     assert fed.classes == 2
     x, y = fed.examples(torch.cat(list(fed.train)))

@@ -1,0 +1,44 @@
+"""A federation whose responses, and inputs that are far from unit scale, are standardised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ..errors import UserError
+from .federation import Federation
+from .input_scales import far_constants
+from .response_units import ResponseUnits
+
+
+def in_standard_units(federation: Federation, *, alone: bool = False) -> Federation:
+    """The same federation, whose responses are standardised when they are batched.
+
+    Args:
+        federation: of a regression.
+        alone: whether it is one of several sites, whose own responses do not say the mean of all.
+
+    Raises:
+        UserError: for a site that does not know the mean and standard deviation of all sites' responses.
+    """
+    units = federation.response_units
+    if units is None:
+        if alone:
+            raise UserError("the mean and sd of all sites' responses are not known: noise=SD keeps the user's units")
+        rows = [index.cpu() for index in federation.train]
+        everyone = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
+        units = ResponseUnits.of(federation.y.cpu()[everyone].numpy())
+    return replace(federation, response_units=units, standard_response=True)
+
+
+def with_scaled_inputs(federation: Federation) -> Federation:
+    """The same federation, whose columns are standardised as "auto" does where nothing else standardises them."""
+    if federation.mean is not None or federation.outline or federation.x.dim() != 2:
+        return federation
+    rows = torch.cat([index.cpu() for index in federation.train])
+    found = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
+    if found is None:
+        return federation
+    mean, std = (torch.as_tensor(v, device=federation.device) for v in found)
+    return replace(federation, mean=mean, std=std)

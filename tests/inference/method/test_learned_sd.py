@@ -1,0 +1,171 @@
+"""A regression whose response's standard deviation is learned, in the user's units."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+import numpy as np
+import pyro.distributions as dist
+import pytest
+import torch
+from support.federations import costs, stays
+
+from hierfl import Federation, Method, UserError
+from hierfl.data.response_units import ResponseUnits
+from hierfl.inference import fit
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.clients.squared_residuals import mean_squared_residuals
+from hierfl.inference.method.learned_sd import with_learned_sd
+from hierfl.models import FedAvg, FedAvgFT, FedPop, Local, PFedGP, PFedVEM
+from hierfl.nn.networks.build import architecture
+from hierfl.ppl.plates import clients, data, flat, param, sample
+
+
+@pytest.fixture(scope="module")
+def hospitals() -> Federation:
+    return Federation.from_frame(stays(), client="hospital", y="cost", x=["age"], standardise=False)
+
+
+@pytest.mark.cpu(8, "twenty rounds of twenty clients")
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [(PFedVEM, {}), (FedAvg, {}), (Local, {}), (FedAvgFT, {}), (PFedGP, {"kernel": "linear", "normalise": False}),
+     (FedPop, {"final_steps": 0})],
+)  # fmt: skip
+@pytest.mark.parametrize("whose", ["shared", "clients"])
+def test_costs_in_euro_are_predicted_in_euro(
+    cls: type[Method], settings: dict[str, Any], whose: Any, hospitals: Federation
+) -> None:
+    """Of a response with sd 1,094 around which is noise of sd 500, hospitals' sd being 300 (FedAvg has one model)."""
+    run = fit(cls(architecture("linear", hospitals, whose), **settings), hospitals, rounds=20, progress=False)
+    last = run.last()
+    assert 430 < last["pm_rmse"] < 620
+    assert 0.8 < last["pm_coverage90"] < 0.97
+    assert 7.4 < last["pm_nll"] < 7.9
+    found = torch.stack([run.predict(stays()[["age"]][:99], f"h{j}") for j in range(20)])
+    assert 4800 < found[..., 0].mean() < 5200
+    assert 420 < found[..., 1].square().mean().sqrt() < 620
+    assert not run.warnings
+
+
+@pytest.mark.parametrize("cls", [PFedVEM, Local])
+def test_another_unit_changes_the_unit_alone(cls: type[Method]) -> None:
+    """Cents, from another zero: predictions, metrics, and what ArviZ gets."""
+    here = costs([23, 12, 9])
+    there = dataclasses.replace(
+        here,
+        y=1e5 + 100 * here.y,
+        response_units=ResponseUnits.of((1e5 + 100 * here.y[torch.cat([*here.train])]).numpy()),
+    )
+    here = dataclasses.replace(here, response_units=None)  # (found from the training rows where nobody says it)
+    how = {"rounds": 2, "dtype": torch.float64, "progress": False}
+    euro, cent = (fit(cls(architecture("linear", fed)), fed, **how) for fed in (here, there))
+    scale = torch.tensor([100.0, 100.0]).double(), torch.tensor([1e5, 0.0]).double()
+    for predict in (lambda run: run.predict(here.x[:4], "h1"), lambda run: run.predict(here.x[:4], "h1", draws=3)):
+        torch.testing.assert_close(predict(cent), predict(euro) * scale[0] + scale[1], rtol=1e-9, atol=0)
+    one, other = euro.last(), cent.last()
+    for name in ("pm_rmse", "pm_crps"):
+        assert other[name] == pytest.approx(100 * one[name], rel=1e-9)
+    assert other["pm_nll"] == pytest.approx(one["pm_nll"] + np.log(100), rel=1e-9)
+    assert other["pm_coverage90"] == one["pm_coverage90"]
+    a, b = euro.posterior(4), cent.posterior(4)
+    np.testing.assert_allclose(b.posterior_predictive.y, 1e5 + 100 * a.posterior_predictive.y, rtol=1e-9)
+    np.testing.assert_allclose(b.log_likelihood.y, a.log_likelihood.y - np.log(100), rtol=1e-7)
+    np.testing.assert_allclose(b.observed_data.y, 1e5 + 100 * a.observed_data.y, rtol=1e-12)
+    assert a.observed_data.y.mean() > 3000
+
+
+def test_the_sd_is_the_maximiser_of_the_elbo() -> None:
+    """E_q (y - x w)^2 of a linear head: squares at the mean, and the posterior's variance along the inputs."""
+    federation = costs([23, 12])
+    method, federation = with_learned_sd(PFedVEM(architecture("linear", federation)), federation)
+    d = method.network.head.d
+    mu, pi = torch.linspace(-1, 1, 2 * d).double().view(2, 1, d), torch.full((2, 1, d), -1.0).double()
+    shared = {"w": torch.zeros(d).double(), "response_sd": torch.ones(()).double()}
+    chunk = ClientChunk(method, federation, [0, 1], 1, 0, shared, {"mu": mu, "pi": pi, "rho": mu[..., :1].exp()})
+    batch, sigma = chunk.batch(), torch.nn.functional.softplus(pi)
+    z = method.network.head.design(batch.x)
+    wanted = (batch.y - (z @ mu.mT).squeeze(-1)).square() + (z.square() @ sigma.square().mT).squeeze(-1)
+    wanted = (wanted * batch.mask).sum(1) / chunk.n
+    found = torch.stack([mean_squared_residuals(dataclasses.replace(chunk, round=r)) for r in range(60)]).mean(0)
+    torch.testing.assert_close(found, wanted, rtol=0.1, atol=0)
+    point = dataclasses.replace(chunk, values={**chunk.values, "pi": pi - 40})
+    exact = ((batch.y - (z @ mu.mT).squeeze(-1)).square() * batch.mask).sum(1) / chunk.n
+    torch.testing.assert_close(mean_squared_residuals(point), exact)
+
+
+def test_what_is_sent_is_a_sum_of_squares() -> None:
+    """Two numbers a client; a method that sends nothing, or fits after the last message, sends none."""
+    federation = costs([23, 12])
+    for cls, sends in ((FedAvg, True), (Local, False), (FedAvgFT, False)):
+        method, _ = with_learned_sd(cls(architecture("linear", federation)), federation)
+        assert ("response_sd" in method.exchange()) is sends
+    assert with_learned_sd(Local(architecture("linear", federation)), federation)[0].exchange() == {}
+
+
+def test_a_given_sd_keeps_the_users_units() -> None:
+    federation = costs([23, 12])
+    method = FedAvg(architecture("linear", federation, 500))
+    assert with_learned_sd(method, federation) == (method, federation)
+    assert torch.equal(federation.batch([0]).y, federation.y[federation.train[0]][None])
+    for noise in (0, -1.0, "sharde", True, float("inf")):
+        with pytest.raises(UserError, match="noise must be a number above zero"):
+            architecture("linear", federation, noise)  # type: ignore[arg-type]
+
+
+class Robust(FedAvg):
+    """With a likelihood of its own, in the user's units."""
+
+    def model(self, batch: Any) -> None:
+        w = sample("w", flat(self.network.head.d))
+        with clients(batch), data(batch):
+            mean = self.network.head(w, self.network.base(batch.x)).squeeze(-1)
+            sample("y", dist.StudentT(4.0, mean, 500.0), obs=batch.y)
+
+
+def test_a_likelihood_of_its_own_is_in_the_users_units() -> None:
+    federation = costs([23, 12])
+    method = Robust(architecture("linear", federation))
+    assert with_learned_sd(method, federation) == (method, federation)
+
+
+def test_a_new_client_has_the_populations_sd() -> None:
+    federation = costs([23, 12, 9])
+    method = PFedVEM(architecture("linear", federation, "clients"))
+    run = fit(method, federation, rounds=3, dtype=torch.float64, progress=False)
+    own = run.clients["response_sd"]
+    found = run.predict_new_client(federation.x[:3], given=(federation.x[:3], federation.y[:3]), draws=0)
+    assert found[:, 1].numpy() == pytest.approx(np.sqrt((own**2).mean()))
+    torch.testing.assert_close(run.predict(federation.x[:1], "h0")[0, 1], torch.tensor(own[0]))
+
+
+@pytest.mark.parametrize(("noise", "words"), [(1.0, "too narrow; the response's sd was given as 1"), ("shared", "")])
+def test_coverage_far_from_90_percent_gets_a_line(
+    noise: Any, words: str, hospitals: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    scaled = dataclasses.replace(hospitals, x=(hospitals.x - 60) / 12)
+    with caplog.at_level(logging.WARNING):
+        run = fit(FedAvg(architecture("linear", scaled, noise)), scaled, rounds=10, progress=False)
+    lines = [line for line in run.warnings if "90 % intervals" in line]
+    assert len(lines) == bool(words)
+    assert all(words in line and "of the training responses" in line for line in lines)
+    assert [r.message for r in caplog.records] == lines
+    assert run.coverage.split == "train"
+
+
+def test_no_parameter_is_asked_for_twice() -> None:
+    """A method that declares a response_sd of its own keeps it."""
+
+    class Own(FedAvg):
+        def shared(self, start: Any) -> Any:
+            return {**super().shared(start), "response_sd": torch.full((), 0.3).double()}
+
+        def model(self, batch: Any) -> None:
+            assert param("response_sd") is not None
+            super().model(batch)
+
+    federation = costs([23, 12])
+    method = Own(architecture("linear", federation))
+    assert with_learned_sd(method, federation) == (method, federation)
