@@ -206,10 +206,8 @@ class RunConfig:
         "Column of a table that says for how many rows each one stands. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
-    na: str | None = option(
-        "Rows of a table that lack a value: refuse the table, or drop them and say how many of each client. "
-        "[default: refuse]", None, metavar="refuse|drop", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+    na: str | None = recorded(None, data="tables", same_data=True, newer=True)
+    reading: dict | None = recorded(None, data="tables", same_data=True, newer=True)
     test_fraction: float | None = option(
         "Fraction of each client's rows of a table held out as test data. [default: 0; of ablate 0.2]", None,
         commands=("run", "ablate"), data="tables", same_data=True,

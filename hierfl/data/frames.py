@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import UserError, unknown
 from .client_names import client_names
 from .pool import Task
+from .reading.frames import refuse_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,7 @@ def frame_arrays(
         missing = int(df[column].isna().sum())
         if missing:
             raise UserError(f"column {column!r} has {missing} missing value{'s' * (missing != 1)}")
+    refuse_text(df, [*x, y])
     words = [column for column in x if df[column].dtype.kind not in "biuf"]
     if words:
         raise UserError(f"column {words[0]!r} holds no numbers; encode it first (for example with pandas.get_dummies)")
