@@ -207,7 +207,7 @@ class RunConfig:
         metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
     na: str | None = recorded(None, data="tables", same_data=True, newer=True)
-    reading: dict | None = recorded(None, data="tables", same_data=True, newer=True)
+    reading: dict | None = recorded(None, data="tables", same_data=True, newer=True)  # noqa: RUF009
     test_fraction: float | None = option(
         "Fraction of each client's rows of a table held out as test data. [default: 0; of ablate 0.2]", None,
         commands=("run", "ablate"), data="tables", same_data=True,

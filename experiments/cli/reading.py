@@ -41,11 +41,13 @@ FILE_OPTIONS: Mapping[str, Any] = {
         str | None,
         typer.Option(metavar="NAME", help="Encoding of a table's text, such as latin-1. [default: utf-8, or found]"),
     ],
-    "sheet": Annotated[str | None, typer.Option(metavar="NAME", help="Sheet of an .xlsx table. [default: the only one]")],
+    "sheet": Annotated[
+        str | None, typer.Option(metavar="NAME", help="Sheet of an .xlsx table. [default: the only one]")
+    ],
     "missing": _many(
         "WORDS",
-        "Entries of a table that are missing values, such as .,-,missing,-999, beside empty ones; drop, or refuse, says "
-        "what becomes of rows that lack a value [default: refuse]",
+        "Entries of a table that are missing values, such as .,-,missing,-999, beside empty ones; drop, or refuse, "
+        "says what becomes of rows that lack a value [default: refuse]",
         "--na",
     ),
 }  # fmt: skip
@@ -60,8 +62,8 @@ COLUMN_OPTIONS: Mapping[str, Any] = {
 def with_reading(*, columns: bool = True, drop: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options of reading a table.
 
-    The command gets ``reading``, a table of :class:`~hierfl.data.reading.options.Reading` with what was said, if any was;
-    and ``na`` where it was said what becomes of rows that lack a value.
+    The command gets ``reading``, a table of :class:`~hierfl.data.reading.options.Reading` with what was said, if any
+    was; and ``na`` where it was said what becomes of rows that lack a value.
 
     Args:
         columns: whether types, orders and references are said there.
@@ -103,14 +105,18 @@ def said_reading(given: Mapping[str, Any], *, drop: bool = True) -> dict[str, An
     Raises:
         UserError: for options that contradict each other, or say nothing.
     """
-    if empty := [flag_of(name) for name, value in given.items() if value == "" or (isinstance(value, list) and "" in value)]:
+    if empty := [
+        flag_of(name) for name, value in given.items() if value == "" or (isinstance(value, list) and "" in value)
+    ]:
         raise UserError(f"{empty[0]} is empty; leave it out for what is usual")
     words = [word for text in given.get("missing", ()) for word in split_words(text)]
     rules = {word for word in words if word in get_args(Missing)}
     if len(rules) > 1:
         raise UserError("--na says both refuse and drop: say one")
     if rules and not drop:
-        raise UserError(f"--na {min(rules)} is the study's to say, in study.toml; here --na says how missing values look")
+        raise UserError(
+            f"--na {min(rules)} is the study's to say, in study.toml; here --na says how missing values look"
+        )
     found: dict[str, Any] = {"na": min(rules)} if rules else {}
     said = {name: given[name] for name in ("sep", "decimal", "thousands", "encoding", "sheet") if name in given}
     orders = said_of_columns("--order", given.get("order", ()))

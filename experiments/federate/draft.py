@@ -15,6 +15,7 @@ from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
 from hierfl.data.npz import load_npz
+from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import make_settings
 
@@ -109,14 +110,17 @@ def _data(
         images = pool.x_train.dtype == np.uint8
         about = {"kind": "arrays", "inputs": list(pool.x_train.shape[1:]), "images": images, "classes": pool.classes}
         return {**about, **network}, {}
-    if sample.suffix != ".csv":
+    if not tables.is_table_file(str(sample)):
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
-    df = tables.read(str(sample))
+    reading = Reading.of(said.pop("reading", None))
     if formula:
         text = said.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
         terms = gate.parse(text)
+        used = {name for role in ("known_se", "event", "weights") if (name := said.get(role))}
+        used |= (terms.response or frozenset()) | terms.predictors
+        df = tables.read(str(sample), used, split=terms.split, reading=reading)
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
         levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
         more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
@@ -130,7 +134,8 @@ def _data(
         return about, dictionary.as_table()
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
-    inputs = list(x) or [str(name) for name in df.columns if name != y]
+    inputs = list(x) or [str(name) for name in tables.read(str(sample), reading=reading).columns if name != y]
+    df = tables.read(str(sample), [*inputs, y], reading=reading)
     about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
     return about, Dictionary.from_sample(df, [*inputs, y]).as_table()
 

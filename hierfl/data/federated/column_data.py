@@ -17,6 +17,7 @@ from ..arrays import natural_pool
 from ..federation import Federation
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
+from ..reading.options import Reading
 from .dictionary import Dictionary
 from .study_data import SiteData
 from .sums import Moments, NamedSums
@@ -126,9 +127,9 @@ class ColumnData:
         numbers = ", ".join(np.array(self.reader.names)[self.reader.numbers]) or "no column"
         return {"n": "training rows", "total": f"sums of {numbers}", "square": f"sums of squares of {numbers}"}
 
-    def site(self, path: Path, client: str) -> ColumnSite:
-        """A site's csv file."""
-        df = self.dictionary.table(path, (*self.x, self.y))
+    def site(self, path: Path, client: str, reading: Reading | None = None) -> ColumnSite:
+        """A site's table."""
+        df = self.dictionary.table(path, (*self.x, self.y), reading)
         y = df[self.y].to_numpy()
         if levels := self.dictionary.columns[self.y].levels:
             place = {level: k for k, level in enumerate(levels)}
@@ -170,9 +171,9 @@ class ColumnData:
         """The same as all sites'."""
         return network
 
-    def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
-        """A csv file with the input columns."""
-        return self.dictionary.table(path, self.x)
+    def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> pd.DataFrame:
+        """A table with the input columns."""
+        return self.dictionary.table(path, self.x, reading)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ import numpy as np
 
 from ...errors import UserError, unknown
 from ...schema import AnyOf, Number, Schema, check
-from .. import tables
+from ..reading.options import Reading
+from ..reading.read import read_file
+from ..reading.remedies import SITE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +103,13 @@ class Column:
         return values.astype("float64" if self.kind == "number" else "int64")
 
 
+def _levels(values: pd.Series) -> tuple[str, ...]:
+    """Those that there are; of a pandas category all that it has, in its own order, the reference first."""
+    if hasattr(values, "cat"):
+        return tuple(str(level) for level in values.cat.categories)
+    return tuple(sorted({str(value) for value in values}))
+
+
 @dataclass(frozen=True)
 class Dictionary:
     """What every site's table holds.
@@ -163,12 +172,17 @@ class Dictionary:
             values = df[name].dropna()
             kinds: dict[str, Kind] = {"b": "flag", "i": "whole", "u": "whole", "f": "number"}
             kind = "category" if name in categories else kinds.get(values.dtype.kind, "category")
-            levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
+            levels = _levels(values) if kind == "category" else ()
             columns[name] = Column(kind, levels)
         return cls(columns)
 
-    def written(self, path: Path, names: Collection[str]) -> pd.DataFrame:
-        """A csv file; entries of a category of words among these columns are taken as they are written.
+    def written(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
+        """A file; entries of a category of words among these columns are taken as they are written.
+
+        Args:
+            path: of the file.
+            names: the columns that are used.
+            reading: what the file does not say of itself; types, orders and references are the dictionary's.
 
         Raises:
             UserError: for a file that cannot be read.
@@ -177,15 +191,17 @@ class Dictionary:
             name for name in names
             if self.columns[name].kind == "name" or isinstance(next(iter(self.columns[name].levels), None), str)
         }  # fmt: skip
-        return tables.read(str(path), set(names) - words, words)
+        # (a range says which numbers there may be)
+        ranged = {name for name in names if not self.columns[name].least is self.columns[name].most is None}
+        return read_file(path, reading or Reading(), used=set(names) - words, text=words, ranged=ranged, remedies=SITE)
 
-    def table(self, path: Path, names: Collection[str]) -> pd.DataFrame:
-        """These columns of a csv file, checked.
+    def table(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
+        """These columns of a file, checked; see :meth:`written`.
 
         Raises:
             UserError: for a file that cannot be read, or does not fit.
         """
-        return self.read(self.written(path, names), sorted(names))
+        return self.read(self.written(path, names, reading), sorted(names))
 
     def read(self, df: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         """A site's columns, checked, each of the type that every site's has.

@@ -17,6 +17,7 @@ from ..federation import Federation
 from ..formula.design import Design
 from ..formula.missing import Missing, whole_rows
 from ..outline import outline_of
+from ..reading.options import Reading
 from .design import StudyFormula
 from .design_sums import DesignSums
 from .study_data import SiteData
@@ -94,10 +95,10 @@ class FormulaData:
             "informative": "whether there are more rows than random effects",
         }  # fmt: skip
 
-    def site(self, path: Path, client: str) -> FormulaSite:
-        """A site's csv file."""
+    def site(self, path: Path, client: str, reading: Reading | None = None) -> FormulaSite:
+        """A site's table."""
         names, dictionary = sorted(self.formula.used), self.formula.dictionary
-        df = dictionary.written(path, names)
+        df = dictionary.written(path, names, reading)
         kept = df[whole_rows(df, names)] if self.na == "drop" else df
         if not len(kept):
             raise UserError(f"{path} has no row without missing values")
@@ -128,10 +129,10 @@ class FormulaData:
         """Of the federation."""
         return {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
 
-    def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
-        """A csv file with the formula's predictors."""
+    def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> pd.DataFrame:
+        """A table with the formula's predictors."""
         known = {self.formula.more.known_se} - {""}
-        return self.formula.dictionary.table(path, self.formula.terms.predictors | known)
+        return self.formula.dictionary.table(path, self.formula.terms.predictors | known, reading)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: what files of tables are called
-ENDINGS = (".csv", ".tsv", ".tab", ".txt", ".csv.gz", ".tsv.gz", ".tab.gz", ".txt.gz", ".xlsx")
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx")
 
 
 def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
@@ -42,7 +42,7 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
 
 def read_file(
     path: Path | str, reading: Reading, *, used: Collection[str] = (), text: Collection[str] = (),
-    split: Collection[str] = (), remedies: Remedies = OPTIONS,
+    split: Collection[str] = (), ranged: Collection[str] = (), remedies: Remedies = OPTIONS,
 ) -> pd.DataFrame:  # fmt: skip
     """A file as a table.
 
@@ -52,13 +52,14 @@ def read_file(
         used: columns whose values are used: what is not sure of them is refused.
         text: columns of names, the clients'.
         split: columns that the formula makes categories.
+        ranged: columns of which it is declared between which numbers they lie.
         remedies: how remedies are written.
 
     Raises:
         UserError: for a file that cannot be read, or a column that is used and not sure.
     """
     cells = read_cells(path, reading, remedies)
-    return _table(cells, Typing(reading, remedies), str(path), used, text, split)
+    return _table(cells, Typing(reading, remedies, ranged), str(path), used, text, split)
 
 
 def _table(

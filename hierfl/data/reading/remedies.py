@@ -25,13 +25,19 @@ class Remedies:
     Attributes:
         python: what is called in Python, such as ``read_table(path, ``; empty for a command line.
         row: what a row of the table is called: "line" of a file, "row" of a frame.
+        study: whether columns are declared in study.toml.
     """
 
     python: str = ""
     row: str = "line"
+    study: bool = False
 
     def say(self, **reading: Any) -> str:
         """Arguments of :class:`.options.Reading` as the user has to write them."""
+        if self.study and (types := reading.pop("types", None)):
+            ((column, kind),) = types.items()
+            levels = f'kind = "category" of columns.{column} in study.toml'
+            return levels if kind == "category" else " ".join([self.say(**reading), "and plain numbers"]).strip()
         if self.python:
             return f"{self.python}{', '.join(f'{name}={_short(value)!r}' for name, value in reading.items())})"
         return " ".join(
@@ -49,7 +55,7 @@ def _texts(value: Any) -> list[str]:
     """One value of an option, or one for each column."""
     if isinstance(value, Mapping):
         return [f"{column}={'<'.join(v) if isinstance(v, tuple | list) else v}" for column, v in value.items()]
-    return [join_words(value) if isinstance(value, tuple | list) else str(value)]
+    return [join_words(value) if isinstance(value, tuple | list) else {"\t": "tab"}.get(value, str(value))]
 
 
 def either(ways: Sequence[str]) -> str:
@@ -58,5 +64,6 @@ def either(ways: Sequence[str]) -> str:
 
 
 OPTIONS = Remedies()
+SITE = Remedies(study=True)
 FILE = Remedies("hierfl.read_table(path, ")
 FRAME = Remedies("df = hierfl.read_table(df, ", "row")

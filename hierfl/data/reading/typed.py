@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import UserError
-from .dates import DATES, days
+from .dates import DATES, days, kinds_of
 from .disguise import MOST_MISSING, POINTS, places_of, refuse_disguise, usual
 from .missing_words import MISSING, UNSURE, is_unsure, sentinel
 from .numbers import NumberFormat, is_whole, without_unit
 from .options import Reading
-from .remedies import Remedies
+from .remedies import Remedies, either
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,10 +29,12 @@ class Typing:
     Attributes:
         reading: what is declared.
         remedies: how remedies are written in messages.
+        ranged: columns of which it is declared between which numbers they lie.
     """
 
     reading: Reading
     remedies: Remedies
+    ranged: Collection[str] = ()
 
     def named(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """A column of names, as they are written; only empty ones, and those that are declared so, are missing.
@@ -125,7 +127,7 @@ class Typing:
         there = [cell for cell in different if cell not in missing]
         if all(plain[cell] is not None for cell in there):
             found = self._numbers(plain, cells)
-            if strict:
+            if strict and name not in self.ranged:
                 self._check_codes(name, found)
             return found
         truths = {cell: _truth(cell) for cell in there}
@@ -150,10 +152,11 @@ class Typing:
         others = numbers[numbers != code]
         count = int((numbers == code).sum())
         na = self.remedies.say(na=(*self.reading.na, f"{code:g}"))
+        number = self.remedies.say(types={name: "number"})
+        number = f"least and most of columns.{name} in study.toml" if self.remedies.study else number
         raise UserError(
             f"column {name!r} holds {code:g} in {count} row{'s' * (count > 1)}, and all others lie from "
-            f"{others.min():g} to {others.max():g}: say {na} if it is a missing value, or "
-            f"{self.remedies.say(types={name: 'number'})} if it is a number"
+            f"{others.min():g} to {others.max():g}: say {na} if it is a missing value, or {number} if it is a number"
         )
 
     def _declared(self, name: str, kind: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
@@ -181,6 +184,10 @@ class Typing:
             na = self.remedies.say(na=(*self.reading.na, *map(str.strip, strays)))
             remedy = f": say {na} if these are missing values" if len(strays) <= MOST_MISSING else ""
             where = places_of(strays, cells, rows, self.remedies)
+            counts = {cell: 1 for cell in present}
+            if kind in DATES and (fitting := kinds_of(counts)) and all(fitting[1].values()):
+                ways = [self.remedies.say(types={name: other}) for other in fitting[0]]
+                remedy = f": say {either(ways)}"
             raise UserError(f"column {name!r} is declared {words}, and holds {where}{remedy}")
         if len(several) > 1 or mixed:
             raise UserError(
