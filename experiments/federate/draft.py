@@ -113,6 +113,10 @@ def _data(
     if not tables.is_table_file(str(sample)):
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
     reading = Reading.of(said.pop("reading", None))
+    if strange := [name for name, kind in reading.types.items() if kind not in ("number", "category")]:
+        raise UserError(
+            f"--type {strange[0]}={reading.types[strange[0]]} says nothing to a study's sites: their files hold numbers"
+        )
     if formula:
         text = said.pop("formula", "")
         if not text:

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UserError, unknown
 from ...schema import AnyOf, Number, Schema, check
 from ..reading.options import Reading
-from ..reading.read import read_file
+from ..reading.read import ENDINGS, read_file
 from ..reading.remedies import SITE
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ class Column:
             raise UserError(f"only numbers have a range, not a {self.kind}")
         if self.least is not None and self.most is not None and not self.least < self.most:
             raise UserError(f"a range goes from less to more, not from {self.least} to {self.most}")
+
+    @property
+    def ranged(self) -> bool:
+        """Whether numbers have a range."""
+        return self.least is not None or self.most is not None
 
     @property
     def centre(self) -> float:
@@ -191,9 +196,11 @@ class Dictionary:
             name for name in names
             if self.columns[name].kind == "name" or isinstance(next(iter(self.columns[name].levels), None), str)
         }  # fmt: skip
-        # (a range says which numbers there may be)
-        ranged = {name for name in names if not self.columns[name].least is self.columns[name].most is None}
-        return read_file(path, reading or Reading(), used=set(names) - words, text=words, ranged=ranged, remedies=SITE)
+        if not str(path).lower().endswith(ENDINGS):
+            raise unknown("table", str(path), [f"FILE{ending}" for ending in ENDINGS])
+        # (a range says which numbers there may be, levels which words)
+        known = {name for name in names if self.columns[name].levels or self.columns[name].ranged}
+        return read_file(path, reading or Reading(), used=set(names) - words, text=words, known=known, remedies=SITE)
 
     def table(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
         """These columns of a file, checked; see :meth:`written`.

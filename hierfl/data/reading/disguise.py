@@ -132,41 +132,53 @@ def _disguise(name: str, text: Mapping[str, int], reading: Reading) -> Disguise 
 
 
 def _candidates(name: str, text: Mapping[str, int], reading: Reading) -> list[Disguise]:
-    """All that it may be."""
+    """All that it may be; first what can be said without contradicting what was."""
     plain = usual(reading)
     found = []
     for one in (*FORMATS, POINTS):
         shows = {cell: one.plain(cell) is not None for cell in text}
-        example = next((cell for cell in text if shows[cell] and plain.plain(cell) is None), "")
-        ways = [_way(one, example)] if _may_be(one, reading) else []
-        if one == POINTS and example:  # (a column that is written otherwise than the file)
-            ways = [({"types": {name: "number"}}, f"to read {POINTS.plain(example)}")]
-        if one.thousands and not reading.decimal:  # (6,968 may be less than seven)
-            other = NumberFormat(one.thousands) if one.thousands in ".," else None
-            if other and all(other.plain(cell) is not None for cell in text if shows[cell]):
-                ways.append(_way(other, example))
-        found.append(Disguise(_named(one), tuple(ways), shows))
+        strange = [cell for cell in text if shows[cell] and plain.plain(cell) is None]
+        if strange:
+            ways = _ways(name, one, [cell for cell in text if shows[cell]], strange[0], reading)
+            found.append(Disguise(_named(one), tuple(ways), shows))
+    found.sort(key=lambda disguise: not disguise.ways)
     split = {cell: without_unit(cell) for cell in text}
     for one in (plain, *(one for one in FORMATS if _may_be(one, reading))):
-        shows = {cell: one.plain(split[cell][0]) is not None for cell in text}
-        units = {split[cell][1] for cell in text if shows[cell]} - {""}
-        signs = any(shows[cell] and one.plain(cell) is None for cell in text)
-        if len(units) > 1 or not signs:
+        numbers = {cell: split[cell][0] for cell in text if one.plain(split[cell][0]) is not None}
+        units = {split[cell][1] for cell in numbers} - {""}
+        strange = [cell for cell in numbers if one.plain(cell) is None]
+        bare = any(not split[cell][1] for cell in numbers)
+        if len(units) > 1 or not strange or (bare and units & {"%", "\u2030"}):
             continue
-        bare = any(shows[cell] and not split[cell][1] for cell in text)
-        if bare and units & {"%", "‰"}:
-            continue
-        marks = {} if one == plain else _way(one, "")[0]
-        example = next(cell for cell in text if shows[cell] and one.plain(cell) is None)
-        value = one.plain(split[example][0])
-        ways = [({**marks, "types": {name: "number"}}, f"to read {value}")]
+        value = one.plain(numbers[strange[0]])
+        ways = [({}, f"to read {value}")]
+        if one != plain:
+            ways = _ways(name, one, list(numbers.values()), numbers[strange[0]], reading)
+        ways = [({**said, "types": {name: "number"}}, reads) for said, reads in ways]
         if units == {"%"}:
-            ways.append(({**marks, "types": {name: "percent"}}, f"to read {float(value or 0) / 100:g}"))
+            ways.append(({**ways[0][0], "types": {name: "percent"}}, f"to read {float(value or 0) / 100:g}"))
+        shows = {cell: cell in numbers for cell in text}
         found.append(Disguise(f"numbers with {next(iter(units))!r}" if units else "numbers", tuple(ways), shows))
     order = {"date": "", "date-dmy": " with the day first", "date-mdy": " with the month first"}
     kinds, shows = kinds_of(text)
     dates = tuple(({"types": {name: kind}}, f"to read dates{order[kind]}") for kind in kinds)
     return [*found, Disguise("dates", dates, shows)]
+
+
+def _ways(
+    name: str, form: NumberFormat, cells: Sequence[str], example: str, reading: Reading
+) -> list[tuple[Mapping[str, Any], str]]:
+    """What has to be said so that such numbers are read; several ways where they may be others."""
+    ways = [_way(form, example)] if _may_be(form, reading) else []
+    if form == POINTS:  # (a column that is written otherwise than the file)
+        ways = [({"types": {name: "number"}}, f"to read {POINTS.plain(example)}")]
+    other = NumberFormat(form.thousands) if form.thousands in (".", ",") else None
+    if ways and other and all(other.plain(cell) is not None for cell in cells):  # (6,968 may be less than seven)
+        if other == POINTS:
+            ways += _ways(name, POINTS, cells, example, reading)
+        elif _may_be(other, reading):
+            ways.append(_way(other, example))
+    return ways
 
 
 def _may_be(form: NumberFormat, reading: Reading) -> bool:

@@ -44,8 +44,9 @@ class Reading:
     reference: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.na, tuple):
-            object.__setattr__(self, "na", (self.na,) if isinstance(self.na, str) else tuple(map(str, self.na)))
+        if not isinstance(self.na, str | list | tuple):
+            raise UserError(f"na is a list of entries that are missing values, not {self.na!r}")
+        object.__setattr__(self, "na", (self.na,) if isinstance(self.na, str) else tuple(map(str, self.na)))
         for name in ("sep", "decimal", "thousands", "encoding", "sheet"):
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"{name} is text, not {getattr(self, name)!r}")

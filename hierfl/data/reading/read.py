@@ -42,7 +42,7 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
 
 def read_file(
     path: Path | str, reading: Reading, *, used: Collection[str] = (), text: Collection[str] = (),
-    split: Collection[str] = (), ranged: Collection[str] = (), remedies: Remedies = OPTIONS,
+    split: Collection[str] = (), known: Collection[str] = (), remedies: Remedies = OPTIONS,
 ) -> pd.DataFrame:  # fmt: skip
     """A file as a table.
 
@@ -52,14 +52,14 @@ def read_file(
         used: columns whose values are used: what is not sure of them is refused.
         text: columns of names, the clients'.
         split: columns that the formula makes categories.
-        ranged: columns of which it is declared between which numbers they lie.
+        known: columns of which it is declared elsewhere which numbers or levels they have.
         remedies: how remedies are written.
 
     Raises:
         UserError: for a file that cannot be read, or a column that is used and not sure.
     """
     cells = read_cells(path, reading, remedies)
-    return _table(cells, Typing(reading, remedies, ranged), str(path), used, text, split)
+    return _table(cells, Typing(reading, remedies, known), str(path), used, text, split)
 
 
 def _table(
@@ -139,9 +139,16 @@ def read_table(
     import pandas as pd
 
     reading = Reading(
-        sep, decimal, thousands, encoding, sheet, tuple([na] if isinstance(na, str) else na), types or {},
-        {name: tuple(levels) for name, levels in (order or {}).items()}, reference or {},
-    )  # fmt: skip
+        sep,
+        decimal,
+        thousands,
+        encoding,
+        sheet,
+        na,
+        types or {},
+        order or {},
+        reference or {},  # type: ignore[arg-type]
+    )
     if isinstance(table, pd.DataFrame):
         return _read_frame(table, reading, columns)
     cells = read_cells(table, reading, FILE)

@@ -29,12 +29,12 @@ class Typing:
     Attributes:
         reading: what is declared.
         remedies: how remedies are written in messages.
-        ranged: columns of which it is declared between which numbers they lie.
+        known: columns of which it is declared elsewhere which numbers or levels they have.
     """
 
     reading: Reading
     remedies: Remedies
-    ranged: Collection[str] = ()
+    known: Collection[str] = ()
 
     def named(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """A column of names, as they are written; only empty ones, and those that are declared so, are missing.
@@ -44,7 +44,8 @@ class Typing:
         """
         import pandas as pd
 
-        signs = [] if name in self.reading.categories() else sorted({c for c in cells if self._is_sign(c)})
+        sure = name in self.known or name in self.reading.categories()
+        signs = [] if sure else sorted({c for c in cells if self._is_sign(c)})
         if signs:
             raise UserError(
                 f"column {name!r} holds {places_of(signs, cells, rows, self.remedies)} among its names: say "
@@ -127,7 +128,7 @@ class Typing:
         there = [cell for cell in different if cell not in missing]
         if all(plain[cell] is not None for cell in there):
             found = self._numbers(plain, cells)
-            if strict and name not in self.ranged:
+            if strict and name not in self.known:
                 self._check_codes(name, found)
             return found
         truths = {cell: _truth(cell) for cell in there}
@@ -184,7 +185,7 @@ class Typing:
             na = self.remedies.say(na=(*self.reading.na, *map(str.strip, strays)))
             remedy = f": say {na} if these are missing values" if len(strays) <= MOST_MISSING else ""
             where = places_of(strays, cells, rows, self.remedies)
-            counts = {cell: 1 for cell in present}
+            counts = dict.fromkeys(present, 1)
             if kind in DATES and (fitting := kinds_of(counts)) and all(fitting[1].values()):
                 ways = [self.remedies.say(types={name: other}) for other in fitting[0]]
                 remedy = f": say {either(ways)}"
