@@ -25,6 +25,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from math import prod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -109,13 +110,27 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
         with quietly():
             model = model_description(formula.safe)
             _check_width(model, df)
+            # (a/x is a + a:x of one object a, whose coding in the second term would be that of the first)
+            model.common_terms = [deepcopy(term) for term in model.common_terms]
             for term in model.group_terms:
-                term.factor = Term(Variable(one))
-            return DesignMatrices(model, df.assign(**{one: 0}), Environment([namespace()]))
+                term.expr, term.factor = deepcopy(term.expr), Term(Variable(one))
+            return DesignMatrices(model, in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()]))
     except UserError:
         raise
     except Exception as fault:  # (its parser, resolver and transforms raise what they like)
         raise misfit(formula, fault) from fault
+
+
+def in_own_order(df: pd.DataFrame, formula: Formula) -> pd.DataFrame:
+    """Predictors that are pandas categories with their levels in the order that they say, the reference first.
+
+    formulae keeps the order of an ordered category, and sorts another one's levels. Levels without rows are left out.
+    """
+    columns = {}
+    for name in sorted(formula.predictors):
+        if name in df.columns and hasattr(df[name], "cat"):
+            columns[name] = df[name].cat.remove_unused_categories().cat.as_ordered()
+    return df.assign(**columns) if columns else df
 
 
 def _check_width(model: Any, df: pd.DataFrame) -> None:

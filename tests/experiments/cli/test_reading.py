@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from support.commands import Call
 
+from hierfl import mixed_model, read_table
+
 
 def european(path: Path, rows: int = 40) -> pd.DataFrame:
     """A table as Excel writes it in half of Europe; what it holds."""
@@ -102,3 +104,17 @@ def test_a_site_keeps_how_its_file_is_read(hierfl: Call, tmp_path: Path) -> None
     assert held["reading"] == {"decimal": ",", "na": ["-999"]}
     hierfl("federate", "respond", "empty.request", "--out", "replies", "--folder", "at")
     assert tomllib.loads(Path("at/site.toml").read_text()) == held
+
+
+def test_a_reference_is_what_the_others_are_compared_with(hierfl: Call, tmp_path: Path) -> None:
+    """On the command line and in Python; the sign of a difference turns with it."""
+    df = european(tmp_path / "excel.csv").assign(arm=lambda d: np.array(["drug", "placebo"])[d.index % 2])
+    df.to_csv("t.csv", index=False)
+    how = ("run", "mixed-effects", "--data", "t.csv", "--formula", "y ~ arm + (1 | site)", "--set", "draws=0", "-q")
+    assert hierfl(*how, "--out", "drug")[0] == hierfl(*how, "--out", "placebo", "--reference", "arm=placebo")[0] == 0
+    drug, placebo = (pd.read_csv(f"{name}/effects.csv").set_index("effect")["estimate"] for name in ("drug", "placebo"))
+    assert placebo["arm[drug]"] == pytest.approx(-drug["arm[placebo]"], rel=1e-6)
+    fit = mixed_model(read_table("t.csv", reference={"arm": "placebo"}), "y ~ arm + (1 | site)", draws=20)
+    assert fit.summary().table["effect"].tolist()[1] == "arm[drug]"
+    means = [fit.predict(pd.DataFrame({"arm": [arm]}), level="population")["mean"][0] for arm in ("placebo", "drug")]
+    assert np.diff(means)[0] == pytest.approx(placebo["arm[drug]"], rel=1e-6)
