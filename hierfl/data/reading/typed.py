@@ -206,13 +206,16 @@ class Typing:
         levels = _sorted({cell for cell in cells if cell not in gone})
         order, reference = self.reading.order.get(name), self.reading.reference.get(name)
         if order is not None:
-            if strange := [level for level in levels if level not in order]:
+            # (what differs from a level in blanks or capitals alone is another spelling of it, for others to judge)
+            spelled = {level: [other for other in levels if _folded(other) == _folded(level)] for level in order}
+            known = {other for others in spelled.values() for other in others}
+            if strange := [level for level in levels if level not in known]:
                 na = self.remedies.say(na=(*self.reading.na, *map(str.strip, strange)))
                 raise UserError(
                     f"column {name!r} holds {places_of(strange, cells, rows, self.remedies)}, which its order "
                     f"{'<'.join(order)!r} lacks: say {na} if these are missing values, or write them in the order"
                 )
-            levels = list(order)
+            levels = [one for level in order for one in dict.fromkeys([level, *spelled[level]])]
         elif reference is not None:
             if reference not in levels:
                 shown = ", ".join(map(repr, levels[:10]))
@@ -250,6 +253,10 @@ def _truth(cell: str) -> bool | None:
 
 
 _TRUTHS = frozenset(("True", "TRUE", "true", "False", "FALSE", "false"))
+
+
+def _folded(level: str) -> str:
+    return " ".join(level.split()).casefold()
 
 
 def _sorted(levels: set[str]) -> list[str]:
