@@ -10,7 +10,7 @@ from hierfl.data.datasets import registry
 from hierfl.data.npz import ARRAYS
 from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.data.reading.options import Reading
-from hierfl.data.reading.remedies import said_flags
+from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError, unknown
 from hierfl.inference.method.settings import applicable, make_settings
 
@@ -101,7 +101,7 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
     for name in said:
         if options()[name].data == ("arrays" if table else "tables"):
             kind = "data sets of arrays" if table else "tables"
-            shown = flag(name) if name != "reading" else said_flags(said[name])[0]
+            shown = flag(name) if name != "reading" else option_flags(said[name])[0]
             raise UserError(f"{shown} is for {kind}, and {data} is {'a table' if table else 'not one'}")
 
 

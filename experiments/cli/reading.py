@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from hierfl.data.formula.missing import Missing
-from hierfl.data.reading.options import Reading, said_of_columns, split_words
+from hierfl.data.reading.options import Reading, column_values, split_words
 from hierfl.errors import UserError
 
 
@@ -81,7 +81,7 @@ def with_reading(*, columns: bool = True, drop: bool = True) -> Callable[[Callab
         @functools.wraps(command)
         def called(**values: Any) -> None:
             given = {name: value for name in wanted if (value := values.pop(name)) is not None}
-            command(**values, **said_reading(given, drop=drop))
+            command(**values, **reading_options(given, drop=drop))
 
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -95,7 +95,7 @@ def flag_of(name: str) -> str:
     return "--na" if name == "missing" else f"--{name}"
 
 
-def said_reading(given: Mapping[str, Any], *, drop: bool = True) -> dict[str, Any]:
+def reading_options(given: Mapping[str, Any], *, drop: bool = True) -> dict[str, Any]:
     """The entries "reading" and "na" of a configuration, as far as anything was said of them.
 
     Args:
@@ -117,13 +117,13 @@ def said_reading(given: Mapping[str, Any], *, drop: bool = True) -> dict[str, An
         raise UserError(
             f"--na {min(rules)} is the study's to say, in study.toml; here --na says how missing values look"
         )
-    found: dict[str, Any] = {"na": min(rules)} if rules else {}
-    said = {name: given[name] for name in ("sep", "decimal", "thousands", "encoding", "sheet") if name in given}
-    orders = said_of_columns("--order", given.get("order", ()))
+    result: dict[str, Any] = {"na": min(rules)} if rules else {}
+    declared = {name: given[name] for name in ("sep", "decimal", "thousands", "encoding", "sheet") if name in given}
+    orders = column_values("--order", given.get("order", ()))
     reading = Reading(
-        **said, na=tuple(dict.fromkeys(word for word in words if word not in rules)),
-        types=said_of_columns("--type", given.get("type", ())),  # type: ignore[arg-type]
+        **declared, na=tuple(dict.fromkeys(word for word in words if word not in rules)),
+        types=column_values("--type", given.get("type", ())),  # type: ignore[arg-type]
         order={column: tuple(part.strip() for part in text.split("<")) for column, text in orders.items()},
-        reference=said_of_columns("--reference", given.get("reference", ())),
+        reference=column_values("--reference", given.get("reference", ())),
     )  # fmt: skip
-    return {**found, "reading": table} if (table := reading.as_table()) else found
+    return {**result, "reading": table} if (table := reading.as_table()) else result

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierfl.data.reading.remedies import said_flags
+from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
 
 from ..config import flag, options
@@ -100,7 +100,7 @@ def _continue(
     from ..run_folder.resume import resume
 
     if more := [name for name in given if name not in options() or not options()[name].moves]:
-        shown = said_flags(given["reading"])[0] if more[0] == "reading" else flag(more[0])
+        shown = option_flags(given["reading"])[0] if more[0] == "reading" else flag(more[0])
         raise UserError(
             f"--resume goes on with what the run's folder says, without {shown}; a run that was moved takes "
             "--data, --data-root and FILE.py, another machine --device"

@@ -29,7 +29,7 @@ class CleanTable:
     numbers: tuple[str, ...]
     levels: tuple[str, ...]
     client: str
-    said: tuple[str, ...] = field(default=())
+    declared: tuple[str, ...] = field(default=())
 
     @property
     def rows(self) -> int:

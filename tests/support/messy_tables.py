@@ -165,7 +165,7 @@ def _more(kind: str) -> Mutation:
 
 def _dates(write: Callable[[str, str, str], str], kind: str) -> Mutation:
     def change(file: File, clean: CleanTable, rng: Rng) -> bool:
-        if "visit" not in clean.said:
+        if "visit" not in clean.declared:
             return False
         file.columns["visit"] = [write(*cell.split("-")) for cell in file.columns["visit"]]
         file.means = (f"--type visit={kind}",) if kind != "date" else ()

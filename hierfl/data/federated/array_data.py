@@ -19,7 +19,7 @@ from ..outline import outline_of
 from ..pool import PooledDataset, Task
 from ..readers.npz import read_npz
 from ..reading.options import Reading
-from ..reading.remedies import said_flags
+from ..reading.remedies import option_flags
 from .study_data import SiteData
 from .sums import Moments, NamedSums
 
@@ -129,7 +129,7 @@ class ArrayData:
 
 def _refuse_reading(path: Path, reading: Reading | None) -> None:
     """Arrays have types."""
-    if reading is not None and (said := said_flags(reading.as_table())):
+    if reading is not None and (said := option_flags(reading.as_table())):
         raise UserError(f"{said[0]} is for tables, and {path} holds arrays")
 
 

@@ -85,7 +85,7 @@ def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
     """Header, the cells of every column as text, and the line on which each row ends."""
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
     try:
-        header = [name or f"Unnamed: {place}" for place, name in enumerate(next((row for row in rows if row), []))]
+        header = [name or f"Unnamed: {number}" for number, name in enumerate(next((row for row in rows if row), []))]
         if not header:
             raise UserError(f"{data} cannot be read as csv: it is empty")
         columns: list[list[str]] = [[] for _ in header]

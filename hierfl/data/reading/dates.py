@@ -27,11 +27,11 @@ def days(cell: str, kind: Type) -> float | None:
         kind: "date", "date-dmy" (day, month, year) or "date-mdy".
     """
     text = cell.strip()
-    if found := _YEAR_FIRST.fullmatch(text):
-        year, month, day, clock = int(found[1]), int(found[3]), int(found[4]), found[5]
-    elif (found := _YEAR_LAST.fullmatch(text)) and kind != "date":
-        first, second, year, clock = int(found[1]), int(found[3]), int(found[4]), found[5]
-        year += 0 if len(found[4]) == 4 else 2000 if year < 69 else 1900
+    if result := _YEAR_FIRST.fullmatch(text):
+        year, month, day, clock = int(result[1]), int(result[3]), int(result[4]), result[5]
+    elif (result := _YEAR_LAST.fullmatch(text)) and kind != "date":
+        first, second, year, clock = int(result[1]), int(result[3]), int(result[4]), result[5]
+        year += 0 if len(result[4]) == 4 else 2000 if year < 69 else 1900
         day, month = (first, second) if kind == "date-dmy" else (second, first)
     else:
         return _named(text)
@@ -71,6 +71,6 @@ def kinds_of(cells: Mapping[str, int]) -> tuple[list[Type], dict[str, bool]]:
     shown = {kind: {cell: days(cell, kind) is not None for cell in cells} for kind in DATES}
     counts = {kind: sum(cells[cell] for cell, is_date in shown[kind].items() if is_date) for kind in DATES}
     best = max(counts.values())
-    found: list[Type] = [kind for kind in DATES if counts[kind] == best]
-    found = found[:1] if found[0] == "date" else found
-    return found, shown[found[0]]
+    result: list[Type] = [kind for kind in DATES if counts[kind] == best]
+    result = result[:1] if result[0] == "date" else result
+    return result, shown[result[0]]

@@ -30,12 +30,12 @@ def contents(path: Path | str) -> bytes:
         data = stream.read()
     if data[:2] != GZIP:
         return data
-    found, unpack = bytearray(), zlib.decompressobj(wbits=31)
+    result, unpack = bytearray(), zlib.decompressobj(wbits=31)
     try:
         while data:
             piece = unpack.decompress(data, 1 << 24)
-            found += piece
-            check_size(path, len(found), "the unpacked file")
+            result += piece
+            check_size(path, len(result), "the unpacked file")
             data = unpack.unconsumed_tail
             if unpack.eof and (data := unpack.unused_data.lstrip(b"\0")):  # (several, one after the other)
                 unpack = zlib.decompressobj(wbits=31)
@@ -43,7 +43,7 @@ def contents(path: Path | str) -> bytes:
                 raise UserError(f"{shown(path)} cannot be read: its gzip data end early")
     except zlib.error as error:
         raise UserError(f"{shown(path)} cannot be read: {error}") from error
-    return bytes(found)
+    return bytes(result)
 
 
 def decoded(path: Path | str, data: bytes, encoding: str, remedies: Remedies) -> str:
@@ -58,9 +58,9 @@ def decoded(path: Path | str, data: bytes, encoding: str, remedies: Remedies) ->
     Raises:
         UserError: for bytes that are no text in that encoding.
     """
-    found = encoding or next((name for mark, name in MARKS if data.startswith(mark)), "") or _without_mark(data)
+    result = encoding or next((name for mark, name in MARKS if data.startswith(mark)), "") or _without_mark(data)
     try:
-        text = data.decode(found).removeprefix("\ufeff")
+        text = data.decode(result).removeprefix("\ufeff")
     except UnicodeError as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = data.count(b"\n", 0, start) + 1

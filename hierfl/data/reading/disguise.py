@@ -72,20 +72,20 @@ def refuse_disguise(
     category = remedies.say(types={name: "category"})
 
     def where(some: Sequence[str]) -> str:
-        return places_of(some, cells, rows, remedies)
+        return rows_shown(some, cells, rows, remedies)
 
     def missing(some: Sequence[str]) -> dict[str, Any]:
         return {"na": (*reading.na, *map(str.strip, some))} if 0 < len(some) <= MOST_MISSING else {}
 
     strays = [cell for cell in text if plain.plain(cell) is None]
     numbers = whole - sum(text[cell] for cell in strays)
-    if found := _disguise(name, text, reading) if strays else None:
-        looks = [cell for cell in strays if found.shows[cell]]
-        rest = [*(cell for cell in text if not found.shows[cell]), *unsure]
-        ways = [f"{remedies.say(**{**way, **missing(rest)})} {what}" for way, what in found.ways]
+    if result := _disguise(name, text, reading) if strays else None:
+        looks = [cell for cell in strays if result.shows[cell]]
+        rest = [*(cell for cell in text if not result.shows[cell]), *unsure]
+        ways = [f"{remedies.say(**{**way, **missing(rest)})} {what}" for way, what in result.ways]
         if numbers < MOST * whole:
             also = f", and also {where(rest)}" if rest else ""
-            holds = f"{found.what} as text, {', '.join(map(repr, looks[:3]))}{also}"
+            holds = f"{result.what} as text, {', '.join(map(repr, looks[:3]))}{also}"
         else:
             holds = f"numbers, but also {where([*strays, *unsure])}"
     elif whole and numbers >= MOST * whole:
@@ -94,8 +94,8 @@ def refuse_disguise(
             holds = f"numbers as text, {', '.join(map(repr, list(text)[:3]))}"
         else:
             labels = bool(strays)
-            holds, said = f"numbers, but also {where([*strays, *unsure])}", missing([*strays, *unsure])
-            ways = [f"{remedies.say(**said)} for missing values"] if said else []
+            holds, declared = f"numbers, but also {where([*strays, *unsure])}", missing([*strays, *unsure])
+            ways = [f"{remedies.say(**declared)} for missing values"] if declared else []
     elif unsure and words:
         holds, ways = f"{where(unsure)} beside other text", [f"{remedies.say(**missing(unsure))} for missing values"]
     elif whole >= LEAST_ROWS and len(text) >= LEVELS_SHARE * whole:
@@ -106,7 +106,7 @@ def refuse_disguise(
     raise UserError(f"column {name!r} holds {holds}: say {either(ways)}")
 
 
-def places_of(some: Sequence[str], cells: Sequence[str], rows: Sequence[int], remedies: Remedies) -> str:
+def rows_shown(some: Sequence[str], cells: Sequence[str], rows: Sequence[int], remedies: Remedies) -> str:
     """Three different ones of some entries with their first places, and how many more there are."""
     wanted, places, count = set(some), dict[str, int](), 0
     for k, cell in enumerate(cells):
@@ -123,25 +123,25 @@ def _disguise(name: str, text: Mapping[str, int], reading: Reading) -> Disguise 
     plain, whole = usual(reading), sum(text.values())
     best: Disguise | None = None
     most = 0.0
-    for found in _candidates(name, text, reading):
-        share = sum(k for cell, k in text.items() if found.shows[cell]) / whole
-        strange = any(shown and plain.plain(cell) is None for cell, shown in found.shows.items())
+    for result in _candidates(name, text, reading):
+        share = sum(k for cell, k in text.items() if result.shows[cell]) / whole
+        strange = any(shown and plain.plain(cell) is None for cell, shown in result.shows.items())
         if strange and share > max(most, MOST):
-            best, most = found, share
+            best, most = result, share
     return best
 
 
 def _candidates(name: str, text: Mapping[str, int], reading: Reading) -> list[Disguise]:
     """All that it may be; first what can be said without contradicting what was."""
     plain = usual(reading)
-    found = []
+    result = []
     for one in (*FORMATS, POINTS):
         shows = {cell: one.plain(cell) is not None for cell in text}
         strange = [cell for cell in text if shows[cell] and plain.plain(cell) is None]
         if strange:
             ways = _ways(name, one, [cell for cell in text if shows[cell]], strange[0], reading)
-            found.append(Disguise(_named(one), tuple(ways), shows))
-    found.sort(key=lambda disguise: not disguise.ways)
+            result.append(Disguise(_named(one), tuple(ways), shows))
+    result.sort(key=lambda disguise: not disguise.ways)
     split = {cell: without_unit(cell) for cell in text}
     for one in (plain, *(one for one in FORMATS if _may_be(one, reading))):
         numbers = {cell: split[cell][0] for cell in text if one.plain(split[cell][0]) is not None}
@@ -154,15 +154,15 @@ def _candidates(name: str, text: Mapping[str, int], reading: Reading) -> list[Di
         ways = [({}, f"to read {value}")]
         if one != plain:
             ways = _ways(name, one, list(numbers.values()), numbers[strange[0]], reading)
-        ways = [({**said, "types": {name: "number"}}, reads) for said, reads in ways]
+        ways = [({**declared, "types": {name: "number"}}, reads) for declared, reads in ways]
         if units == {"%"}:
             ways.append(({**ways[0][0], "types": {name: "percent"}}, f"to read {float(value or 0) / 100:g}"))
         shows = {cell: cell in numbers for cell in text}
-        found.append(Disguise(f"numbers with {next(iter(units))!r}" if units else "numbers", tuple(ways), shows))
+        result.append(Disguise(f"numbers with {next(iter(units))!r}" if units else "numbers", tuple(ways), shows))
     order = {"date": "", "date-dmy": " with the day first", "date-mdy": " with the month first"}
     kinds, shows = kinds_of(text)
     dates = tuple(({"types": {name: kind}}, f"to read dates{order[kind]}") for kind in kinds)
-    return [*found, Disguise("dates", dates, shows)]
+    return [*result, Disguise("dates", dates, shows)]
 
 
 def _ways(
@@ -197,6 +197,6 @@ def _named(form: NumberFormat) -> str:
 
 def _way(form: NumberFormat, example: str) -> tuple[Mapping[str, Any], str]:
     """What has to be said of such numbers."""
-    said = {"decimal": form.decimal} if form.decimal != "." else {}
-    said |= {"thousands": form.thousands} if form.thousands else {}
-    return said, f"to read {form.plain(example)}" if example else ""
+    declared = {"decimal": form.decimal} if form.decimal != "." else {}
+    declared |= {"thousands": form.thousands} if form.thousands else {}
+    return declared, f"to read {form.plain(example)}" if example else ""

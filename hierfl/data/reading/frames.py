@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
-    """Refuses columns of text of which nobody has said that they are categories, and that may be numbers.
+    """Refuses columns of text that are not declared to be categories and may be numbers.
 
     A pandas Categorical is declared, and so are truth values and numbers.
 

@@ -98,13 +98,13 @@ class Reading:
 
     def as_table(self) -> dict[str, Any]:
         """As a toml file has it; what is not said is left out."""
-        said: dict[str, Any] = {
+        declared: dict[str, Any] = {
             name: getattr(self, name) for name in ("sep", "decimal", "thousands", "encoding", "sheet")
         }
-        said |= {"na": list(self.na), "types": dict(self.types)}
-        said |= {"order": {name: list(levels) for name, levels in self.order.items()}}
-        said |= {"reference": dict(self.reference)}
-        return {name: value for name, value in said.items() if value}
+        declared |= {"na": list(self.na), "types": dict(self.types)}
+        declared |= {"order": {name: list(levels) for name, levels in self.order.items()}}
+        declared |= {"reference": dict(self.reference)}
+        return {name: value for name, value in declared.items() if value}
 
     @classmethod
     def of(cls, table: Mapping[str, Any] | None) -> Reading:
@@ -123,10 +123,10 @@ def _levels(column: str, levels: Sequence[object]) -> tuple[str, ...]:
     """Levels in order, checked."""
     if isinstance(levels, str) or not isinstance(levels, Sequence):
         raise UserError(f"the order of column {column!r} is a list of its levels from the lowest, not {levels!r}")
-    found = tuple(map(str, levels))
-    if len(found) < 2 or len(set(found)) < len(found) or "" in found:
-        raise UserError(f"the order of column {column!r} is of at least two different levels, not {'<'.join(found)!r}")
-    return found
+    result = tuple(map(str, levels))
+    if len(result) < 2 or len(set(result)) < len(result) or "" in result:
+        raise UserError(f"the order of column {column!r} is of at least two different levels, not {'<'.join(result)!r}")
+    return result
 
 
 def split_words(text: str) -> tuple[str, ...]:
@@ -139,18 +139,18 @@ def join_words(words: Sequence[str]) -> str:
     return ",".join('"' + word.replace('"', '""') + '"' if "," in word or word[:1] == '"' else word for word in words)
 
 
-def said_of_columns(option: str, pairs: Sequence[str]) -> dict[str, str]:
+def column_values(option: str, pairs: Sequence[str]) -> dict[str, str]:
     """What is written COLUMN=VALUE, once for each column.
 
     Raises:
         UserError: for another form, or a column that is named twice.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (equals and name and value):
             raise UserError(f"{option} is given as COLUMN=VALUE, not {pair!r}")
-        if name in found:
+        if name in result:
             raise UserError(f"{option} of column {name!r} is given twice")
-        found[name] = value
-    return found
+        result[name] = value
+    return result

@@ -31,9 +31,9 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
     if content.startswith(OLD_EXCEL):
         raise UserError(f"{data} is a workbook of an old form: save it as .xlsx or csv")
     if content.startswith(ZIP):
-        said = [name for name in ("sep", "encoding") if getattr(reading, name)]
-        if said:
-            raise UserError(f"{data} is an .xlsx workbook, of which {said[0]} says nothing")
+        declared = [name for name in ("sep", "encoding") if getattr(reading, name)]
+        if declared:
+            raise UserError(f"{data} is an .xlsx workbook, of which {declared[0]} says nothing")
         return sheet_cells(data, content, reading.sheet, remedies)
     if reading.sheet:
         raise UserError(f"{data} is no .xlsx workbook, so it has no sheet {reading.sheet!r}")
@@ -72,18 +72,18 @@ def _table(
         raise UserError(f"{data} has two columns called {twice[0]!r}")
     if strange := sorted(typing.reading.columns - set(cells.header)):
         raise unknown("column", strange[0], cells.header)
-    found: dict[str, pd.Series] = {}
+    result: dict[str, pd.Series] = {}
     for name, column in zip(cells.header, cells.columns, strict=True):
-        if name in found:
-            continue  # (of columns of one name that nobody uses the first is enough)
+        if name in result:
+            continue  # (of unused columns of one name the first is enough)
         if name in text:
             _check_names(name, typing.reading)
             if name in used and _all_numbers(column, typing):
                 raise UserError(f"column {name!r} names the clients, which is text: as a number, it needs a copy")
-            found[name] = typing.named(name, column, cells.lines)
+            result[name] = typing.named(name, column, cells.lines)
         else:
-            found[name] = typing.column(name, column, cells.lines, strict=name in used, split=name in split)
-    return pd.DataFrame(found)
+            result[name] = typing.column(name, column, cells.lines, strict=name in used, split=name in split)
+    return pd.DataFrame(result)
 
 
 def _check_names(name: str, reading: Reading) -> None:
@@ -169,22 +169,22 @@ def read_table(
 
 def _read_frame(df: pd.DataFrame, reading: Reading, columns: Sequence[str] | None) -> pd.DataFrame:
     """A frame whose columns of text, and those of which something is declared, are read as those of a file."""
-    if said := [name for name in ("sep", "encoding", "sheet") if getattr(reading, name)]:
-        raise UserError(f"a frame has no {said[0]}: it belongs to a file")
+    if declared := [name for name in ("sep", "encoding", "sheet") if getattr(reading, name)]:
+        raise UserError(f"a frame has no {declared[0]}: it belongs to a file")
     wanted = list(df.columns) if columns is None else list(columns)
     if strange := [name for name in {*wanted, *reading.columns} if name not in df.columns]:
         raise unknown("column", strange[0], map(str, df.columns))
     if not df.columns.is_unique:
         raise UserError("the table has two columns of one name")
-    typing, found = Typing(reading, FRAME), df[wanted].copy()
+    typing, result = Typing(reading, FRAME), df[wanted].copy()
     codes = typing.codes()
     for name in wanted:
         column = df[name]
         if name in reading.columns or is_text(column):
-            found[name] = typing.column(name, texts(column), range(len(df)), strict=False).set_axis(df.index)
+            result[name] = typing.column(name, texts(column), range(len(df)), strict=False).set_axis(df.index)
         elif codes and column.dtype.kind in "iuf":
-            found[name] = column.mask(column.isin(list(codes)))
-    return found
+            result[name] = column.mask(column.isin(list(codes)))
+    return result
 
 
 def is_text(column: pd.Series) -> bool:

@@ -13,7 +13,7 @@ from .options import join_words
 FLAGS = {"types": "type"}
 
 
-def said_flags(reading: Mapping[str, Any]) -> list[str]:
+def option_flags(reading: Mapping[str, Any]) -> list[str]:
     """The options of a reading that were said, as the command line calls them."""
     return [f"--{FLAGS.get(name, name)}" for name in reading]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import UserError
 from .dates import DATES, days, kinds_of
-from .disguise import MOST_MISSING, POINTS, places_of, refuse_disguise, usual
+from .disguise import MOST_MISSING, POINTS, refuse_disguise, rows_shown, usual
 from .missing_words import MISSING, UNSURE, is_unsure, sentinel
 from .numbers import NumberFormat, is_whole, without_unit
 from .options import Reading
@@ -18,7 +18,7 @@ from .remedies import Remedies, either
 if TYPE_CHECKING:
     import pandas as pd
 
-#: numbers of which nobody can say whether the point is a decimal mark
+#: numbers whose point may be a decimal mark or not
 THOUSANDS_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+")
 
 
@@ -48,11 +48,11 @@ class Typing:
         signs = [] if sure else sorted({c for c in cells if self._is_sign(c)})
         if signs:
             raise UserError(
-                f"column {name!r} holds {places_of(signs, cells, rows, self.remedies)} among its names: say "
+                f"column {name!r} holds {rows_shown(signs, cells, rows, self.remedies)} among its names: say "
                 f"{self.remedies.say(na=(*self.reading.na, *map(str.strip, signs)))} if these are missing values, or "
                 f"{self.remedies.say(types={name: 'category'})} if they are names"
             )
-        return pd.Series([None if self._said_missing(cell) else cell for cell in cells], dtype="str")
+        return pd.Series([None if self._is_declared_missing(cell) else cell for cell in cells], dtype="str")
 
     def column(
         self, name: str, cells: Sequence[str], rows: Sequence[int], *, strict: bool, split: bool = False
@@ -76,11 +76,11 @@ class Typing:
             return self._declared(name, kind, cells, rows)
         return self._found(name, cells, rows, strict, split)
 
-    def _said_missing(self, cell: str) -> bool:
+    def _is_declared_missing(self, cell: str) -> bool:
         return not cell.strip() or cell.strip() in self.reading.na
 
     def _is_missing(self, cell: str) -> bool:
-        return self._said_missing(cell) or cell.strip() in MISSING
+        return self._is_declared_missing(cell) or cell.strip() in MISSING
 
     def _is_sign(self, cell: str) -> bool:
         word = cell.strip()
@@ -89,7 +89,7 @@ class Typing:
             and word not in UNSURE
             and word != "*"
             and word.lower() != "na"
-            and not self._said_missing(cell)
+            and not self._is_declared_missing(cell)
         )
 
     def codes(self) -> set[float]:
@@ -127,15 +127,15 @@ class Typing:
         plain = {cell: None if cell in missing else form.plain(cell) for cell in different}
         there = [cell for cell in different if cell not in missing]
         if all(plain[cell] is not None for cell in there):
-            found = self._numbers(plain, cells)
+            result = self._numbers(plain, cells)
             if strict and name not in self.known:
-                self._check_codes(name, found)
-            return found
+                self._check_codes(name, result)
+            return result
         truths = {cell: _truth(cell) for cell in there}
         if not missing and None not in truths.values():
             return pd.Series([truths[cell] for cell in cells], dtype="bool")
         if strict:
-            unsure = {cell for cell in missing if cell.strip() in UNSURE and not self._said_missing(cell)}
+            unsure = {cell for cell in missing if cell.strip() in UNSURE and not self._is_declared_missing(cell)}
             kept = [k for k, cell in enumerate(cells) if cell not in missing or cell in unsure]
             if split:
                 self._refuse_unsure(name, cells, rows)
@@ -144,9 +144,9 @@ class Typing:
                 refuse_disguise(name, shown, places, self.reading, self.remedies)
         return pd.Series([None if cell in missing else cell for cell in cells], dtype="str")
 
-    def _check_codes(self, name: str, found: pd.Series) -> None:
+    def _check_codes(self, name: str, result: pd.Series) -> None:
         """Refuses numbers among which there may be a code for missing values."""
-        numbers = found.dropna()
+        numbers = result.dropna()
         code = sentinel(set(numbers.tolist()))
         if code is None:
             return
@@ -165,26 +165,26 @@ class Typing:
         different = dict.fromkeys(cells)
         present = [cell for cell in different if not self._is_missing(cell)]
         form = self._format(name, present)
-        found: dict[str, str | None] = dict.fromkeys(different)
+        result: dict[str, str | None] = dict.fromkeys(different)
         units = {}
         for cell in present:
             if kind in DATES:
                 day = days(cell, kind)
-                found[cell] = None if day is None else f"{day:.0f}" if day == int(day) else repr(day)
+                result[cell] = None if day is None else f"{day:.0f}" if day == int(day) else repr(day)
                 continue
             number = form.plain(cell)
             bare, units[cell] = (cell, "") if number is not None else without_unit(cell)
-            found[cell] = form.plain(bare)
-        strays = [cell for cell in present if found[cell] is None]
+            result[cell] = form.plain(bare)
+        strays = [cell for cell in present if result[cell] is None]
         if kind == "percent":
-            strays += [cell for cell in present if found[cell] is not None and units[cell] != "%"]
-        several = sorted({unit for cell, unit in units.items() if found[cell] is not None} - {""})
+            strays += [cell for cell in present if result[cell] is not None and units[cell] != "%"]
+        several = sorted({unit for cell, unit in units.items() if result[cell] is not None} - {""})
         mixed = "%" in several and kind == "number" and any(not units[cell] for cell in units)
         if strays:
             words = {"number": "a number", "percent": "a percentage"}.get(kind, f"a {kind}")
             na = self.remedies.say(na=(*self.reading.na, *map(str.strip, strays)))
             remedy = f": say {na} if these are missing values" if len(strays) <= MOST_MISSING else ""
-            where = places_of(strays, cells, rows, self.remedies)
+            where = rows_shown(strays, cells, rows, self.remedies)
             counts = dict.fromkeys(present, 1)
             if kind in DATES and (fitting := kinds_of(counts)) and all(fitting[1].values()):
                 ways = [self.remedies.say(types={name: other}) for other in fitting[0]]
@@ -195,14 +195,14 @@ class Typing:
                 f"column {name!r} has several units, {', '.join(map(repr, [*several, 'none'] if mixed else several))}: "
                 "write it in one"
             )
-        share = self._numbers(found, cells)
+        share = self._numbers(result, cells)
         return share.astype("float64") / 100 if kind == "percent" else share
 
     def _category(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """Levels as they are written: NA is one, unless it is declared to be a missing value."""
         import pandas as pd
 
-        gone = {cell for cell in set(cells) if self._said_missing(cell)}
+        gone = {cell for cell in set(cells) if self._is_declared_missing(cell)}
         levels = _sorted({cell for cell in cells if cell not in gone})
         order, reference = self.reading.order.get(name), self.reading.reference.get(name)
         if order is not None:
@@ -212,7 +212,7 @@ class Typing:
             if strange := [level for level in levels if level not in known]:
                 na = self.remedies.say(na=(*self.reading.na, *map(str.strip, strange)))
                 raise UserError(
-                    f"column {name!r} holds {places_of(strange, cells, rows, self.remedies)}, which its order "
+                    f"column {name!r} holds {rows_shown(strange, cells, rows, self.remedies)}, which its order "
                     f"{'<'.join(order)!r} lacks: say {na} if these are missing values, or write them in the order"
                 )
             levels = [one for level in order for one in dict.fromkeys([level, *spelled[level]])]
@@ -224,24 +224,24 @@ class Typing:
         dtype = pd.CategoricalDtype(levels, ordered=order is not None)
         return pd.Series([None if cell in gone else cell for cell in cells]).astype(dtype)
 
-    def check_missing(self, name: str, cells: Sequence[str], rows: Sequence[int], found: pd.Series) -> None:
+    def check_missing(self, name: str, cells: Sequence[str], rows: Sequence[int], result: pd.Series) -> None:
         """Refuses a column that was found without a declaration and holds what may be missing values.
 
         Raises:
             UserError: for a code among numbers, or a word among others.
         """
-        if found.dtype.kind in "iuf":
-            self._check_codes(name, found)
-        elif found.dtype.kind != "b":
+        if result.dtype.kind in "iuf":
+            self._check_codes(name, result)
+        elif result.dtype.kind != "b":
             self._refuse_unsure(name, cells, rows)
 
     def _refuse_unsure(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
         """Refuses words that may be levels or missing values."""
-        words = sorted({cell for cell in cells if is_unsure(cell.strip()) and not self._said_missing(cell)})
+        words = sorted({cell for cell in cells if is_unsure(cell.strip()) and not self._is_declared_missing(cell)})
         if not words:
             return
         na = self.remedies.say(na=(*self.reading.na, *map(str.strip, words)))
-        where = places_of(words, cells, rows, self.remedies)
+        where = rows_shown(words, cells, rows, self.remedies)
         raise UserError(
             f"column {name!r} holds {where} beside other text: say {na} if these are missing values, or "
             f"{self.remedies.say(types={name: 'category'})} if they are levels"

@@ -38,7 +38,7 @@ def sheet_cells(data: str, content: bytes, sheet: str, remedies: Remedies) -> Ce
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             book = load_workbook(io.BytesIO(content), read_only=True, data_only=True)
-            sheets = {found.title: _rows(found) for found in book.worksheets}
+            sheets = {result.title: _rows(result) for result in book.worksheets}
     except UserError:
         raise
     except (*DAMAGED, KeyError) as error:
@@ -54,14 +54,14 @@ def sheet_cells(data: str, content: bytes, sheet: str, remedies: Remedies) -> Ce
         raise UserError(f"{data} has no rows" if rows else f"{data} cannot be read as a table: it is empty")
     width = max(k + 1 for _, row in rows for k, cell in enumerate(row) if cell)
     table = [[*row, *[""] * (width - len(row))][:width] for _, row in rows]
-    header = [name or f"Unnamed: {place}" for place, name in enumerate(table[0])]
+    header = [name or f"Unnamed: {number}" for number, name in enumerate(table[0])]
     return Cells(header, [list(column) for column in zip(*table[1:], strict=True)], [line for line, _ in rows[1:]])
 
 
 def _rows(sheet: Any) -> list[tuple[int, list[str]]]:
     """Rows that hold anything, with their numbers."""
-    found = [(k + 1, [_text(cell) for cell in row]) for k, row in enumerate(sheet.iter_rows(values_only=True))]
-    return [(k, row) for k, row in found if any(cell.strip() for cell in row)]
+    result = [(k + 1, [_text(cell) for cell in row]) for k, row in enumerate(sheet.iter_rows(values_only=True))]
+    return [(k, row) for k, row in result if any(cell.strip() for cell in row)]
 
 
 def _text(cell: object) -> str:

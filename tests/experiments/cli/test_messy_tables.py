@@ -18,7 +18,7 @@ from typer.main import get_command
 from hierfl.errors import UserError
 from hierfl.experiments.build import _from_table
 from hierfl.experiments.cli import app
-from hierfl.experiments.cli.reading import COLUMN_OPTIONS, FILE_OPTIONS, said_reading
+from hierfl.experiments.cli.reading import COLUMN_OPTIONS, FILE_OPTIONS, reading_options
 from hierfl.experiments.configure import configure
 
 TABLES = 500
@@ -35,10 +35,10 @@ OWN = frozenset(
 def parsed(path: Path, options: list[str]) -> tuple[str, dict[str, Any]]:
     """The data, and the entries of a configuration, that ``hierfl run`` makes of these options: nothing is run."""
     command = get_command(app).commands["run"]
-    found = command.make_context("run", ["mixed-effects", "--data", str(path), *options]).params
-    said = {name: value for name, value in found.items() if value is not None and name not in OWN}
-    reading = {name: said.pop(name) for name in (*FILE_OPTIONS, *COLUMN_OPTIONS) if name in said}
-    return said.pop("data"), {**said, **said_reading(reading)}
+    result = command.make_context("run", ["mixed-effects", "--data", str(path), *options]).params
+    declared = {name: value for name, value in result.items() if value is not None and name not in OWN}
+    reading = {name: declared.pop(name) for name in (*FILE_OPTIONS, *COLUMN_OPTIONS) if name in declared}
+    return declared.pop("data"), {**declared, **reading_options(reading)}
 
 
 def numbers(path: Path, options: list[str]) -> np.ndarray:
@@ -87,21 +87,21 @@ def test_a_messy_table_gives_the_numbers_of_the_clean_one_or_says_how(tmp_path: 
         kind, file = messy(clean[name], rng)
         path = tmp_path / f"messy-{k}{file.ending}"
         path.write_bytes(file.content())
-        options, said = list(clean[name].options), ""
+        options, message = list(clean[name].options), ""
         try:
-            found = numbers(path, options)
+            result = numbers(path, options)
         except UserError as error:
-            said = str(error)
-            more = remedy(said, file)
+            message = str(error)
+            more = remedy(message, file)
             try:
-                found = numbers(path, instead(options, more)) if more and "\n" not in said else np.array([])
+                result = numbers(path, instead(options, more)) if more and "\n" not in message else np.array([])
             except UserError as again:
-                said, found = f"{said} ... {again}", np.array([])
-        same = found.shape == wanted[name].shape and bool((found == wanted[name]).all())
-        counts[f"{kind}: {'remedy' if said else 'none needed'}"] += same
-        counts["none needed"] += same and not said
+                message, result = f"{message} ... {again}", np.array([])
+        same = result.shape == wanted[name].shape and bool((result == wanted[name]).all())
+        counts[f"{kind}: {'remedy' if message else 'none needed'}"] += same
+        counts["none needed"] += same and not message
         if not same:
-            wrong.append(f"{k} {name} {kind} {file.means}: {said or 'other numbers, and nothing is said'}")
+            wrong.append(f"{k} {name} {kind} {file.means}: {message or 'other numbers, and nothing is said'}")
     print(*sorted(counts.items()), sep="\n")
     assert wrong == []
     assert counts["none needed"] >= 0.6 * TABLES

@@ -28,8 +28,8 @@ def test_a_run_is_repeated_as_its_table_was_read(hierfl: Call, tmp_path: Path) -
     df.assign(kids="n" + df["kids"]).to_csv("clean.csv", index=False)
     how = ("run", "mixed-effects", "--formula", "y ~ age + kids + (1 | site)", "--set", "draws=0", "-q", "--data")
     assert hierfl(*how, "clean.csv", "--out", "clean")[0] == 0
-    said = ("--decimal", ",", "--na", "drop", "--na", ".,-999", "--order", "kids=0<1<3+")
-    code, _, err = hierfl(*how, "excel.csv", "--out", "out", *said)
+    declared = ("--decimal", ",", "--na", "drop", "--na", ".,-999", "--order", "kids=0<1<3+")
+    code, _, err = hierfl(*how, "excel.csv", "--out", "out", *declared)
     assert (code, err) == (0, "")
     numbers = pd.read_csv("out/effects.csv")["estimate"]
     assert numbers.tolist() == pd.read_csv("clean/effects.csv")["estimate"].tolist()
@@ -74,10 +74,10 @@ def test_a_study_has_levels_and_its_sites_have_files(hierfl: Call, tmp_path: Pat
     code, _, err = hierfl(*how)
     assert (code, "say --type kids=category for levels" in err) == (2, True)
     assert hierfl(*how, "--order", "kids=0<1<2<3+", "--na", "drop")[0] == 0
-    found = tomllib.loads(Path("study.toml").read_text())
-    assert found["columns"]["kids"] == {"kind": "category", "levels": ["0", "1", "2", "3+"]}
-    assert found["data"]["na"] == "drop"
-    assert "reading" not in found["data"]
+    result = tomllib.loads(Path("study.toml").read_text())
+    assert result["columns"]["kids"] == {"kind": "category", "levels": ["0", "1", "2", "3+"]}
+    assert result["data"]["na"] == "drop"
+    assert "reading" not in result["data"]
     check = ("federate", "check", "study.toml", "--data", "excel.csv")
     code, _, err = hierfl(*check)
     assert (code, err.count("\n"), "say --decimal , to read" in err) == (2, 1, True)
@@ -101,10 +101,10 @@ def test_a_site_keeps_how_its_file_is_read(hierfl: Call, tmp_path: Path) -> None
     (tmp_path / "empty.request").write_bytes(b"")
     join = ("federate", "respond", "empty.request", "--out", "replies", "--folder", "at", "--study", "study.toml")
     hierfl(*join, "--client", "a", "--data", "excel.csv", "--decimal", ",", "--na", "-999")
-    held = tomllib.loads(Path("at/site.toml").read_text())
-    assert held["reading"] == {"decimal": ",", "na": ["-999"]}
+    stored = tomllib.loads(Path("at/site.toml").read_text())
+    assert stored["reading"] == {"decimal": ",", "na": ["-999"]}
     hierfl("federate", "respond", "empty.request", "--out", "replies", "--folder", "at")
-    assert tomllib.loads(Path("at/site.toml").read_text()) == held
+    assert tomllib.loads(Path("at/site.toml").read_text()) == stored
 
 
 def test_a_reference_is_what_the_others_are_compared_with(hierfl: Call, tmp_path: Path) -> None:

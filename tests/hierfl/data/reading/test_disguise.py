@@ -46,16 +46,16 @@ def test_numbers_as_text_are_said_and_read(cells: list[str], says: dict, values:
     path = written(tmp_path / "t.csv", cells)
     with pytest.raises(UserError, match="column 'x' holds ") as caught:
         read_file(path, Reading(), used=["x"])
-    said = str(caught.value)
+    message = str(caught.value)
     odd = [cell for cell in cells if not cell.isdigit()]
-    assert all(repr(cell) in said for cell in odd[:3])
-    assert "\n" not in said
+    assert all(repr(cell) in message for cell in odd[:3])
+    assert "\n" not in message
     for name, value in says.items():
         flag = f"--type x={value['x']}" if name == "types" else f"--{name} "
-        assert flag in said
-    assert "--type x=category" in said
-    found = read_file(path, Reading(**says), used=["x"])["x"]
-    np.testing.assert_allclose(found.to_numpy(dtype=float), values * 3, rtol=1e-15)
+        assert flag in message
+    assert "--type x=category" in message
+    result = read_file(path, Reading(**says), used=["x"])["x"]
+    np.testing.assert_allclose(result.to_numpy(dtype=float), values * 3, rtol=1e-15)
     assert read_file(path, Reading(), used=[])["x"].map(type).eq(str).all()  # (nobody uses it)
 
 
@@ -115,10 +115,10 @@ def test_frames_are_no_way_around(tmp_path: Path) -> None:
             call()
     call = str(caught.value).split("say df = hierfl.read_table(")[1].split(") to read")[0]
     assert call == "df, thousands=','"
-    found = read_table(df, thousands=",")
-    assert found["x"].tolist() == [1000 + 37 * k for k in range(40)]
-    inputs = Federation.from_frame(found, client="site", y="y", x=["x"]).x
-    assert inputs[:, 0].sort().values.tolist() == found["x"].tolist()
+    result = read_table(df, thousands=",")
+    assert result["x"].tolist() == [1000 + 37 * k for k in range(40)]
+    inputs = Federation.from_frame(result, client="site", y="y", x=["x"]).x
+    assert inputs[:, 0].sort().values.tolist() == result["x"].tolist()
 
 
 def test_declared_categories_are_categories() -> None:

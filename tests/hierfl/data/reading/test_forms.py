@@ -120,7 +120,7 @@ def test_a_table_is_no_larger_than_what_is_read(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("declared", "words"),
     [
         ({"sep": "::"}, "sep is one character"), ({"decimal": ";"}, "decimal is . or ,"),
         ({"thousands": "-"}, "unknown separator of thousands"), ({"thousands": "."}, "both '.'; say decimal"),
@@ -131,9 +131,9 @@ def test_a_table_is_no_larger_than_what_is_read(tmp_path: Path, monkeypatch: pyt
         ({"types": ["x"]}, "types says something of columns"), ({"sep": 5}, "sep is text"),
     ],
 )  # fmt: skip
-def test_readings_that_cannot_be(said: dict, words: str) -> None:
+def test_readings_that_cannot_be(declared: dict, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        Reading.of(said)
+        Reading.of(declared)
     assert words in str(caught.value)
     with pytest.raises(UserError, match="unknown option of reading a table 'delimiter'"):
         Reading.of({"delimiter": ";"})

@@ -71,13 +71,13 @@ def test_words_and_codes_are_missing_where_they_are_said(tmp_path: Path) -> None
 def test_levels_have_the_order_and_the_reference_that_are_said(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("children,arm,dose\n3+,drug,10\n0,placebo,2\n1,drug,2\n3+,other,1\n")
     path = tmp_path / "t.csv"
-    found = read_table(
+    result = read_table(
         path, order={"children": ["0", "1", "2", "3+"]}, reference={"arm": "placebo"}, types={"dose": "category"}
     )
-    assert found["children"].cat.categories.tolist() == ["0", "1", "2", "3+"]
-    assert (found["children"].cat.ordered, found["arm"].cat.ordered) == (True, False)
-    assert found["arm"].cat.categories.tolist() == ["placebo", "drug", "other"]
-    assert found["dose"].cat.categories.tolist() == ["1", "2", "10"]
+    assert result["children"].cat.categories.tolist() == ["0", "1", "2", "3+"]
+    assert (result["children"].cat.ordered, result["arm"].cat.ordered) == (True, False)
+    assert result["arm"].cat.categories.tolist() == ["placebo", "drug", "other"]
+    assert result["dose"].cat.categories.tolist() == ["1", "2", "10"]
     again = read_table(read_table(path, types={"children": "category"}), reference={"dose": "2"})
     assert again["dose"].cat.categories.tolist() == ["2", "1", "10"]
     with pytest.raises(UserError, match=r"holds '3\+' \(line 2\) and 1 more, which its order '0<1' lacks"):
