@@ -138,17 +138,11 @@ def read_table(
     """
     import pandas as pd
 
-    reading = Reading(
-        sep,
-        decimal,
-        thousands,
-        encoding,
-        sheet,
-        na,
-        types or {},
-        order or {},
-        reference or {},  # type: ignore[arg-type]
-    )
+    declared = {
+        "sep": sep, "decimal": decimal, "thousands": thousands, "encoding": encoding, "sheet": sheet, "na": na,
+        "types": types or {}, "order": order or {}, "reference": reference or {},
+    }  # fmt: skip
+    reading = Reading.of(declared)
     if isinstance(table, pd.DataFrame):
         return _read_frame(table, reading, columns)
     cells = read_cells(table, reading, FILE)
