@@ -216,7 +216,7 @@ def _skeleton(formula: StudyFormula, spread: Mapping[str, tuple[float, float]]) 
         if column is None or column.kind == "name":  # (the sites, and groups inside them)
             table[name] = ["one", "two"] * (rows // 2)
         elif column.kind == "category":
-            table[name] = (list(column.levels) * rows)[:rows]
+            table[name] = pd.Categorical((list(column.levels) * rows)[:rows], list(column.levels), ordered=True)
         elif name in spread:
             mean, sd = spread[name]
             table[name] = np.tile([mean - sd, mean + sd], rows // 2)
