@@ -16,6 +16,7 @@ from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.input_scales import standardised
+from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.method.settings import applicable
@@ -110,14 +111,13 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     terms = _parsed(run.formula, run.data)
     more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
     used = {*(terms.response or ()), *terms.predictors, *more.values()}
-    df = tables.read(run.data, used, terms.places)
+    df = tables.read(run.data, used, terms.places, split=terms.split, reading=Reading.of(run.reading))
     federation, design = from_formula(
         df, run.formula, family=cast("Family", run.family), client=run.group or None, **more,
         na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
         test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip
-    name = run.data if run.data in tables.TABLES else Path(run.data).stem
-    return replace(federation, about={**federation.about, "data": name, "split": run.formula}), design
+    return replace(federation, about={**federation.about, "data": tables.stem(run.data), "split": run.formula}), design
 
 
 def _parsed(formula: str, data: str) -> Formula:

@@ -221,10 +221,8 @@ class RunConfig:
         "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "
         "[default: refuse]", None, commands=ALL, metavar="refuse|join|keep", data="tables", same_data=True, newer=True,
     )  # fmt: skip
-    na: str | None = option(
-        "Rows of a table that lack a value: refuse the table, or drop them and say how many of each client. "
-        "[default: refuse]", None, metavar="refuse|drop", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+    na: str | None = recorded(None, data="tables", same_data=True, newer=True)
+    reading: dict | None = recorded(None, data="tables", same_data=True, newer=True)  # noqa: RUF009
     test_fraction: float | None = option(
         "Fraction of each client's rows of a table held out as test data. [default: 0; of ablate 0.2]", None,
         commands=("run", "ablate"), data="tables", same_data=True,

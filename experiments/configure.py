@@ -9,6 +9,8 @@ from hierfl.data import tables
 from hierfl.data.datasets import registry
 from hierfl.data.npz import ARRAYS
 from hierfl.data.readers.safe_files import located, regular_file
+from hierfl.data.reading.options import Reading
+from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError, unknown
 from hierfl.inference.method.settings import applicable, make_settings
 
@@ -41,6 +43,8 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if strange := said.keys() - options():
         raise unknown("run option", min(strange), options())
     _check_kind(loaded, data, said)
+    if "reading" in said:
+        Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
     usual = _usual_of_table(data, said) if tables.is_table(data) else _usual_of_arrays(data)
     if not tables.is_table(data):
         usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
@@ -84,8 +88,8 @@ def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
     if option == "data_root":
         return str(located(value))
-    if option in ("data", "ood") and str(value).endswith((".npz", ".csv")):
-        is_table = str(value).endswith(".csv")
+    is_table = tables.is_table_file(str(value))
+    if option in ("data", "ood") and (is_table or str(value).endswith(".npz")):
         return str(regular_file(value, "a .csv with a header" if is_table else f"an .npz with {', '.join(ARRAYS)}"))
     return value
 
@@ -115,7 +119,8 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
     for name in said:
         if options()[name].data == ("arrays" if table else "tables"):
             kind = "data sets of arrays" if table else "tables"
-            raise UserError(f"{flag(name)} is for {kind}, and {data} is {'a table' if table else 'not one'}")
+            shown = flag(name) if name != "reading" else option_flags(said[name])[0]
+            raise UserError(f"{shown} is for {kind}, and {data} is {'a table' if table else 'not one'}")
 
 
 def usual_data(cls: type[Method]) -> str:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .data.batch import Batch
     from .data.federation import Federation
+    from .data.reading.read import read_table
     from .errors import UserError
     from .inference import Method, Run, fit
     from .models.mixed_effects.mixed_model import mixed_model
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "Federation", "Method", "Run", "UserError", "__version__", "fit", "mixed_model"]
+__all__ = ["Batch", "Federation", "Method", "Run", "UserError", "__version__", "fit", "mixed_model", "read_table"]
 
 #: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
 _ROOMS = {
@@ -28,6 +29,7 @@ _ROOMS = {
     "UserError": "errors",
     "fit": "inference",
     "mixed_model": "models.mixed_effects.mixed_model",
+    "read_table": "data.reading.read",
 }
 
 

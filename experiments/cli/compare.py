@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .options import Offline, Quiet, Settings, decimals, path_argument, path_option, with_run_options
+from .reading import with_reading
 
 
 def compare(
@@ -37,6 +38,7 @@ def compare(
         print_comparison(found, folder)
 
 
+@with_reading()
 @with_run_options("ablate")
 def ablate(
     method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 
 from .options import Quiet, Settings, TrustCode, path_argument, path_option, with_run_options
+from .reading import with_reading
 
 federate = typer.Typer(
     help="A study over sites whose data stay where they are: hospitals, plants.",
@@ -20,7 +22,7 @@ federate = typer.Typer(
 STUDY_OPTIONS = (
     "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
     "seed", "precision", "calibrate", "conformal", "network", "response_sd", "learn_sd", "formula", "group", "family",
-    "known_se", "event", "weights", "na", "spellings", "test_fraction", "validation_fraction",
+    "known_se", "event", "weights", "spellings", "test_fraction", "validation_fraction",
 )  # fmt: skip
 
 StudyFile = Annotated[Path, path_argument("STUDY", "study.toml, the same at every site.")]
@@ -39,6 +41,7 @@ Authority = Annotated[
 
 
 @federate.command()
+@with_reading()
 @with_run_options(*STUDY_OPTIONS)
 def study(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that lies beside --out.")],
@@ -69,10 +72,12 @@ def study(
 
 
 @federate.command()
+@with_reading(columns=False, drop=False)
 def check(
     study: StudyFile,
     data: Annotated[Path, path_option("FILE", "The site's own data: FILE.csv or FILE.npz.")],
     trust_code: TrustCode = False,
+    reading: Any = None,
 ) -> None:
     """Whether a site's data fit a study, and what would leave the site. Offline: nothing is sent, or written."""
     from ..federate.leaving import leaving
@@ -81,7 +86,7 @@ def check(
     from .screen import console, text_table
 
     agreed = Study.read(study, trust_code=trust_code)
-    held = read_site_data(agreed, data, "this")
+    held = read_site_data(agreed, data, "this", Reading.of(reading))
     values = leaving(agreed, held)
     screen = console()
     screen.print(f"{data}: {held.rows} rows fit {agreed.name} ({agreed.loaded.name}, {len(agreed.clients)} sites)")
@@ -213,6 +218,7 @@ def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder
 
 
 @federate.command()
+@with_reading(columns=False, drop=False)
 def site(
     exchange: Exchange = None,
     folder: Folder = Path("site"),
@@ -222,6 +228,7 @@ def site(
     device: Device = "cpu",
     trust_code: TrustCode = False,
     quiet: Quiet = False,
+    reading: Any = None,
 ) -> None:
     """Answer requests until the study has ended: in a shared folder, or those that Flower's node on this machine
     brings. Stop and start it as you like."""
@@ -231,7 +238,8 @@ def site(
 
     say = to_stderr(not quiet)
     with at_work(folder):
-        member = Membership.join(folder, study, client, data, trust_code=trust_code)
+        read = Reading.of(reading) if reading else None
+        member = Membership.join(folder, study, client, data, read, trust_code=trust_code)
         own = member.site(device)
         member.keep()
         say(f"{member.client} of {member.study.name}: its log is {folder / 'site.log'}")
@@ -243,6 +251,7 @@ def site(
 
 
 @federate.command()
+@with_reading(columns=False, drop=False)
 def respond(
     request: Annotated[list[Path], path_argument("REQUEST...", "Files that came from the server.")],
     out: Annotated[Path, path_option("DIR|FILE", "Where the replies go: a folder, or for one request a file.")],
@@ -252,25 +261,29 @@ def respond(
     data: OwnFile = None,
     device: Device = "cpu",
     trust_code: TrustCode = False,
+    reading: Any = None,
 ) -> None:
     """Answer requests that came as files, by mail or SFTP or on a stick; nothing listens, nothing is sent."""
     from ..federate.respond import write_replies
     from ..federate.study_site import Membership, at_work
 
     with at_work(folder):
-        member = Membership.join(folder, study, client, data, trust_code=trust_code)
+        read = Reading.of(reading) if reading else None
+        member = Membership.join(folder, study, client, data, read, trust_code=trust_code)
         own = member.site(device)
         member.keep()
         for path, problem in write_replies(own.answer, request, out):
             typer.echo(f"{path}{f': {problem}' if problem else ''}")
 
 
+@with_reading(columns=False, drop=False)
 def predict(
     folder: Annotated[Path, path_argument("DIR", "A site's own folder.")],
     data: Annotated[Path, path_option("FILE", "New examples: FILE.csv, or FILE.npz with x.")],
     out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
     draws: Annotated[int, typer.Option(min=0, help="Average over posterior draws; 0: at the posterior mean.")] = 0,
     trust_code: TrustCode = False,
+    reading: Any = None,
 ) -> None:
     """Predict with a site's own model, at the site, after a study; no server is needed."""
     from ..federate.site_results import predictions, site_run
@@ -278,7 +291,7 @@ def predict(
     from ..run_folder.csv_files import write_frame
 
     member = Membership.read(folder, trust_code=trust_code)
-    found = predictions(member, site_run(member), data, draws)
+    found = predictions(member, site_run(member), data, draws, Reading.of(reading) if reading else None)
     if out is None:
         typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)
     else:

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
 
 from ..config import flag, options
 from .options import Offline, Quiet, Settings, TrustCode, path_option, with_run_options
+from .reading import with_reading
 
 if TYPE_CHECKING:
     from hierfl.inference.run.fit import EngineMaker
 
 
+@with_reading()
 @with_run_options("run")
 def run(
     method: Annotated[
@@ -97,8 +100,9 @@ def _continue(
     from ..run_folder.resume import resume
 
     if more := [name for name in given if name not in options() or not options()[name].moves]:
+        shown = option_flags(given["reading"])[0] if more[0] == "reading" else flag(more[0])
         raise UserError(
-            f"--resume goes on with what the run's folder says, without {flag(more[0])}; a run that was moved takes "
+            f"--resume goes on with what the run's folder says, without {shown}; a run that was moved takes "
             "--data, --data-root and FILE.py, another machine --device"
         )
     return resume(folder, progress, given, method=method, trust_code=trust_code, engine=engine)

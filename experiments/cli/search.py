@@ -10,6 +10,7 @@ import typer
 from hierfl.errors import UserError
 
 from .options import Offline, Quiet, path_option, with_run_options
+from .reading import with_reading
 
 By = Annotated[
     str | None,
@@ -18,6 +19,7 @@ By = Annotated[
 Settle = Annotated[int, typer.Option(help="Average metrics over this many last evaluations.")]
 
 
+@with_reading()
 @with_run_options("tune")
 def tune(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py.")],
@@ -50,6 +52,7 @@ def tune(
     )  # fmt: skip
 
 
+@with_reading()
 @with_run_options("search")
 def search(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py.")],

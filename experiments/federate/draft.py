@@ -15,6 +15,7 @@ from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
 from hierfl.data.npz import load_npz
+from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import make_settings
@@ -112,16 +113,24 @@ def _data(
         images, network = pool.x_train.dtype == np.uint8, _of_task(network, pool.task)
         about = {"kind": "arrays", "inputs": list(pool.x_train.shape[1:]), "images": images, "classes": pool.classes}
         return {**about, **network}, {}
-    if sample.suffix != ".csv":
+    if not tables.is_table_file(str(sample)):
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
-    df = tables.read(str(sample))
+    reading = Reading.of(said.pop("reading", None))
+    if strange := [name for name, kind in reading.types.items() if kind not in ("number", "category")]:
+        raise UserError(
+            f"--type {strange[0]}={reading.types[strange[0]]} says nothing to a study's sites: their files hold numbers"
+        )
     spelling_choice = said.pop("spellings", None) or "refuse"
     spellings = Spellings.of(spelling_choice)
+    header = [str(name) for name in tables.read(str(sample), reading=reading).columns]
     if formula:
         text = said.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
-        terms = gate.parse(text, [str(name) for name in df.columns])
+        terms = gate.parse(text, header)
+        used = {name for role in ("known_se", "event", "weights") if (name := said.get(role))}
+        used |= (terms.response or frozenset()) | terms.predictors
+        df = tables.read(str(sample), used, split=terms.split, reading=reading)
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
         levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
         more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
@@ -137,7 +146,8 @@ def _data(
         return about, dictionary.as_table()
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
-    inputs = list(x) or [str(name) for name in df.columns if name != y]
+    inputs = list(x) or [name for name in header if name != y]
+    df = tables.read(str(sample), [*inputs, y], reading=reading)
     dictionary = Dictionary.from_sample(df, [*inputs, y], spellings=spellings)
     number = dictionary.columns[y].kind in ("number", "whole")
     network = _of_task(network, "regression" if number else "classification")

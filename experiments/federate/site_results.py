@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.calibration.calibrate import calibration_of_client
 from hierfl.inference.evaluation.personal import evaluate_personal
@@ -55,12 +56,13 @@ def write_site_results(member: Membership, run: Run) -> Path:
     """A run's folder of this site alone, inside its own; what is left of an earlier one is replaced."""
     folder = member.folder / RESULTS
     folder.mkdir(exist_ok=True)
-    write_config(folder, member.study.configuration(str(member.data), run.options.device, 1))
+    reading = member.reading.as_table()
+    write_config(folder, member.study.configuration(str(member.data), run.options.device, 1, reading))
     write_results(folder, run, member.study.loaded.name)
     return folder
 
 
-def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.DataFrame:
+def predictions(member: Membership, run: Run, path: Path, draws: int, reading: Reading | None = None) -> pd.DataFrame:
     """What the site's own model says of new examples.
 
     Args:
@@ -68,6 +70,7 @@ def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.Data
         run: of :func:`site_run`.
         path: a file of new examples, of the form of the site's own (an ``.npz`` with ``x``).
         draws: that predictions are averaged over; 0 for the posterior mean.
+        reading: what a table's file does not say of itself; None for what was said of the site's own.
 
     Returns:
         A row for each example: a probability for each class, at the study's temperature where it has found one, and
@@ -79,7 +82,8 @@ def predictions(member: Membership, run: Run, path: Path, draws: int) -> pd.Data
     if draws and not run.random:
         raise UserError(f"{member.study.loaded.name} has no draws to average over: --draws 0")
     federation = run.fitted.federation
-    inputs, calibration = member.study.data.inputs(path, federation), run.calibration
+    inputs = member.study.data.inputs(path, federation, reading or member.reading)
+    calibration = run.calibration
     tempered = calibration is not None and calibration.powers is not None
     found = run.predict(inputs, member.client, draws=draws, tempered=tempered).cpu().numpy()
     if federation.task == "regression":

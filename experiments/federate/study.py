@@ -175,13 +175,16 @@ class Study:
             given |= {"dtype": torch.float64, "splits": (split,)}
         return Options(**given, device=device)
 
-    def configuration(self, data: str, device: str, clients: int) -> Configuration:
+    def configuration(
+        self, data: str, device: str, clients: int, reading: Mapping[str, Any] | None = None
+    ) -> Configuration:
         """As config.toml of a run folder has it.
 
         Args:
             data: what its data are called: the study, or a site's file.
             device: that computes.
             clients: how many there are.
+            reading: how a site's table is read, as :meth:`~hierfl.data.reading.options.Reading.as_table` has it.
         """
         agreed = self.table["data"]
         table = agreed["kind"] == "formula"
@@ -194,6 +197,7 @@ class Study:
             own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")}
             own |= {name: agreed.get(name, "") for name in ("event", "weights")}
             own |= {"na": agreed.get("na", "refuse"), "spellings": agreed.get("spellings", "keep"), "group": ""}
+            own |= {"reading": dict(reading or {}) or None}
         run = RunConfig(
             method=self.loaded.reference, method_digest=self.loaded.digest, data=data, data_root="", clients=clients,
             split="sites", validation_fraction=agreed["validation_fraction"], chunk=0, device=device,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
+from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError, unknown
 from hierfl.file_lock import locked
 from hierfl.files import make_folder, write_whole
@@ -37,12 +38,14 @@ class Membership:
         study: what was agreed on; its copy in the folder.
         client: the site's name.
         data: its own file.
+        reading: what a table's file does not say of itself.
     """
 
     folder: Path
     study: Study
     client: str
     data: Path
+    reading: Reading = field(default_factory=Reading)
 
     @classmethod
     def read(cls, folder: Path, *, trust_code: bool = False) -> Membership:
@@ -53,21 +56,24 @@ class Membership:
         """
         if not (folder / SITE).is_file():
             raise UserError(f"{folder} is not the folder of a site: it has no {SITE}")
-        held = read_toml(folder / SITE, {"client": str, "data": str})
+        held = read_toml(folder / SITE, {"client": str, "data": str, "reading?": dict})
         study = Study.read(folder / STUDY_COPY, trust_code=trust_code)
-        return cls(folder, study, held["client"], Path(held["data"]))
+        return cls(folder, study, held["client"], Path(held["data"]), Reading.of(held.get("reading")))
 
     @classmethod
     def join(
-        cls, folder: Path, study: Path | None, client: str, data: Path | None, *, trust_code: bool = False
-    ) -> Membership:
-        """Goes on in a folder, or begins one. What is said must be what the folder says, but for where the data are.
+        cls, folder: Path, study: Path | None, client: str, data: Path | None, reading: Reading | None = None, *,
+        trust_code: bool = False,
+    ) -> Membership:  # fmt: skip
+        """Goes on in a folder, or begins one. What is said must be what the folder says, but for where the data are,
+        and how they are read.
 
         Args:
             folder: the site's own.
             study: study.toml; None for what the folder has.
             client: the site's name; empty for what the folder says.
             data: its own file; None for what the folder says.
+            reading: what its file does not say of itself; None for what the folder says.
             trust_code: whether to run a method's file that this user has neither named nor run before.
 
         Raises:
@@ -79,11 +85,11 @@ class Membership:
                 raise UserError(f"{folder} is the folder of {held.client}, not of {client}")
             if study is not None and Study.read(study, trust_code=trust_code).digest != held.study.digest:
                 raise UserError(f"{folder} belongs to another study than {study}; a study needs a folder of its own")
-            found = cls(folder, held.study, held.client, (data or held.data).absolute())
+            found = cls(folder, held.study, held.client, (data or held.data).absolute(), reading or held.reading)
         else:
             if study is None or not client or data is None:
                 raise UserError(f"{folder} is new: say --study, --client and --data")
-            found = cls(folder, Study.read(study, trust_code=trust_code), client, data.absolute())
+            found = cls(folder, Study.read(study, trust_code=trust_code), client, data.absolute(), reading or Reading())
         if found.client not in found.study.clients:
             raise unknown(f"client of the study {found.study.name}", found.client, found.study.clients)
         return found
@@ -91,7 +97,8 @@ class Membership:
     def keep(self) -> None:
         """Writes it down."""
         make_folder(self.folder)
-        about = {"client": self.client, "data": str(self.data)}
+        about: dict[str, Any] = {"client": self.client, "data": str(self.data)}
+        about |= {"reading": said} if (said := self.reading.as_table()) else {}
         # (its method's file, too: the folder is complete by itself)
         if self.study.table["method"].endswith(".py"):
             write_whole(self.folder / self.study.table["method"], self.study.loaded.source.read_bytes())
@@ -105,7 +112,7 @@ class Membership:
             UserError: for data that do not fit, or have changed.
         """
         study = self.study
-        data = _Sums(read_site_data(study, self.data, self.client), study)
+        data = _Sums(read_site_data(study, self.data, self.client, self.reading), study)
 
         def make(totals: Sequence[State]) -> Site:
             named = as_numbers(totals)
@@ -118,14 +125,14 @@ class Membership:
         return PreparedSite(self.client, study.handshake, self.folder, study.data.steps, data, make)
 
 
-def read_site_data(study: Study, path: Path, client: str) -> SiteData:
+def read_site_data(study: Study, path: Path, client: str, reading: Reading | None = None) -> SiteData:
     """A site's own file, checked.
 
     Raises:
         UserError: where it does not fit what was agreed on; the line holds none of its values.
     """
     try:
-        held = study.data.site(path, client)
+        held = study.data.site(path, client, reading)
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
     if held.rows < study.least_rows:

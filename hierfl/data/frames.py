@@ -12,6 +12,7 @@ from ..errors import UserError, unknown
 from .client_names import client_names
 from .labels import targets_and_labels
 from .pool import Task
+from .reading.frames import refuse_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,6 +114,7 @@ def frame_arrays(
         if column not in df.columns:
             raise unknown("column", column, map(str, df.columns))
         _check_missing(df[column], column)
+    refuse_text(df, [*x, y])
     if not len(x):
         raise UserError("a federation needs at least one input column")
     inputs = numeric_columns(df, list(x), "the table")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from ..errors import UserError, unknown
-from .csv_table import _NUMBER, MISSING, _cells, _typed
-from .readers.safe_files import open_regular
+from .reading.options import Reading
+from .reading.read import ENDINGS, read_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,48 +90,47 @@ ROUNDS = 200
 
 def is_table(data: str) -> bool:
     """Whether ``--data`` names a table rather than arrays."""
-    return data in TABLES or data.endswith(".csv")
+    return data in TABLES or is_table_file(data)
 
 
-def read(data: str, used: Collection[str] = (), text: Collection[str] = ()) -> pd.DataFrame:
-    """A named table, or a csv file (UTF-8, commas, a header).
+def is_table_file(data: str) -> bool:
+    """Whether it is the path of a table's file."""
+    return data.lower().endswith(ENDINGS)
 
-    A csv file has no types, so they are found here. A column is whole numbers, numbers or truth values where every
-    entry is one; else it is words. Entries of :data:`~hierfl.data.csv_table.MISSING` are missing. A
+
+def stem(data: str) -> str:
+    """What a table is called: its name, or its file's without the ending."""
+    if data in TABLES:
+        return data
+    name = data.replace("\\", "/").rpartition("/")[2]
+    return name[: -len(max((end for end in ENDINGS if name.lower().endswith(end)), key=len, default=""))]
+
+
+def read(
+    data: str, used: Collection[str] = (), text: Collection[str] = (), *, split: Collection[str] = (),
+    reading: Reading | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """A named table, or a file with a header.
+
+    A file has no types, so they are found here. A column is whole numbers, numbers or truth values where every
+    entry is one; else it is words. Entries of :data:`~hierfl.data.reading.missing_words.MISSING` are missing. A
     column of ``text`` is kept exactly as it is written, and lacks only what is empty: ``1``, ``01`` and ``1.0`` differ,
     and ``NA`` is a name.
 
     Args:
         data: a name of :data:`TABLES`, or the path of a file.
-        used: columns whose values are used. In them, words among numbers (half of the entries and more) are a mistake.
+        used: columns whose values are used. In them, text that is not surely a category is refused.
         text: columns of names, the clients'.
+        split: columns that the formula makes categories.
+        reading: what the file does not say of itself; None for nothing.
 
     Raises:
-        UserError: if there is no such table, the file cannot be read, or a column that is used holds strays.
+        UserError: if there is no such table, the file cannot be read, or a column that is used is not sure.
     """
     if data in TABLES:
+        if reading is not None and reading != Reading():
+            raise UserError(f"{data} is a table of ours, which needs no options of reading")
         return TABLES[data].frame()
-    if not data.endswith(".csv"):
+    if not is_table_file(data):
         raise unknown("table", data, [*TABLES, "FILE.csv"])
-    import pandas as pd
-
-    try:
-        with TextIOWrapper(open_regular(data, "a .csv with a header"), encoding="utf-8-sig", newline="") as file:
-            header, columns, lines = _cells(data, file)
-    except (csv.Error, UnicodeError) as error:
-        raise UserError(f"{data} cannot be read as csv: {error}") from error
-    if not header:
-        raise UserError(f"{data} cannot be read as csv: it is empty")
-    if not lines:
-        raise UserError(f"{data} has no rows")
-    if len(header) == 1 and (";" in header[0] or "\t" in header[0]):
-        raise UserError(f"{data} has one column, {header[0]!r}: a csv file's columns are separated by commas")
-    typed = {}
-    for name, cells in zip(header, columns, strict=True):
-        if name in text:
-            if name in used and all(_NUMBER.fullmatch(cell) for cell in set(cells) - MISSING):
-                raise UserError(f"column {name!r} names the clients, which is text: as a number, it needs a copy")
-            typed[name] = pd.Series([cell or None for cell in cells], dtype="str")
-        else:
-            typed[name] = _typed(name, cells, lines, strict=name in used)
-    return pd.DataFrame(typed)
+    return read_file(data, reading or Reading(), used=used, text=text, split=split)

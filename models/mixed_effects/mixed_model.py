@@ -60,7 +60,8 @@ def mixed_model(
     """Fits a mixed model.
 
     Args:
-        df: one row per observation.
+        df: one row per observation; :func:`hierfl.read_table` reads files with other separators, decimal marks,
+            missing values, orders and references.
         formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is. Of
             ``(1 | site/patient)`` the patients lie inside the sites.
         family: of the response.

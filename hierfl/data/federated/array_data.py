@@ -18,6 +18,8 @@ from ..npz import load_npz
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
 from ..readers.npz import read_npz
+from ..reading.options import Reading
+from ..reading.remedies import option_flags
 from ..response_units import ResponseUnits
 from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
 from .study_data import SiteData
@@ -90,8 +92,9 @@ class ArrayData:
         }  # fmt: skip
         return {**(images if self.images else {}), **(response_meanings("the response") if self.learns else {})}
 
-    def site(self, path: Path, client: str) -> ArraySite:
+    def site(self, path: Path, client: str, reading: Reading | None = None) -> ArraySite:
         """A site's npz file: x_train, y_train, x_test, y_test."""
+        _refuse_reading(path, reading)
         pool = load_npz(path, self.classes)
         found, kind = pool.x_train.shape[1:], "images" if pool.x_train.dtype == np.uint8 else "numbers"
         if (found, kind) != (self.inputs_shape, "images" if self.images else "numbers"):
@@ -130,12 +133,19 @@ class ArrayData:
         """The same as all sites'."""
         return network
 
-    def inputs(self, path: Path, federation: Federation) -> np.ndarray:
+    def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> np.ndarray:
         """An npz file with x, raw inputs as at the sites."""
+        _refuse_reading(path, reading)
         x = read_npz(path, ("x",))["x"]
         if self.images and x.ndim == 4 and x.shape[1:] != self.inputs_shape:
             x = np.moveaxis(x, -1, 1)
         return x[:, None] if self.images and x.ndim == 3 else x
+
+
+def _refuse_reading(path: Path, reading: Reading | None) -> None:
+    """Arrays have types."""
+    if reading is not None and (said := option_flags(reading.as_table())):
+        raise UserError(f"{said[0]} is for tables, and {path} holds arrays")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ..arrays import natural_pool
 from ..federation import Federation
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
+from ..reading.options import Reading
 from ..response_units import ResponseUnits
 from .dictionary import Dictionary
 from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
@@ -141,9 +142,9 @@ class ColumnData:
         """Of the responses, where they are standardised."""
         return response_units(totals[0], self.dictionary.columns[self.y].centre) if self.learns else None
 
-    def site(self, path: Path, client: str) -> ColumnSite:
-        """A site's csv file."""
-        df = self.dictionary.table(path, (*self.x, self.y))
+    def site(self, path: Path, client: str, reading: Reading | None = None) -> ColumnSite:
+        """A site's table."""
+        df = self.dictionary.table(path, (*self.x, self.y), reading)
         y = df[self.y].to_numpy()
         if levels := self.dictionary.columns[self.y].levels:
             place = {level: k for k, level in enumerate(levels)}
@@ -186,9 +187,9 @@ class ColumnData:
         """The same as all sites'."""
         return network
 
-    def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
-        """A csv file with the input columns."""
-        return self.dictionary.table(path, self.x)
+    def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> pd.DataFrame:
+        """A table with the input columns."""
+        return self.dictionary.table(path, self.x, reading)
 
 
 @dataclass(frozen=True)

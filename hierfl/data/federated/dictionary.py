@@ -16,8 +16,10 @@ import numpy as np
 
 from ...errors import UserError, unknown
 from ...schema import AnyOf, Number, Schema, check
-from .. import tables
 from ..column_names import one_column
+from ..reading.options import Reading
+from ..reading.read import ENDINGS, read_file
+from ..reading.remedies import SITE
 from ..spellings import Spellings, joined
 from .levels_spelled import as_agreed, check_levels_spelled
 
@@ -68,6 +70,11 @@ class Column:
             raise UserError(f"a range goes from less to more, not from {self.least} to {self.most}")
 
     @property
+    def ranged(self) -> bool:
+        """Whether numbers have a range."""
+        return self.least is not None or self.most is not None
+
+    @property
     def centre(self) -> float:
         """About where its numbers lie: sums of squares are taken around it."""
         known = [edge for edge in (self.least, self.most) if edge is not None]
@@ -104,6 +111,13 @@ class Column:
         if self.kind == "category":
             return values if isinstance(self.levels[0], str) else values.astype("int64")
         return values.astype("float64" if self.kind == "number" else "int64")
+
+
+def _levels(values: pd.Series) -> tuple[str, ...]:
+    """Those that there are; of a pandas category all that it has, in its own order, the reference first."""
+    if hasattr(values, "cat"):
+        return tuple(str(level) for level in values.cat.categories)
+    return tuple(sorted({str(value) for value in values}))
 
 
 @dataclass(frozen=True)
@@ -183,7 +197,7 @@ class Dictionary:
             values = joined(df[name].dropna(), how[name])
             kinds: dict[str, Kind] = {"b": "flag", "i": "whole", "u": "whole", "f": "number"}
             kind = "category" if name in categories else kinds.get(values.dtype.kind, "category")
-            levels = tuple(sorted({str(value) for value in values})) if kind == "category" else ()
+            levels = _levels(values) if kind == "category" else ()
             columns[name] = Column(kind, levels)
         return cls(columns, how)
 
@@ -201,16 +215,25 @@ class Dictionary:
         if values.dtype.kind in "iufb":
             if not (values == np.floor(values)).all():
                 raise UserError(f"an ordinal response is whole numbers or text here, and {name!r} has decimals")
-            return Dictionary({**self.columns, name: Column("category", tuple(int(v) for v in np.unique(values)))})
+            return Dictionary(
+                {**self.columns, name: Column("category", tuple(int(v) for v in np.unique(values)))}, self.spellings
+            )
+        if getattr(values.dtype, "ordered", False):
+            return Dictionary({**self.columns, name: Column("category", tuple(values.cat.categories))}, self.spellings)
         levels = tuple(str(value) for value in values.unique())
         log.warning(
             "the levels of %r are in the order of the sample, %s: if theirs is another, change levels in study.toml",
             name, " < ".join(levels),
         )  # fmt: skip
-        return Dictionary({**self.columns, name: Column("category", levels)})
+        return Dictionary({**self.columns, name: Column("category", levels)}, self.spellings)
 
-    def written(self, path: Path, names: Collection[str]) -> pd.DataFrame:
-        """A csv file; entries of a category of words among these columns are taken as they are written.
+    def written(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
+        """A file; entries of a category of words among these columns are taken as they are written.
+
+        Args:
+            path: of the file.
+            names: the columns that are used.
+            reading: what the file does not say of itself; types, orders and references are the dictionary's.
 
         Raises:
             UserError: for a file that cannot be read.
@@ -219,15 +242,19 @@ class Dictionary:
             name for name in names
             if self.columns[name].kind == "name" or isinstance(next(iter(self.columns[name].levels), None), str)
         }  # fmt: skip
-        return tables.read(str(path), set(names) - words, words)
+        if not str(path).lower().endswith(ENDINGS):
+            raise unknown("table", str(path), [f"FILE{ending}" for ending in ENDINGS])
+        # (a range says which numbers there may be, levels which words)
+        known = {name for name in names if self.columns[name].levels or self.columns[name].ranged}
+        return read_file(path, reading or Reading(), used=set(names) - words, text=words, known=known, remedies=SITE)
 
-    def table(self, path: Path, names: Collection[str]) -> pd.DataFrame:
-        """These columns of a csv file, checked.
+    def table(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
+        """These columns of a file, checked; see :meth:`written`.
 
         Raises:
             UserError: for a file that cannot be read, or does not fit.
         """
-        return self.read(self.written(path, names), sorted(names))
+        return self.read(self.written(path, names, reading), sorted(names))
 
     def read(self, df: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
         """A site's columns, checked, each of the type that every site's has.

@@ -18,6 +18,7 @@ from ..formula.design import Design
 from ..formula.missing import Missing, whole_rows
 from ..formula.trials import trials_columns
 from ..outline import outline_of
+from ..reading.options import Reading
 from .design import StudyFormula
 from .design_sums import DesignSums
 from .study_data import SiteData
@@ -98,10 +99,10 @@ class FormulaData:
             "informative": "whether there are more rows than random effects",
         }  # fmt: skip
 
-    def site(self, path: Path, client: str) -> FormulaSite:
-        """A site's csv file."""
+    def site(self, path: Path, client: str, reading: Reading | None = None) -> FormulaSite:
+        """A site's table."""
         names, dictionary = sorted(self.formula.used), self.formula.dictionary
-        df = dictionary.written(path, names)
+        df = dictionary.written(path, names, reading)
         kept = df[whole_rows(df, names)] if self.na == "drop" else df
         if not len(kept):
             raise UserError(f"{path} has no row without missing values")
@@ -134,10 +135,10 @@ class FormulaData:
         dropped = reader.reader.dropped
         return {**about, "dropped": dropped} if dropped else about
 
-    def inputs(self, path: Path, federation: Federation) -> pd.DataFrame:
-        """A csv file with the formula's predictors, and with the trials where it has their columns."""
+    def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> pd.DataFrame:
+        """A table with the formula's predictors, and with the trials where it has their columns."""
         needed = self.formula.terms.predictors | ({self.formula.more.known_se} - {""})
-        table = self.formula.dictionary.written(path, needed | trials_columns(self.formula.formula))
+        table = self.formula.dictionary.written(path, needed | trials_columns(self.formula.formula), reading)
         used = needed | (trials_columns(self.formula.formula) & set(table.columns))
         return self.formula.dictionary.read(table, sorted(used))
 

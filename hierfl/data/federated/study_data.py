@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ...nn.architecture import Architecture
 from ..federation import Federation
+from ..reading.options import Reading
 from .sums import NamedSums
 
 
@@ -53,8 +54,13 @@ class StudyData(Protocol):
         """What each of these sums is, in words."""
         ...
 
-    def site(self, path: Path, client: str) -> SiteData:
+    def site(self, path: Path, client: str, reading: Reading | None = None) -> SiteData:
         """A site's own file.
+
+        Args:
+            path: of the file.
+            client: the site's name.
+            reading: what a table's file does not say of itself.
 
         Raises:
             UserError: in one line that holds none of its values, where it is not what all have agreed on.
@@ -81,6 +87,6 @@ class StudyData(Protocol):
         """What a site's method is made with: it knows more of its own data than all sites together do."""
         ...
 
-    def inputs(self, path: Path, federation: Federation) -> Any:
-        """A file of new examples to predict for."""
+    def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> Any:
+        """A file of new examples to predict for; see :meth:`site`."""
         ...

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from ...errors import unknown
 from ..column_names import as_table
 from ..federation import Federation
+from ..reading.frames import refuse_text
 from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
@@ -66,9 +67,9 @@ def from_formula(
         seed: of what is held out.
 
     Raises:
-        UserError: for a formula that cannot be read, columns that are not there or have missing values, a response that
-            the family cannot have, numbers too large to be squared, or a random slope about which no client says
-            anything.
+        UserError: for a formula that cannot be read, text that may be numbers, columns that are not there or have
+            missing values, a response that the family cannot have, numbers too large to be squared, or a random slope
+            about which no client says anything.
     """
     import pandas as pd
 
@@ -83,6 +84,9 @@ def from_formula(
     df, left_out = spelled(df, terms, terms.levels(client), how), None
     if na == "drop":
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
+    if df.columns.is_unique:
+        named = (terms.response or frozenset()) | terms.predictors | more.columns
+        refuse_text(df, named - terms.split - terms.places)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=family == "gaussian" and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -64,6 +65,15 @@ class Formula:
     def places(self) -> frozenset[str]:
         """Columns right of a bar."""
         return frozenset(name for term in self.random for name in term.path)
+
+    @property
+    def split(self) -> frozenset[str]:
+        """Columns that are categories because the formula says so, as in ``C(x)``, wherever it uses them."""
+        named = r"(?:`([^`]+)`|([A-Za-z_]\w*))"
+        inside = re.compile(rf"(?<![\w.`])[CST]\(\s*{named}\s*(?=[,)])")
+        found = {quoted or plain for quoted, plain in inside.findall(self.text)}
+        rest = inside.sub(" ", self.text)
+        return frozenset(found) - {quoted or plain for quoted, plain in re.findall(named, rest)}
 
     @property
     def columns(self) -> frozenset[str]:

@@ -25,7 +25,7 @@ def test_cbpp() -> None:
     """glmer(cbind(incidence, size - incidence) ~ period + (1 | herd), cbpp, binomial), as lme4 and glmmTMB print it."""
     cells = np.array(CBPP.split(), dtype=int).reshape(-1, 4)
     df = pd.DataFrame(cells, columns=["herd", "cases", "n", "period"])
-    df = df.astype({"herd": str, "period": str})
+    df = df.astype({"herd": str, "period": "category"})
     assert len(df) == 56
     fit = mixed_model(df, "p(cases, n) ~ period + (1 | herd)", family="binomial", nodes=1, population="ml", draws=0)
     table, numbers = fit.summary().table, fit.summary().numbers

@@ -1,0 +1,1 @@
+"""Tables as people have them: how a file is written, and what its columns are."""

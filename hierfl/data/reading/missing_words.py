@@ -1,0 +1,39 @@
+"""How missing values are written, and which of these words may be data."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+#: entries of a file that are missing values (those of pandas)
+MISSING = frozenset(
+    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+     "NULL", "NaN", "None", "n/a", "nan", "null")
+)  # fmt: skip
+#: entries that may be a missing value or the level of a category: NA is Namibia's code
+UNSURE = frozenset(("NA", "None", "NULL", "null"))
+#: others that are written for missing values, in any case of letters
+SIGNS = frozenset((".", "..", "-", "--", "---", "*", "?", "??", "missing", "n.a.", "n.a", "na", "not available"))
+#: numbers that are written for missing values
+SENTINELS = tuple(sign * code for code in (9.0, 99.0, 999.0, 9999.0, 99999.0) for sign in (-1, 1))
+
+
+def is_unsure(word: str) -> bool:
+    """Whether a word among the levels of a category may be a missing value."""
+    return word in UNSURE or word.lower() in SIGNS
+
+
+def sentinel(numbers: Collection[float]) -> float | None:
+    """A number that looks like a code for missing values, among a column's different numbers; None without one.
+
+    It lies farther from the others than they lie from each other; or it is -99 or less, and no other is negative.
+    """
+    for code in SENTINELS:
+        if code in numbers:
+            others = [number for number in numbers if number != code and number not in SENTINELS]
+            if len(others) < 2:
+                continue
+            least, most = min(others), max(others)
+            apart = max(least - code, code - most) > most - least
+            if apart or (code <= -99 and least >= 0):
+                return code
+    return None
