@@ -65,10 +65,10 @@ class Batch:
         return numbers_up_to(self.width, self.x.device)
 
 
-def masked_zeros(y: Tensor, event: torch.Size, dtype: torch.dtype) -> Batch:
-    """A batch of inputs that are zero, with targets (S, n), all of them masked."""
+def masked_zeros(y: Tensor, event: torch.Size, dtype: torch.dtype, *, ids: bool = False) -> Batch:
+    """A batch of inputs that are zero, whole numbers of ids, with targets (S, n), all of them masked."""
     return Batch(
-        torch.zeros((*y.shape, *event), dtype=dtype, device=y.device), y, torch.zeros_like(y, dtype=torch.bool),
+        torch.zeros((*y.shape, *event), dtype=torch.int64 if ids else dtype, device=y.device), y, torch.zeros_like(y, dtype=torch.bool),
         torch.ones(len(y), dtype=dtype, device=y.device),
     )  # fmt: skip
 

@@ -270,9 +270,7 @@ class Federation:
     def template(self, rows: int = 1, width: int = 1) -> Batch:
         """Rows of masked zeros: enough for a model to be run where there are no data."""
         y = self.targets(torch.zeros((rows, width), dtype=self.y.dtype, device=self.device))
-        whole = self.x.dtype == torch.int64
-        found = masked_zeros(y, self.event_shape, self.dtype)
-        return replace(found, x=found.x.long()) if whole else found
+        return masked_zeros(y, self.event_shape, self.dtype, ids=self.x.dtype == torch.int64)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Raw inputs (..., *event) as the model sees them: floats, standardised; ids in int64."""

@@ -21,14 +21,14 @@ TEXT = "site,age,note\nHäus A,5,x\nHäus B,-7.5,y\nHäus B,,z\n"
 
 def packed(data: bytes) -> bytes:
     """Two members, one after the other, as logs are."""
-    return gzip.compress(data[:20]) + gzip.compress(data[20:])
+    return gzip.compress(data[:20], mtime=0) + gzip.compress(data[20:], mtime=0)
 
 
 @pytest.mark.parametrize(
     "content",
     [
         TEXT.encode(), TEXT.encode("utf-8-sig"), TEXT.encode("utf-16"), TEXT.encode("utf-16-le"),
-        TEXT.encode("utf-16-be"), TEXT.encode("utf-32"), gzip.compress(TEXT.encode()), packed(TEXT.encode("utf-16")),
+        TEXT.encode("utf-16-be"), TEXT.encode("utf-32"), gzip.compress(TEXT.encode(), mtime=0), packed(TEXT.encode("utf-16")),
         TEXT.replace(",", ";").encode(), TEXT.replace(",", "\t").encode(), TEXT.replace(",", "|").encode(),
         b"sep=,\n" + TEXT.encode(), b"sep=;\r\n" + TEXT.replace(",", ";").encode(), ("\n" + TEXT).encode(),
         TEXT.replace("\n", "\r\n").encode(), TEXT.replace("\n", "\r").encode(), TEXT.replace("\n", "\n\n").encode(),
@@ -83,7 +83,7 @@ def zipped(name: str) -> bytes:
         (b"a;b\tc;d\n1;2\t3;4\n", {}, "columns by several separators: say --sep ';' or --sep tab"),
         (b"a;b;c\n1;2;3\n1;2\n", {}, "line 3 has 2 entries, and the header 3"),
         (b"sep=;\na;b;c\n1;2;3\n1;2\n", {}, "line 4 has 2 entries, and the header 3"),
-        (gzip.compress(TEXT.encode() * 99)[:-30], {}, "its gzip data end early"),
+        (gzip.compress(TEXT.encode() * 99, mtime=0)[:-30], {}, "its gzip data end early"),
         (b"\x1f\x8bno gzip at all, and long enough", {}, "cannot be read"),
         (b"\xd0\xcf\x11\xe0 an old workbook", {}, "save it as .xlsx or csv"),
         (zipped("t.csv"), {}, "cannot be read as an .xlsx workbook"),
@@ -114,7 +114,7 @@ def test_what_was_said_is_done(tmp_path: Path) -> None:
 
 def test_a_table_is_no_larger_than_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HIERFL_MAX_GIB", "0.001")
-    (tmp_path / "t.csv").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 2_000_000))
+    (tmp_path / "t.csv").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 2_000_000, mtime=0))
     with pytest.raises(UserError, match="the unpacked file has .* GiB, more than"):
         read_file(tmp_path / "t.csv", Reading())
 
