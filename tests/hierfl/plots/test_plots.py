@@ -260,6 +260,8 @@ def test_random_effects_in_order_and_beside_a_normals() -> None:
     assert label == "population, 90 %"
     assert ax.patches[0].get_x() == pytest.approx(-0.8225)
     assert caterpillar(frame, "x").get_legend() is None
+    wider = caterpillar(frame, "x", sd=0.01, upper=0.5)  # (which clients' intervals know of)
+    assert [patch.get_x() for patch in wider.patches] == pytest.approx([-0.01645, -0.8225], rel=1e-3)
     ax = normal_quantiles(frame, "x")
     (line,) = ax.get_lines()
     assert line.get_slope() == pytest.approx(0.5, rel=0.02)
