@@ -19,7 +19,7 @@ class Block:
     """Values that are trained in turn with others, on the same minibatches.
 
     Args:
-        names, optimizer, terms, repeats, transform, gradient: as for :class:`~hierfl.inference.local.svi.SVI`.
+        names, optimizer, terms, repeats, transform: as for :class:`~hierfl.inference.local.svi.SVI`.
     """
 
     names: Sequence[str]
@@ -27,7 +27,6 @@ class Block:
     terms: Terms = "all"
     repeats: int = 1
     transform: GradientTransform | None = None
-    gradient: bool = False
 
     @property
     def batches(self) -> int:

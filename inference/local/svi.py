@@ -57,8 +57,9 @@ class SVI:
         watch: is shown the rows after each step; it must not change them.
         predicts: each step is on such a share of all examples, drawn at random, given the others, for a model that
             conditions (:func:`hierfl.inference.clients.held_out.held_out`); None for all of them, given nothing.
-        gradient: what is trained is sent as a gradient: a step is as long as the optimiser says. Steps are otherwise
-            shortened by a response's learned variance, which leaves the optimum where it is.
+
+    Steps are shortened by a response's learned variance, which leaves the optimum where it is; not those of
+    ``terms="data"`` without a transform, which are gradients to be sent.
     """
 
     names: Sequence[str]
@@ -74,7 +75,6 @@ class SVI:
     transform: GradientTransform | None = None
     watch: Watch | None = None
     predicts: float | None = None
-    gradient: bool = False
 
     def __post_init__(self) -> None:
         if self.per not in ("sum", "example"):
@@ -100,8 +100,7 @@ class SVI:
 
     @property
     def _blocks(self) -> tuple[Block, ...]:
-        first = Block(self.names, self.optimizer, self.terms, self.repeats, self.transform, self.gradient)
-        return (first, *self.then)
+        return (Block(self.names, self.optimizer, self.terms, self.repeats, self.transform), *self.then)
 
     @property
     def trains(self) -> Sequence[str]:

@@ -131,7 +131,9 @@ class Trainer:
         )  # fmt: skip
         if self.optimizer is not None and not objective.requires_grad:
             raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
-        if (sd := values.get(RESPONSE_SD)) is not None and self.block.terms != "prior" and not self.block.gradient:
-            # (a learned variance divides the likelihood's curvature, and would multiply the length of a step)
+        sd = values.get(RESPONSE_SD)
+        if sd is not None and (self.block.terms == "all" or (self.block.terms == "data" and self.block.transform)):
+            # (a learned variance divides the likelihood's curvature, and would multiply the length of a step; where the
+            # data's terms alone are followed the step is a gradient that is sent)
             objective = objective * sd.detach().square().squeeze(-1)
         return -(objective / batch.n if self.per == "example" else objective).sum()

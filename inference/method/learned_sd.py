@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyro
 import torch
@@ -19,6 +19,8 @@ import torch
 from hierfl.data.federation import Federation
 from hierfl.data.response_units import ResponseUnits
 from hierfl.data.standard_units import in_standard_units, with_scaled_inputs
+from hierfl.errors import UserError
+from hierfl.nn.architecture import Architecture
 from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.restrict import Restrict
 
@@ -60,13 +62,37 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
     everyone = method.network.learned == "shared" and method.exchange() and not fitted_last
     found.__class__ = derived(type(method), _SharedSd if everyone else _OwnSd)
     found.response_units = federation.units  # type: ignore[attr-defined]
+    if method.conditions:
+        found.network = _with_parameter(method)
     return found, federation
+
+
+class _Learning(Architecture):
+    """Whose noise is the parameter wherever a model asks for it."""
+
+    learned = "shared"  # type: ignore[assignment]
+
+    @property
+    def noise(self) -> Any:  # type: ignore[override]
+        return pyro.param(RESPONSE_SD)
+
+
+def _with_parameter(method: Method) -> Architecture:
+    """The network of a method whose model computes with the standard deviation itself."""
+    if method.network.learned != "shared":
+        name = method.name or type(method).__name__
+        raise UserError(f'{name} has one response\'s sd for all clients: noise="shared" (--learn-sd shared)')
+    found = object.__new__(_Learning)
+    vars(found).update({k: v for k, v in vars(method.network).items() if k != "noise"})
+    return found
 
 
 def _asks(method: Method, federation: Federation) -> bool:
     """Whether the model asks for the standard deviation that is to be learned."""
     if not method.network.learned:
         return False
+    if method.conditions:  # (its model computes with the number, and cannot be tried without)
+        return not isinstance(method.network, _Learning)
     template, start = federation.template(), InitialWeights.of(method.network, 0)
     shared, own = (
         {k: v.to(template.n) if v.is_floating_point() else v.to(template.n.device) for k, v in values.items()}

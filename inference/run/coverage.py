@@ -86,7 +86,8 @@ def interval_coverage(
         return None
     row, split = journal.last("validation"), "validation"
     if row is None or row["round"] != journal.round:
-        if federation.outline or engine.has_data("validation"):
+        # (what is conditioned on the training data says nothing by how it predicts them)
+        if federation.outline or engine.has_data("validation") or fitted.method.conditions:
             return None
         split = "train"
         row = metrics_row(engine.scores(broadcast, split, (0, options.draws) if random else (0,)), engine.task)

@@ -171,12 +171,12 @@ class PFedGP(Method):
             seen: those of D', (S, m, D).
         """
         assert self.network.noise is not None
-        noise, k = self.network.response_sd, self.kernel  # (a number, or of the rows (S, 1))
+        noise, k = self.network.noise, self.kernel
         if batch.given is None or seen is None:
             found = one_after_another(k.matrix(z, batch.mask), batch.y.to(z), noise)
             return Normal(found.loc.to(batch.n), found.scale.to(batch.n))
         known = batch.given.examples
-        omega = seen.new_ones(known.y.shape) * noise**-2
+        omega = seen.new_full(known.y.shape, noise**-2)
         omega = omega if known.mask is None else omega * known.mask
         mean, variance = conditional(k.matrix(seen, known.mask), k(seen, z), k.variance(z), omega * known.y, omega)
         return Normal(mean.to(batch.n), (variance + noise**2).sqrt().to(batch.n))

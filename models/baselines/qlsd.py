@@ -111,8 +111,7 @@ class QLSD(GlobalPosterior):
         return s.memory / (1 + omega)
 
     def local(self) -> list[LocalStep]:
-        # w_j - w is the gradient
-        along = SVI(["w"], 0, sgd(1.0), self.settings.batch or None, terms="data", steps=1, gradient=True)
+        along = SVI(["w"], 0, sgd(1.0), self.settings.batch or None, terms="data", steps=1)  # w_j - w is the gradient
         return [along, CompressedMemory("memory", "w", self.rate, self.stages)]
 
     def exchange(self) -> dict[str, AggregationRule]:

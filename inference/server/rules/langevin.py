@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -61,6 +62,7 @@ class LangevinStep:
         slope = memory + total[name] * (context.num_clients / context.reported) + context.prior_gradient([name])[name]
         new = value + gamma * slope
         if self.temperature:
-            new = new + (2 * gamma * self.temperature) ** 0.5 * context.normal(name, value)
+            spread = math.sqrt(2 * self.step_size * self.temperature)
+            new = new + (spread if sd is None else spread * sd) * context.normal(name, value)
         context.rule_state["memory"] = memory + self.rate * total[name]
         return {name: new}

@@ -10,7 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call
+from support.federations import stays
 from support.run_folders import SHORT
+
+from hierfl.experiments.run_folder.config_file import read_config
 
 pytestmark = pytest.mark.figures("blank")
 
@@ -48,6 +51,39 @@ def test_a_regression_is_evaluated_as_one(hierfl: Call, tmp_path: Path) -> None:
     assert 0.25 < summary["pm_rmse"] < 0.4  # the noise is 0.3
     assert 0.8 < summary["pm_draws_coverage90"] <= 0.98
     assert summary["gm_rmse"] < 0.4
+
+
+@pytest.mark.cpu(5, "three runs of the command")
+def test_the_sd_of_a_regression_is_learned_unless_it_is_given(hierfl: Call, tmp_path: Path) -> None:
+    """Costs in euro of ages in years; a folder from before there was a choice has its number."""
+    df = stays(6)
+    y, x, who, test = df.cost.to_numpy(), df[["age"]].to_numpy(), df.hospital.to_numpy().astype(str), df.index % 5 == 0
+    np.savez(
+        tmp_path / "stays.npz", x_train=x[~test], y_train=y[~test], client_train=who[~test], x_test=x[test],
+        y_test=y[test], client_test=who[test],
+    )  # fmt: skip
+    how = "--data", "stays.npz", "--network", "linear", "--rounds", 20, "--evaluate-every", 10
+    code, out, _ = hierfl("run", "fedavg", *how, "--out", "o")
+    summary = json.loads((tmp_path / "o/summary.json").read_text())
+    assert code == 0
+    assert (summary["warnings"], summary["best"]["round"]) == ([], 20)
+    assert 400 < summary["response_sd"] < 700
+    assert 400 < summary["pm_rmse"] < 700
+    assert "validation" in summary["best_note"]
+    assert summary["best_note"] in " ".join(out.split())
+    code, out, _ = hierfl("run", "fedavg", *how, "--response-sd", 1, "--out", "given")
+    summary = json.loads((tmp_path / "given/summary.json").read_text())
+    assert "90 % intervals" in summary["warnings"][0]
+    assert "90 % intervals" in out
+    assert "response_sd" not in summary
+    config = (tmp_path / "given/config.toml").read_text()
+    assert 'learn_sd = "no"' in config
+    (tmp_path / "given/config.toml").write_text(config.replace('learn_sd = "no"\n', ""))
+    assert read_config(tmp_path / "given").run.learn_sd == "no"
+    code, _, err = hierfl("run", "fedavg", *how, "--response-sd", 1, "--learn-sd", "shared")
+    assert code == 2
+    assert "--response-sd 1 is a number, and --learn-sd shared learns one: say one of them" in err
+    assert hierfl("run", "fedavg", "--rounds", 1, "--learn-sd", "clients")[0] == 2
 
 
 def strange_sets(folder: Path) -> None:
