@@ -7,6 +7,7 @@ import io
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import UserError
 from .remedies import Remedies
@@ -68,22 +69,31 @@ def _separator(data: str, text: str, remedies: Remedies) -> str:
     if fitting:
         ways = " or ".join(remedies.say(sep=sep) for sep in fitting)
         raise UserError(f"{data} has columns by several separators: say {ways}")
+    blanks = _widths(text, " ")
+    if blanks and blanks[0] > 1 and len(set(blanks)) == 1 and set(_widths(text, ",")) == {1}:
+        ways = f"{remedies.say(sep='space')} or {remedies.say(sep='comma')}"
+        raise UserError(f"{data} has one column, or columns by blanks: say {ways}")
     header = _widths(text.partition("\n")[0], ",")
     likely = [sep for sep in KNOWN[1:] if header == [1] and _widths(text.partition("\n")[0], sep)[0] > 1]
     return likely[0] if len(likely) == 1 else ","
 
 
+def _rows(text: str, sep: str) -> Any:
+    """A csv reader; several blanks are one separator."""
+    return csv.reader(io.StringIO(text, newline=""), delimiter=sep, skipinitialspace=sep == " ", strict=True)
+
+
 def _widths(text: str, sep: str) -> list[int]:
     """Cells of each row; none for what is no such file."""
     try:
-        return [len(row) for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True) if row]
+        return [len(row) for row in _rows(text, sep) if row]
     except csv.Error:
         return []
 
 
 def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
     """Header, the cells of every column as text, and the line on which each row ends."""
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=sep, strict=True)
+    rows = _rows(text, sep)
     try:
         header = [name or f"Unnamed: {number}" for number, name in enumerate(next((row for row in rows if row), []))]
         if not header:
@@ -95,7 +105,10 @@ def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
                 continue  # an empty line, or one of separators alone
             line = rows.line_num + skipped
             if len(row) != len(header):
-                raise UserError(f"{data}: line {line} has {len(row)} entries, and the header {len(header)}")
+                raise UserError(
+                    f"{data}: line {line} has {len(row)} entries, and the header {len(header)}: quote entries that "
+                    f"hold {sep!r}, or say --sep or sep= for another separator"
+                )
             lines.append(line)
             for column, cell in zip(columns, row, strict=True):
                 column.append(cell)

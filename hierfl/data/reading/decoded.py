@@ -69,7 +69,8 @@ def decoded(path: Path | str, data: bytes, encoding: str, remedies: Remedies) ->
         ways = f"{remedies.say(encoding='latin-1')} or {remedies.say(encoding='cp1252')}"
         raise UserError(f"{shown(path)} cannot be read as csv: line {line} is no text in UTF-8: say {ways}") from error
     if "\0" in text:
-        raise UserError(f"{shown(path)} cannot be read as csv: it holds NUL characters")
+        utf16 = remedies.say(encoding="utf-16")
+        raise UserError(f"{shown(path)} cannot be read as csv: it holds NUL characters: say {utf16} if it is that")
     return text
 
 

@@ -15,6 +15,8 @@ UNSURE = frozenset(("NA", "None", "NULL", "null"))
 SIGNS = frozenset((".", "..", "-", "--", "---", "*", "?", "??", "missing", "n.a.", "n.a", "na", "not available"))
 #: numbers that are written for missing values
 SENTINELS = tuple(sign * code for code in (9.0, 99.0, 999.0, 9999.0, 99999.0) for sign in (-1, 1))
+#: a code of one digit stands beside so many other values at most: counts may be 9
+MOST_FEW = 3
 
 
 def is_unsure(word: str) -> bool:
@@ -30,7 +32,7 @@ def sentinel(numbers: Collection[float]) -> float | None:
     for code in SENTINELS:
         if code in numbers:
             others = [number for number in numbers if number != code and number not in SENTINELS]
-            if len(others) < 2:
+            if len(others) < 2 or (abs(code) < 10 and len(others) > MOST_FEW):
                 continue
             least, most = min(others), max(others)
             apart = max(least - code, code - most) > most - least

@@ -81,7 +81,9 @@ def zipped(name: str) -> bytes:
         (TEXT.encode("latin-1"), {}, "line 2 is no text in UTF-8: say --encoding latin-1 or --encoding cp1252"),
         (TEXT.encode(), {"encoding": "ascii"}, "line 2 is no text in ascii"),
         (b"a;b\tc;d\n1;2\t3;4\n", {}, "columns by several separators: say --sep ';' or --sep tab"),
-        (b"a;b;c\n1;2;3\n1;2\n", {}, "line 3 has 2 entries, and the header 3"),
+        (b"a;b;c\n1;2;3\n1;2\n", {}, "line 3 has 2 entries, and the header 3: quote entries that hold ';', or say"),
+        (b"a b\n1 2\n", {}, "columns by blanks: say --sep space or --sep comma"),
+        (TEXT.encode().replace(b"x", b"x\0"), {}, "NUL characters: say --encoding utf-16"),
         (b"sep=;\na;b;c\n1;2;3\n1;2\n", {}, "line 4 has 2 entries, and the header 3"),
         (gzip.compress(TEXT.encode() * 99, mtime=0)[:-30], {}, "its gzip data end early"),
         (b"\x1f\x8bno gzip at all, and long enough", {}, "cannot be read"),
@@ -105,6 +107,9 @@ def test_what_was_said_is_done(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_bytes("a b\n1.000 x\n2.500 y\n".encode("utf-16-le"))
     df = read_table(tmp_path / "t.txt", sep="space", encoding="utf-16-le", decimal=",", thousands="point")
     assert df["a"].tolist() == [1000, 2500]
+    (tmp_path / "t.txt").write_text("a  b\n1   x\n2 y\n")
+    assert read_table(tmp_path / "t.txt", sep="space")["b"].tolist() == ["x", "y"]
+    assert list(read_table(tmp_path / "t.txt", sep="comma")) == ["a  b"]
     (tmp_path / "t.csv").write_text("a;b;c\n1,5;2.5;1.500\n2,5;3.5;2.500\n")
     with pytest.raises(UserError, match=r"'1\.500', '2\.500': say --decimal , --thousands \. to read 1500"):
         read_file(tmp_path / "t.csv", Reading(decimal=","), used=["a", "b", "c"])
