@@ -108,10 +108,11 @@ def ood_inputs(run: RunConfig, federation: Federation) -> np.ndarray | None:
 def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.formula is not None  # (as of every run on a table)
     assert run.test_fraction is not None
-    terms = _parsed(run.formula, run.data)
+    reading = Reading.of(run.reading)
+    terms = _parsed(run.formula, run.data, reading)
     more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
     used = {*(terms.response or ()), *terms.predictors, *more.values()}
-    df = tables.read(run.data, used, terms.places, split=terms.split, reading=Reading.of(run.reading))
+    df = tables.read(run.data, used, terms.places, split=terms.split, reading=reading)
     federation, design = from_formula(
         df, run.formula, family=cast("Family", run.family), client=run.group or None, **more,
         na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
@@ -120,13 +121,13 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     return replace(federation, about={**federation.about, "data": tables.stem(run.data), "split": run.formula}), design
 
 
-def _parsed(formula: str, data: str) -> Formula:
+def _parsed(formula: str, data: str, reading: Reading) -> Formula:
     """A formula that has passed the gate; the message for another one knows the columns of a table that can be read."""
     try:
         return gate.parse(formula)
     except UserError as refused:
         try:
-            columns = [str(name) for name in tables.read(data).columns]
+            columns = [str(name) for name in tables.read(data, reading=reading).columns]
         except UserError:
             raise refused from None
         return gate.parse(formula, columns)

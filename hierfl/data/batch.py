@@ -67,10 +67,8 @@ class Batch:
 
 def masked_zeros(y: Tensor, event: torch.Size, dtype: torch.dtype, *, ids: bool = False) -> Batch:
     """A batch of inputs that are zero, whole numbers of ids, with targets (S, n), all of them masked."""
-    return Batch(
-        torch.zeros((*y.shape, *event), dtype=torch.int64 if ids else dtype, device=y.device), y, torch.zeros_like(y, dtype=torch.bool),
-        torch.ones(len(y), dtype=dtype, device=y.device),
-    )  # fmt: skip
+    x = torch.zeros((*y.shape, *event), dtype=torch.int64 if ids else dtype, device=y.device)
+    return Batch(x, y, torch.zeros_like(y, dtype=torch.bool), torch.ones(len(y), dtype=dtype, device=y.device))
 
 
 @dataclass(frozen=True)

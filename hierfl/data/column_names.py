@@ -53,6 +53,8 @@ def as_table(df: object) -> pd.DataFrame:
 
     if not isinstance(df, pd.DataFrame):
         way = "its to_pandas() is one" if hasattr(df, "to_pandas") else "pd.DataFrame(...) makes one"
+        if isinstance(df, str) or hasattr(df, "__fspath__"):
+            way = f"pandas.read_csv({str(df)!r}) or hierfl.read_table({str(df)!r}) makes one"
         if isinstance(df, pd.Series):
             way = "of one row df.iloc[[0]] is one, with two brackets"
         raise UserError(f"a table is a pandas.DataFrame, not {type(df).__name__}: {way}")

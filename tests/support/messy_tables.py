@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -130,6 +132,22 @@ def _missing(word: str, asked: bool) -> Mutation:
     return change
 
 
+def _spelled(write: Callable[[str], str]) -> Mutation:
+    """Every third row of a client or a level has its name in another spelling."""
+
+    def change(file: File, clean: CleanTable, rng: Rng) -> bool:
+        column = _pick(rng, [clean.client, *clean.levels])
+        cells, seen = file.columns[column], Counter[str]()
+        file.columns[column] = []
+        for cell in cells:
+            seen[cell] += 1
+            file.columns[column].append(cell if seen[cell] % 3 else write(cell))
+        file.means = ("--spellings join",)
+        return file.columns[column] != cells
+
+    return change
+
+
 def _numbers(write: Callable[[str], str]) -> Mutation:
     """Another way to write a column's numbers."""
 
@@ -209,6 +227,11 @@ MUTATIONS: dict[str, Sequence[Mutation]] = {
     ],
     "lines": [_as(end="\r\n"), _as(end="\r"), _as(blank=" "), _as(quoting=csv.QUOTE_ALL), _xlsx],
     "blanks": [_numbers(write) for write in (" {}".format, "{}  ".format, "\u00a0{}".format, "{}\t".format)],
+    "names": [
+        _spelled(" {}".format), _spelled("{} ".format), _spelled(str.upper), _spelled(str.title),
+        _spelled("\u00a0{}".format), _spelled(lambda cell: cell.replace(" ", "  ")),
+        _spelled(lambda cell: unicodedata.normalize("NFD", cell)),
+    ],
     "missing": [*(_missing(word, False) for word in PLAIN), *(_missing(word, True) for word in ASKED)],
     "thousands": [
         _thousands(",", ","), _thousands(" ", "' '"), _thousands("\u00a0", "' '"), _thousands("'", "''\"'\"''"),

@@ -92,7 +92,8 @@ def _of_objects(column: pd.Series) -> pd.Series:
     if len(kinds) > 1:
         raise _refused(
             column, f"values of several types ({named})",
-            f"{_df(column)} = {_df(column)}.astype(str) makes them text, and pd.to_numeric({_df(column)}) numbers",
+            f"{_df(column)} = {_df(column)}.astype(str).astype('category') makes them a category, and "
+            f"pd.to_numeric({_df(column)}) numbers",
         )  # fmt: skip
     raise _refused(column, f"{named} objects", "it reads numbers, truth values, text and categories")
 

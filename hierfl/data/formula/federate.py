@@ -17,6 +17,7 @@ from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
 from .design import Design
+from .literals import texts
 from .missing import Missing, without_missing
 from .responses import Family
 from .row_numbers import RowColumns
@@ -84,9 +85,9 @@ def from_formula(
     df, left_out = spelled(df, terms, terms.levels(client), how), None
     if na == "drop":
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
-    if df.columns.is_unique:
-        named = (terms.response or frozenset()) | terms.predictors | more.columns
-        refuse_text(df, named - terms.split - terms.places)
+    # (a response of which the formula names a level is no number)
+    response = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
+    refuse_text(df, (response | terms.predictors | more.columns) - terms.split - terms.places)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=family == "gaussian" and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})

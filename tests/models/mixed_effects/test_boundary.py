@@ -94,7 +94,7 @@ def test_known_errors_and_one_round() -> None:
         "y": [28.0, 8, -3, 7, -1, 1, 18, 12], "se": [15.0, 10, 16, 11, 9, 11, 10, 18], "school": list("ABCDEFGH"),
     })  # fmt: skip
     wide = schools.assign(y=3 * schools.y)
-    fit = mixed_model(wide, "y ~ 1 + (1 | school)", known_se="se", draws=40)
+    fit = mixed_model(wide, "y ~ 1 + (1 | school)", known_se="se", population="ml", draws=40)
     mean = np.average(wide.y, weights=wide.se**-2)
     without = stats.norm.logpdf(wide.y, mean, wide.se).sum()
     assert statistics(fit) == pytest.approx([2 * (fit.log_likelihood - without)], abs=0.01)

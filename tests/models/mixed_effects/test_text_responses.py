@@ -55,7 +55,7 @@ def test_every_way_of_writing_is_the_response_of_zeros_and_ones(no: Any, yes: An
             "yes",
             "the response 'y' holds 'no', 'yes', and a binomial one is 0 or 1: write y['yes'] ~ or I(y == 'yes') ~",
         ),
-        ("0", "1", "write y['1'] ~ or I(y == '1') ~ for the probability of '1'"),
+        ("0", "1", "say df = hierfl.read_table(df, types={'y': 'number'}) to read them"),
         (1, 2, "it holds 1 and 2; write I(y == 2) ~ for the probability of 2"),
         (-1.0, 1.0, "it holds -1 and 1; write I(y == 1) ~"),
         ("don't", "won't", "rename the levels, without quotes"),
@@ -98,7 +98,7 @@ def test_events_and_weights_that_are_text_say_how() -> None:
     for how, words in (
         ({"event": "y"}, "cannot hold events: df['y'] = (df['y'] == 'yes').astype(int), if 'yes' is the event"),
         ({"event": "status"}, "not 0 or 1: df['status'] = (df['status'] == 2).astype(int), if 2 is the event"),
-        ({"weights": "w"}, "cannot hold weights: df['w'] = df['w'].astype(float)"),
+        ({"weights": "w"}, "say df = hierfl.read_table(df, types={'w': 'number'})"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):
             from_formula(df, "t ~ age + (1 | site)", family="weibull", **how)

@@ -147,7 +147,9 @@ def test_a_diagonal_covariance_is_of_where_zero_is() -> None:
     """As the documentation says: without correlations a shift makes another model, other units do not."""
     df = table(12)
     fits = [
-        mixed_model(made.of(df), "y ~ 1 + x + (1 + x | site)", covariance="diagonal", draws=0).log_likelihood
+        mixed_model(
+            made.of(df), "y ~ 1 + x + (1 + x | site)", covariance="diagonal", population="ml", draws=0
+        ).log_likelihood
         for made in (Change(), Change(times=1e3), Change(shift=5.0))
     ]
     assert fits[1] == pytest.approx(fits[0], abs=1e-9)

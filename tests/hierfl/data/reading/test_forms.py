@@ -28,7 +28,8 @@ def packed(data: bytes) -> bytes:
     "content",
     [
         TEXT.encode(), TEXT.encode("utf-8-sig"), TEXT.encode("utf-16"), TEXT.encode("utf-16-le"),
-        TEXT.encode("utf-16-be"), TEXT.encode("utf-32"), gzip.compress(TEXT.encode(), mtime=0), packed(TEXT.encode("utf-16")),
+        TEXT.encode("utf-16-be"), TEXT.encode("utf-32"),
+        gzip.compress(TEXT.encode(), mtime=0), packed(TEXT.encode("utf-16")),
         TEXT.replace(",", ";").encode(), TEXT.replace(",", "\t").encode(), TEXT.replace(",", "|").encode(),
         b"sep=,\n" + TEXT.encode(), b"sep=;\r\n" + TEXT.replace(",", ";").encode(), ("\n" + TEXT).encode(),
         TEXT.replace("\n", "\r\n").encode(), TEXT.replace("\n", "\r").encode(), TEXT.replace("\n", "\n\n").encode(),
