@@ -31,6 +31,8 @@ WANTED = 0.9
 FAR, ERRORS = 0.05, 3.0
 #: the same where it is not known how many examples it is of
 FAR_UNKNOWN = 0.1
+#: draws that coverage of training data is averaged over at most: a second digit is not looked at
+TRAINING_DRAWS = 20
 KINDS = {"pm": "at the posterior mean", "pm_draws": "averaged over draws"}
 
 
@@ -90,7 +92,8 @@ def interval_coverage(
         if federation.outline or engine.has_data("validation") or fitted.method.conditions:
             return None
         split = "train"
-        row = metrics_row(engine.scores(broadcast, split, (0, options.draws) if random else (0,)), engine.task)
+        draws = (0, min(options.draws, TRAINING_DRAWS)) if random else (0,)
+        row = metrics_row(engine.scores(broadcast, split, draws), engine.task)
     found = {kind: value for kind in KINDS if (value := row.get(f"{kind}_coverage90")) is not None and value == value}
     given = None if network.learned else network.noise
     return Coverage(split, found, 0 if federation.outline else sum(federation.sizes(split)), given)
