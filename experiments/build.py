@@ -64,7 +64,7 @@ def build(
 
 def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
     pool = registry.load(run.data, Path(run.data_root), run.seed)
-    pool = standardised(pool, {"yes": True, "no": False}.get(run.standardise, "auto"))  # type: ignore[arg-type]
+    pool = standardised(pool, {"yes": True, "no": False}.get(run.standardise, "auto"))
     clients = run.clients
     if not clients and not run.split.startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")

@@ -51,7 +51,7 @@ class Architecture:
 
     base: Network
     head: LinearHead
-    noise: float | Learned | None = None
+    noise: Any = None
     spec: str = "custom"
     encoder: Network | None = None
     latents: int = 0
@@ -137,9 +137,10 @@ class Architecture:
     @property
     def learned(self) -> Learned | None:
         """Whose the response's learned standard deviation is; None where it is given, and for classification."""
-        return self.noise if isinstance(self.noise, str) else None
+        found: Learned | None = self.noise if isinstance(self.noise, str) else None  # type: ignore[assignment]
+        return found
 
     @property
     def response_sd(self) -> float | Tensor:
         """Standard deviation of the response inside a model: as given, or the learned parameter, () or rows (S, 1)."""
-        return pyro.param(RESPONSE_SD) if self.learned else self.noise  # type: ignore[return-value]
+        return pyro.param(RESPONSE_SD) if self.learned else self.noise

@@ -70,10 +70,10 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
 class _Learning(Architecture):
     """Whose noise is the parameter wherever a model asks for it."""
 
-    learned = "shared"  # type: ignore[assignment]
+    learned = "shared"
 
     @property
-    def noise(self) -> Any:  # type: ignore[override]
+    def noise(self) -> Any:
         return pyro.param(RESPONSE_SD)
 
 

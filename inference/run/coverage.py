@@ -82,14 +82,15 @@ def interval_coverage(
 
     Sites are asked for nothing more than they are asked for anyway. None for what has no such intervals.
     """
-    network: Any = fitted.method.network  # type: ignore[attr-defined]
+    method: Any = fitted.method
+    network = method.network
     federation = fitted.federation
-    if engine.task != "regression" or fitted.method.tabular or not journal.round:  # type: ignore[attr-defined]
+    if engine.task != "regression" or method.tabular or not journal.round:
         return None
     row, split = journal.last("validation"), "validation"
     if row is None or row["round"] != journal.round:
         # (what is conditioned on the training data says nothing by how it predicts them)
-        if federation.outline or engine.has_data("validation") or fitted.method.conditions:
+        if federation.outline or engine.has_data("validation") or method.conditions:
             return None
         split = "train"
         draws = (0, min(options.draws, TRAINING_DRAWS)) if random else (0,)

@@ -135,8 +135,8 @@ class Reader:
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
                 known = self.types.levels.get(strange[2], ())
-                values = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
-                (level, *_) = sorted({str(value) for value in values if value not in known})
+                there = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
+                (level, *_) = sorted({str(value) for value in there if value not in known})
                 what = f"column {strange[2]!r} has the level {level!r}"
                 raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault

@@ -23,7 +23,7 @@ class Remedies:
     """Writes what a user can say of a table.
 
     Attributes:
-        python: what is called in Python, such as ``read_table(path, ``; empty for a command line.
+        python: the beginning of a call in Python, up to its options; empty for a command line.
         row: what a row of the table is called: "line" of a file, "row" of a frame.
         study: whether columns are declared in study.toml.
     """
