@@ -116,7 +116,7 @@ def _without(covariance: Covariance, root: Tensor, t: Tensor, least: Tensor) -> 
         at = torch.tensor(rest)
         first[at[:, None], at] = torch.linalg.cholesky(sigma + few * torch.eye(len(rest)).to(sigma))
         first = _lifted(first, [i for i in rest if i not in seen], least)
-    return free, covariance.of_matrix(first)[[e for _, e in kept]]
+    return free, covariance.of_matrix(first)[torch.tensor([e for _, e in kept], dtype=torch.long)]
 
 
 def _lifted(root: Tensor, rows: list[int] | range, least: Tensor) -> Tensor:

@@ -141,7 +141,8 @@ def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
     if method.exact:
         return satterthwaite(method, estimates)
     if has_restricted(method, estimates):
-        return containment.degrees_of_freedom(method, estimates["counts"], estimates)
+        sums = {name: estimates[name].cpu() for name in ("counts", *containment.sizes(method))}
+        return containment.degrees_of_freedom(method, sums.pop("counts"), sums)
     df = torch.full((len(method.network.fixed),), torch.inf, dtype=torch.float64)
     for k, name in enumerate(method.network.fixed):
         if name in method.network.random or name in INTERCEPT:

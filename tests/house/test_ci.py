@@ -34,7 +34,8 @@ def test_every_slow_test_is_in_one_shard(shards: ModuleType, request: pytest.Fix
 
 def test_shards_are_short_and_touch_what_their_files_do(shards: ModuleType) -> None:
     for shard in shards.read():
-        assert shard.seconds <= shards.LIMIT, shard.name
+        # (a test of many cases may be a shard of its own)
+        assert shard.seconds <= shards.LIMIT or len(shard.tests) == 1, shard.name
         assert shard.touches == shards.touched_by(shard.files), f"{shard.name}: python .ci/shards.py measure"
         assert shard.touches
 
