@@ -3,9 +3,10 @@
     python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json anew
     python .ci/shards.py measure FILE     takes the seconds from a file that HIERFL_TEST_SECONDS=FILE has written
 
-A shard is some tests of one folder, at most :data:`LIMIT` CPU seconds in all, or one test that takes longer. It touches the packages that its files
-are the tests of, or import, by way of tests/support too. A run takes at most two shards that touch what has changed
-since the commit in .ci/base, and one more that the hash of HEAD chooses, so that all of them come round.
+A shard is some tests of one folder, at most :data:`LIMIT` CPU seconds in all, or one test that takes longer. It touches
+the packages that its files are the tests of, or import, by way of tests/support too. A run takes at most two shards
+that touch what has changed since the commit in .ci/base, and one more that the hash of HEAD chooses, so that all come
+round.
 """
 
 from __future__ import annotations
