@@ -31,8 +31,9 @@ WANTED = 0.9
 FAR, ERRORS = 0.05, 3.0
 #: the same where it is not known how many examples it is of
 FAR_UNKNOWN = 0.1
-#: draws that coverage of training data is averaged over at most: a second digit is not looked at
-TRAINING_DRAWS = 20
+#: draws that coverage of training data is averaged over at most; and of how many examples: a posterior that has seen
+#: more is narrow, and an average over its draws takes as long as the fit
+TRAINING_DRAWS, MOST_AVERAGED = 20, 20_000
 KINDS = {"pm": "at the posterior mean", "pm_draws": "averaged over draws"}
 
 
@@ -93,7 +94,8 @@ def interval_coverage(
         if federation.outline or engine.has_data("validation") or method.conditions:
             return None
         split = "train"
-        draws = (0, min(options.draws, TRAINING_DRAWS)) if random else (0,)
+        few = sum(federation.sizes(split)) <= MOST_AVERAGED
+        draws = (0, min(options.draws, TRAINING_DRAWS)) if random and few else (0,)
         row = metrics_row(engine.scores(broadcast, split, draws), engine.task)
     found = {kind: value for kind in KINDS if (value := row.get(f"{kind}_coverage90")) is not None and value == value}
     given = None if network.learned else network.noise

@@ -141,7 +141,7 @@ def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) ->
     assert np.isinf(plain.df["u"])
 
 
-@pytest.mark.cpu(4, "three fits with levels")
+@pytest.mark.cpu(5, "three fits with levels")
 def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learned_from() -> None:
     rng = np.random.default_rng(2)
     region, site, patient = (np.repeat(np.arange(k), 96 // k) for k in (4, 12, 48))
