@@ -33,7 +33,7 @@ FAR, ERRORS = 0.05, 3.0
 FAR_UNKNOWN = 0.1
 #: draws that coverage of training data is averaged over at most; and of how many examples: a posterior that has seen
 #: more is narrow, and an average over its draws takes as long as the fit
-TRAINING_DRAWS, MOST_AVERAGED = 20, 5_000
+TRAINING_DRAWS, MOST_AVERAGED = 20, 20_000
 KINDS = {"pm": "at the posterior mean", "pm_draws": "averaged over draws"}
 
 
