@@ -1,7 +1,8 @@
 """Coefficients: their covariance, degrees of freedom, tests and intervals, in the table's units.
 
 A gaussian response has (X^T V^-1 X)^-1 and Satterthwaite's degrees of freedom. Others have their covariance at what
-:mod:`.restricted` estimates, where that was asked for, with degrees of freedom by :mod:`.containment`.
+:mod:`.restricted` estimates, where that was asked for, with Satterthwaite's degrees of freedom there, and no more than
+:mod:`.containment` gives; a coefficient that is learned from rows has infinitely many.
 """
 
 from __future__ import annotations
@@ -42,17 +43,22 @@ def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | No
         return turn @ torch.linalg.inv_ex(a).inverse @ turn.T
     if not has_restricted(method, estimates):
         return None
-    numbers = estimates["restricted"]
+    turn = _reported(method, estimates)
+    if not len(turn):
+        return None  # (levels have thresholds alone)
+    found: Tensor = turn @ estimates["restricted_covariance"] @ turn.T
+    return found
+
+
+def _reported(method: MixedModel, estimates: State) -> Tensor:
+    """Derivatives (r, k) of the coefficients that are reported, in the table's units, by the restricted numbers."""
     every = {k: v[None] for k, v in estimates.items()}
 
     def reported(at: Tensor) -> Tensor:
         labels, values = effects_of(method, {**every, **method.parts(at[None])})
         return values[0, [k for k, name in enumerate(labels) if name in method.network.fixed]]
 
-    if not len(reported(numbers)):
-        return None  # (levels have thresholds alone)
-    turn = torch.autograd.functional.jacobian(reported, numbers)
-    found: Tensor = turn @ estimates["restricted_covariance"] @ turn.T
+    found: Tensor = torch.autograd.functional.jacobian(reported, estimates["restricted"])
     return found
 
 
@@ -136,13 +142,34 @@ def coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State,
         table[name] = values
 
 
+def restricted_satterthwaite(method: MixedModel, estimates: State) -> Tensor:
+    """Degrees of freedom 2 v^2 / Var(v), v the variance of each coefficient at the restricted estimates, (p,).
+
+    Var(v) by the delta method from what the estimates of the other numbers do to the coefficients' information.
+    """
+    turn, changes = _reported(method, estimates), estimates["restricted_changes"]
+    v = (turn @ estimates["restricted_covariance"] @ turn.T).diagonal()
+    turn = turn[:, estimates["restricted"].shape[0] - changes.shape[-1] :]
+    each = (turn @ changes @ turn.T).diagonal(dim1=-2, dim2=-1)
+    every = {k: v[None] for k, v in estimates.items()}
+    own = [name for name in effects_of(method, every)[0] if name in method.network.fixed]
+    df = torch.full((len(method.network.fixed),), torch.inf, dtype=v.dtype)  # (levels have thresholds, no intercept)
+    df[[method.network.fixed.index(name) for name in own]] = (2 * v.square() / each.square().sum(0)).cpu()
+    return df
+
+
 def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
-    """Of the coefficients' t, (p,): Satterthwaite's of a gaussian response, by containment of others."""
+    """Of the coefficients' t, (p,): Satterthwaite's; of other responses than gaussian no more than by containment.
+
+    They are infinite where a coefficient is learned from rows.
+    """
     if method.exact:
         return satterthwaite(method, estimates)
     if has_restricted(method, estimates):
         sums = {name: estimates[name].cpu() for name in ("counts", *containment.sizes(method))}
-        return containment.degrees_of_freedom(method, sums.pop("counts"), sums)
+        contained = containment.degrees_of_freedom(method, sums.pop("counts"), sums)
+        fewer = contained.minimum(restricted_satterthwaite(method, estimates)).clamp_min(1.0)
+        return torch.where(contained.isinf(), contained, fewer)
     df = torch.full((len(method.network.fixed),), torch.inf, dtype=torch.float64)
     for k, name in enumerate(method.network.fixed):
         if name in method.network.random or name in INTERCEPT:

@@ -25,18 +25,19 @@ from . import containment
 from .climb import NOWHERE, eigen, newton_step
 from .model import MixedModel
 from .region_nodes import RegionExpansion
-from .restricted_point import Point, covariance
+from .restricted_point import Point, changes, covariance
 from .separation import directions
 from .surface import Surface
 
 #: in standard errors: steps along one number, the longest step, and one that is not worth while
 SHORT_STEP, RADIUS, ARRIVED = 0.02, 2.0, 1e-3
-#: a shorter step, in standard errors, says nothing of the penalty's bend: coefficients that are still on their way say
-#: more; and a height that falls by less has not fallen
-LEAST_STEP, LEAST_FALL = 0.05, 1e-3
+#: a shorter step, in standard errors, says nothing of the penalty's bend: coefficients that are still on their way, and
+#: the slope's own digits, say more; and a height that falls by less has not fallen
+LEAST_STEP, LEAST_FALL = 0.25, 1e-3
 #: points at most; how often a step that has lost height is halved; and how often slopes are measured
-MAX_POINTS, MAX_HALVINGS, MAX_MEASURED = 60, 8, 3
-#: slopes along all numbers are measured again where the search ends so far from where they were, in standard errors
+MAX_POINTS, MAX_HALVINGS, MAX_MEASURED = 60, 8, 4
+#: slopes along all numbers are measured again where the search ends, or loses height, so far from where they were, in
+#: standard errors
 FAR_FROM_START = 0.02
 #: the length of a flat direction's part among theta, or among the coefficients, from which on it is one there
 PART = 0.1
@@ -51,6 +52,8 @@ class Restricted:
         best: coordinates of the highest point, (k,); ``height``, ``penalty``, ``gradient`` and ``curvature`` as of
             :class:`Point`.
         slope, bend: of the penalty, first and second derivatives, (t,) and (t, t).
+        fresh: slopes that are being measured around the best point, (t,).
+        turning: the slope of the coefficients' information I, (t, p, p).
         measured: how many numbers' slopes are measured around the best point, ().
         began, rounds: theta where they were measured last, (t,), and how often they were, ().
         next: where to look next, (k,).
@@ -68,6 +71,8 @@ class Restricted:
     curvature: Tensor
     slope: Tensor
     bend: Tensor
+    fresh: Tensor
+    turning: Tensor
     measured: Tensor
     began: Tensor
     rounds: Tensor
@@ -91,7 +96,8 @@ class Restricted:
         start = at.new_zeros(k)
         return cls(
             at, basis, start, zero + NOWHERE, zero, at.new_zeros(k), at.new_zeros(k, k), at.new_zeros(t),
-            at.new_zeros(t, t), zero, at.new_zeros(t), zero, start, zero, zero, zero,
+            at.new_zeros(t, t), at.new_zeros(t), at.new_zeros(t, k - t, k - t), zero, at.new_zeros(t), zero, start,
+            zero, zero, zero,
         )  # fmt: skip
 
     @classmethod
@@ -150,23 +156,33 @@ class Restricted:
     def _measure(self, number: int) -> Restricted:
         """Next a short step along one number of theta; the search's next step where all are known."""
         if number >= self.t:
-            return replace(self, measured=self.measured.new_tensor(float(number)))._go_on()
+            search = self._learned() if int(self.rounds) > 1 else self
+            done = self.measured.new_tensor(float(number))
+            return replace(search, slope=self.fresh, began=self.best[: self.t], measured=done)._go_on()
         point = self.highest
         step = torch.zeros_like(self.slope)
         step[number] = SHORT_STEP / eigen(point.profile[1] - self.bend)[2][number]
-        first = number == 0
-        return replace(
-            self, measured=self.measured.new_tensor(float(number)), next=point.moved(step),
-            began=self.best[: self.t] if first else self.began, rounds=self.rounds + float(first),
-        )  # fmt: skip
+        search = replace(self, measured=self.measured.new_tensor(float(number)), next=point.moved(step))
+        return replace(search, rounds=self.rounds + 1.0, fresh=0 * self.fresh) if number == 0 else search
 
     def _measured(self, here: Point | None) -> Restricted:
         number = int(self.measured)
-        slope = self.slope.clone()
+        fresh, turning = self.fresh.clone(), self.turning.clone()
         if here is not None:
             step = here.at[: self.t] - self.best[: self.t]
-            slope[number] = (here.penalty - self.penalty - 0.5 * step @ self.bend @ step) / step[number]
-        return replace(self, slope=slope)._measure(number + 1)
+            fresh[number] = (here.penalty - self.penalty - 0.5 * step @ self.bend @ step) / step[number]
+            turning[number] = (here.curvature - self.curvature)[self.t :, self.t :] / step[number]
+        return replace(self, fresh=fresh, turning=turning)._measure(number + 1)
+
+    def _learned(self) -> Restricted:
+        """With the bend that takes the slopes of the last place to those of this one (Powell's symmetric Broyden)."""
+        moved, missed = self.best[: self.t] - self.began, self.fresh - self.slope
+        along = eigen(self.highest.profile[1])[2].square() * moved
+        length = along @ moved
+        if not bool(length > 0):
+            return self
+        once = (missed[:, None] * along + along[:, None] * missed) / length
+        return replace(self, bend=self.bend + once - (moved @ missed) / length.square() * along[:, None] * along)
 
     def _stepped(self, here: Point) -> Restricted:
         """What the penalty did beyond its slope is its bend along the step."""
@@ -183,6 +199,8 @@ class Restricted:
         return float(((vectors.mT @ (step * scale)).square() * values.abs()).sum().sqrt())
 
     def _halved(self) -> Restricted:
+        if self._far():
+            return replace(self, halvings=0 * self.halvings)._measure(0)  # (slopes of another place misled the step)
         if int(self.halvings) >= MAX_HALVINGS or int(self.points) >= MAX_POINTS:
             return self._end()
         return replace(self, next=0.5 * (self.best + self.next), halvings=self.halvings + 1)
@@ -197,10 +215,13 @@ class Restricted:
         if int(self.points) >= MAX_POINTS:
             return self._end()
         if float(length) < ARRIVED and off < ARRIVED:
-            moved = self._length(point, self.best[: self.t] - self.began)
-            again = moved > FAR_FROM_START and int(self.rounds) < MAX_MEASURED
-            return self._measure(0) if again else self._end()
+            return self._measure(0) if self._far() else self._end()
         return replace(self, next=point.moved(step))
+
+    def _far(self) -> bool:
+        """Whether slopes are to be measured again: the search is not where they were."""
+        moved = self._length(self.highest, self.best[: self.t] - self.began)
+        return moved > FAR_FROM_START and int(self.rounds) < MAX_MEASURED
 
     def _end(self) -> Restricted:
         return replace(self, done=torch.ones_like(self.done))
@@ -208,8 +229,9 @@ class Restricted:
 
 def start(method: MixedModel) -> State:
     """What is broadcast before anything is known."""
-    k = method.k
-    shapes = {"restricted": (k,), "restricted_covariance": (k, k), **containment.sizes(method)}
+    k, p = method.k, len(method.network.fixed)
+    shapes = {"restricted": (k,), "restricted_covariance": (k, k), "restricted_changes": (k - p, p, p)}
+    shapes |= containment.sizes(method)
     return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
 
@@ -250,7 +272,14 @@ def estimates(surface: Surface, search: Restricted, curvature: Tensor) -> State:
         curvature: of the likelihood at its maximum, (K, K).
     """
     basis, numbers = search.basis, search.found
-    found = {"restricted": numbers, "restricted_covariance": basis @ covariance(search.highest) @ basis.T}
+    p = len(surface.method.network.fixed)
+    of_coefficients = basis[-p:, search.t :]
+    along = numbers.new_zeros(len(numbers) - p, p, p)  # (nothing along directions that have no end)
+    along[: search.t] = of_coefficients @ changes(search.highest, search.bend, search.turning) @ of_coefficients.T
+    found = {
+        "restricted": numbers, "restricted_covariance": basis @ covariance(search.highest) @ basis.T,
+        "restricted_changes": along,
+    }  # fmt: skip
     if surface.method.settings.population != "reml":
         return found
     constant = 0.5 * search.p * math.log(2 * math.pi) + surface.reml_constant

@@ -73,10 +73,37 @@ class Point:
 
 def covariance(point: Point) -> Tensor:
     """Of all numbers, (k, k): given theta coefficients have the inverse of their information, and follow it."""
-    values, vectors, scale = eigen(point.profile[1])
-    # the likelihood's own curvature may be flat at the restricted estimates, which are not its maximum
-    root = vectors / scale[:, None] / values.abs().clamp_min(LEAST_CURVATURE).sqrt()
+    root = _root(point.profile[1])
     both = torch.cat([root, point.follows @ root])
     given = torch.zeros_like(point.curvature)
-    given[point.t :, point.t :] = torch.linalg.inv_ex(point.curvature[point.t :, point.t :]).inverse
+    given[point.t :, point.t :] = _given(point)
     return given + both @ both.T
+
+
+def changes(point: Point, bend: Tensor, turning: Tensor) -> Tensor:
+    """How the coefficients' covariance I^-1 changes along orthogonal directions of theta, (t, p, p).
+
+    Each direction is one standard error of the restricted estimates long.
+
+    Args:
+        point: where.
+        bend: second derivatives of the penalty, (t, t).
+        turning: the slope of I, (t, p, p).
+    """
+    inverse = _given(point)
+    return -inverse @ torch.einsum("ti,tpq->ipq", _root(point.profile[1] - bend), turning) @ inverse
+
+
+def _given(point: Point) -> Tensor:
+    """Covariance of the coefficients at theta, I^-1, (p, p)."""
+    inverse: Tensor = torch.linalg.inv_ex(point.curvature[point.t :, point.t :]).inverse
+    return inverse
+
+
+def _root(curvature: Tensor) -> Tensor:
+    """A root (t, t) of the curvature's inverse.
+
+    The likelihood's own curvature may be flat at the restricted estimates, which are not its maximum.
+    """
+    values, vectors, scale = eigen(curvature)
+    return vectors / scale[:, None] / values.abs().clamp_min(LEAST_CURVATURE).sqrt()

@@ -11,6 +11,7 @@ from support.mixed import table as gaussian_table
 from support.mixed_families import counts
 
 from hierfl import mixed_model
+from hierfl.models.mixed_effects import containment
 from hierfl.models.mixed_effects.mixed_model import FittedMixedModel
 
 
@@ -115,13 +116,14 @@ def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) ->
     best = shared(fit, "restricted")
     assert float(shared(fit, "root").abs()) < float(best[0].abs())
 
-    def criterion(sd: float) -> float:
+    def criterion(sd: float) -> tuple[float, float]:
+        """And the variance of u's coefficient."""
         held = mixed_model(df, formula, family=family, population="ml", draws=0, prior="fixed", sd_0=sd)  # type: ignore[arg-type]
         curvature = shared(held, "curvature")[-3:, -3:]
-        return float(shared(held, "height") - 0.5 * torch.logdet(curvature))
+        return float(shared(held, "height") - 0.5 * torch.logdet(curvature)), float(torch.inverse(curvature)[1, 1])
 
     sd = abs(float(best[0]))
-    below, top, above = (criterion(sd * factor) for factor in (0.97, 1.0, 1.03))
+    (below, least), (top, variance), (above, most) = (criterion(sd * factor) for factor in (0.97, 1.0, 1.03))
     curve = (below - 2 * top + above) / 0.03**2
     assert curve < 0
     # Newton's step from there, relative to the spread; another number of the response's own moves with it
@@ -136,7 +138,12 @@ def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) ->
     plain = mixed_model(df, formula, family=family, population="ml", draws=0).summary().table.set_index("effect")  # type: ignore[arg-type]
     np.testing.assert_allclose(plain.estimate, ours.estimate, rtol=1e-9)
     assert ours.standard_error["u"] > 1.02 * plain.standard_error["u"]
-    assert ours.df["u"] == ours.df["Intercept"] == df.site.nunique() - 2
+    satterthwaite = -2 * variance**2 * curve / ((most - least) / 0.06) ** 2
+    # the search knows the criterion's curvature from its last steps, and v has what is not known of the spread, too
+    assert ours.df["u"] == pytest.approx(min(6.0, satterthwaite), rel=0.05)
+    assert ours.df["Intercept"] <= 6.0
+    if family == "binomial":
+        assert ours.df["u"] < 6.0
     assert np.isinf(ours.df["x"])
     assert np.isinf(plain.df["u"])
 
@@ -156,7 +163,13 @@ def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learne
     how: dict = {"family": "poisson", "draws": 0, "nodes": 1}
 
     def df_of(formula: str, **more: str) -> dict[str, float]:
-        return mixed_model(df, formula, **how, **more).summary().table.set_index("effect").df.to_dict()
+        fit = mixed_model(df, formula, **how, **more)
+        sums = {name: shared(fit, name) for name in ("counts", *containment.sizes(fit.method))}
+        found = containment.degrees_of_freedom(fit.method, sums.pop("counts"), sums)
+        printed = fit.summary().table.df[: len(found)]
+        assert (printed <= found.numpy() + 1e-12).all()
+        assert (np.isinf(printed) == np.isinf(found.numpy())).all()
+        return dict(zip(fit.method.network.fixed, found.tolist(), strict=True))
 
     found = df_of("y ~ u + p + x + (1 | site/patient)")
     assert (found["Intercept"], found["u"]) == (10, 10)
