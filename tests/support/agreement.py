@@ -62,7 +62,7 @@ def other(case: Case) -> str:
     def minus(theta: np.ndarray) -> float:
         return quadrature(theta, df, case)
 
-    fit = mixed_model(df, case.formula, family=case.family, **case.how)  # type: ignore[arg-type]
+    fit = mixed_model(df, case.formula, family=case.family, population="ml", **case.how)  # type: ignore[arg-type]
     start = np.r_[case.intercept, 0.7, -0.2, case.own]
     best = minimize(minus, start, method="BFGS", options={"gtol": 1e-6})
     error = np.sqrt(np.diag(np.linalg.inv(hessian(minus, best.x))))
