@@ -166,10 +166,7 @@ class Server(nn.Module):
         for name, group in self.exchange.groups.items():
             gaps = torch.cat([(new[k] - old[k]).flatten() for k in group.moving])
             norms[name] = gaps.square().mean().sqrt().to(torch.float32)
-            before = state.rule_state[name]  # an optimiser that has not begun remembers zeros
-            rule_state[name] = {
-                k: torch.where(sound.to(v.device), v, before.get(k, torch.zeros_like(v))) for k, v in kept[name].items()
-            }
+            rule_state[name] = {k: _kept(v, state.rule_state[name].get(k), sound) for k, v in kept[name].items()}
         return replace(
             state,
             shared={**old, **new},
@@ -234,3 +231,12 @@ def _skipped(state: ServerState) -> ServerState:
         skipped=state.skipped + 1,
         last_skipped=torch.ones_like(state.last_skipped),
     )
+
+
+def _kept(new: Tensor, before: Tensor | None, sound: Tensor) -> Tensor:
+    """What a rule remembers: the new value of a sound round, else the one before."""
+    if before is None:  # (an optimiser that has not begun remembers zeros)
+        before = torch.zeros_like(new)
+    if before.shape != new.shape:  # (nothing is broadcast: a search may go on with another number of unknowns)
+        return new if bool(sound) else before
+    return torch.where(sound.to(new.device), new, before)

@@ -74,6 +74,16 @@ def test_levels(family: str, level: str) -> None:
     assert list(boundary_tests(fit.method, short(fit.run.shared))) == ["sd(Intercept)", f"sd(Intercept | {level})"]
 
 
+def test_slopes_beside_patients() -> None:
+    """The searches without one standard deviation have different numbers of unknowns."""
+    df = with_levels(CASES["gaussian"], 3, 5, 3, 4)
+    how: dict = {"client": "site", "population": "ml"}
+    formula = "y ~ x + (1 + x | site)"
+    fit = mixed_model(df, f"{formula} + (1 | site:patient)", draws=40, **how)
+    without = mixed_model(df, formula, draws=0, **how)
+    assert statistics(fit)[-1] == pytest.approx(2 * (fit.log_likelihood - without.log_likelihood), abs=0.01)
+
+
 def test_no_spread_is_in_the_interval() -> None:
     """At every level: zero where half a chi-squared does not reject it, and the estimate always."""
     zeros = 0
