@@ -144,11 +144,36 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
             model.common_terms = [deepcopy(term) for term in model.common_terms]
             for term in model.group_terms:
                 term.expr, term.factor = deepcopy(term.expr), Term(Variable(one))
-            return DesignMatrices(model, in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()]))
+            table, names = in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()])
+            read = DesignMatrices(model, table, names)
+            if model.group_terms:
+                read.group = _coded_as_fixed(model, table, names)
+            return read
     except UserError:
         raise
     except Exception as fault:  # (its parser, resolver and transforms raise what they like)
         raise misfit(formula, fault) from fault
+
+
+def _coded_as_fixed(model: Any, table: pd.DataFrame, names: Any) -> Any:
+    """The random columns, with categories coded as among fixed effects: their columns span R's.
+
+    formulae codes each category beside a random intercept without its first level, whatever else there is. Of
+    (1 + a:x | site) that level would have no slope, and (1 + a:b | site) would have no main effects.
+    """
+    from formulae.matrices import GroupEffectsMatrix
+    from formulae.terms.terms import GroupSpecificTerm
+
+    factor = model.group_terms[0].factor
+    effects = type(model)(*{term.name: deepcopy(term.expr) for term in model.group_terms}.values())
+    effects.eval(table, names)
+    terms = [GroupSpecificTerm(effect, deepcopy(factor)) for effect in effects.common_terms]
+    for term, effect in zip(terms, effects.common_terms, strict=True):
+        term.set_type(table, names)
+        term.set_data({part.name: bool(part.spans_intercept) for part in getattr(effect, "components", ())})
+    group = GroupEffectsMatrix(terms)
+    group.evaluate(table, names)
+    return group
 
 
 def in_own_order(df: pd.DataFrame, formula: Formula) -> pd.DataFrame:
