@@ -35,7 +35,7 @@ import numpy as np
 from ...errors import UserError
 from .calls import INTEGER, NUMPY, WHOLE
 from .effects import FormulaParser
-from .hints import hint
+from .hints import hint, rewritten
 from .parsed import Formula
 from .tokens import MAX_CHARACTERS, Refused, Token, tokens_of
 
@@ -86,6 +86,8 @@ def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
 def response_alone(formula: Formula) -> Formula:
     """A formula of the same response, without effects."""
     tokens = list(tokens_of(formula.safe))
+    if Token("sign", "~") not in tokens:
+        raise UserError(f"the formula {shorten(formula.text)!r} has no response: write y ~ {formula.text}, y the response")
     left = tokens[: tokens.index(Token("sign", "~"))]
     return parse(f"{' '.join(token.text for token in left)} ~ 1")
 
@@ -152,7 +154,17 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
     except UserError:
         raise
     except Exception as fault:  # (its parser, resolver and transforms raise what they like)
+        alone = [name for name in sorted(formula.predictors & set(df.columns)) if is_alone(df[name])]
+        if alone and re.search(r"concatenate|division by zero", str(fault)):
+            raise UserError(
+                f"column {alone[0]!r} has one level, {df[alone[0]].iloc[0]!r}, in all rows, and no effect: leave it out"
+            ) from fault
         raise misfit(formula, fault) from fault
+
+
+def is_alone(column: pd.Series) -> bool:
+    """Whether a category has one level."""
+    return column.dtype.kind not in "biuf" and column.nunique() == 1
 
 
 def _coded_as_fixed(model: Any, table: pd.DataFrame, names: Any) -> Any:
@@ -211,5 +223,9 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
 
 def misfit(formula: Formula, fault: Exception) -> UserError:
     """The error for a formula and a table that do not fit."""
-    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said[:300]}")
+    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
+    if "'successes'" in said:
+        said += ": of shares, multiply by the trials, and round"
+    elif (other := rewritten(formula.text)) != formula.text:
+        said += f": write {other!r}"
+    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said}")
