@@ -87,7 +87,9 @@ def response_alone(formula: Formula) -> Formula:
     """A formula of the same response, without effects."""
     tokens = list(tokens_of(formula.safe))
     if Token("sign", "~") not in tokens:
-        raise UserError(f"the formula {shorten(formula.text)!r} has no response: write y ~ {formula.text}, y the response")
+        raise UserError(
+            f"the formula {shorten(formula.text)!r} has no response: write y ~ {formula.text}, y the response"
+        )
     left = tokens[: tokens.index(Token("sign", "~"))]
     return parse(f"{' '.join(token.text for token in left)} ~ 1")
 

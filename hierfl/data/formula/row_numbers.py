@@ -77,8 +77,8 @@ class RowColumns:
                     raise UserError(f"column {name!r} holds events that are not 0 or 1: {_way(key, df[name])}")
             elif (odd := ~(np.isfinite(values) & (values > 0))).any():
                 raise UserError(
-                    f"column {name!r} holds {what} that are not above zero, or infinite, in {int(odd.sum())} of {len(values)} "
-                    f"rows, such as {values[odd][0]:g}: leave these rows out"
+                    f"column {name!r} holds {what} that are not above zero, or infinite, in {int(odd.sum())} of "
+                    f"{len(values)} rows, such as {values[odd][0]:g}: leave these rows out"
                 )
             else:
                 for extreme in (values.min(), values.max()):

@@ -67,8 +67,8 @@ def trials_of(formula: str, df: pd.DataFrame) -> np.ndarray | None:
         numbers[name] = readable(column)
         if numbers[name].dtype.kind not in "biuf":
             raise UserError(
-                f"column {name!r} holds no numbers, so it cannot hold trials: df[{name!r}] = df[{name!r}].astype(float), "
-                "of text that is written as numbers"
+                f"column {name!r} holds no numbers, so it cannot hold trials: "
+                f"df[{name!r}] = df[{name!r}].astype(float), of text that is written as numbers"
             )
     whole = {name: column.astype(float) for name, column in numbers.items()}
     found = gate.evaluate(gate.parse(f"0 + I({text})"), df[[]].assign(**whole)).common.design_matrix[:, 0].astype(float)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from hierfl.errors import UserError
 from hierfl.models.mixed_effects.mixed_model import FittedMixedModel, mixed_model
 
@@ -27,9 +28,24 @@ REFUSED: list[tuple[str, dict[str, Any], pd.DataFrame, str]] = [
     ("y ~ x + (1 | site)", {"na": "drop"}, DF.assign(site=DF.site.where(DF.x < 1)), r"df.dropna\(subset=\['site'\]\)"),
     ("x + (1 | site)", {}, DF, r"has no response: write y ~ x \+ \(1 \| site\)"),
     ("y ~ x + (1 | site)", {"weights": DF.w}, DF, "weights is the name of a column, not Series"),
-    ("y ~ x + (1 | site)", {"weights": "w"}, DF.assign(w=DF.index > 1).astype({"w": float}), "in 2 of 48 rows, such as 0"),
-    ("s ~ x + (1 | site)", {"family": "poisson"}, DF.assign(s=DF.s - 1), "whole number from 0, and .* is not in .* of 48 rows, such"),
-    ("p(q, n) ~ x + (1 | site)", {"family": "binomial"}, DF.assign(q=DF.s / DF.n), "must be .* integer numbers: of shares, multiply by the trials"),
+    (
+        "y ~ x + (1 | site)",
+        {"weights": "w"},
+        DF.assign(w=DF.index > 1).astype({"w": float}),
+        "in 2 of 48 rows, such as 0",
+    ),
+    (
+        "s ~ x + (1 | site)",
+        {"family": "poisson"},
+        DF.assign(s=DF.s - 1),
+        "whole number from 0, and .* is not in .* of 48 rows, such",
+    ),
+    (
+        "p(q, n) ~ x + (1 | site)",
+        {"family": "binomial"},
+        DF.assign(q=DF.s / DF.n),
+        "must be .* integer numbers: of shares, multiply by the trials",
+    ),
     ("I(s / n) ~ x + (1 | site)", {"family": "binomial"}, DF, r"of shares write p\(successes, trials\)"),
     ("s / n ~ x + (1 | site)", {"family": "binomial"}, DF, r"of shares write p\(successes, trials\)"),
     ("y ~ 1/x + (1 | site)", {}, DF, r"write 'y ~ I\(1/x\) \+ \(1 \| site\)'"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+
 from hierfl.data.formula.federate import from_formula
 
 EFFECTS = ("1 + a:x", "1 + a + a:x", "a/x", "1 + a:b", "0 + a + a:b", "0 + a + b", "0 + x + a:x", "a*x", "I(x > 0) + a")
