@@ -175,12 +175,12 @@ def _coded_as_fixed(model: Any, table: pd.DataFrame, names: Any) -> Any:
     formulae codes each category beside a random intercept without its first level, whatever else there is. Of
     (1 + a:x | site) that level would have no slope, and (1 + a:b | site) would have no main effects.
     """
-    from formulae.matrices import GroupEffectsMatrix
+    from formulae.matrices import DesignMatrices, GroupEffectsMatrix
     from formulae.terms.terms import GroupSpecificTerm
 
     factor = model.group_terms[0].factor
     effects = type(model)(*{term.name: deepcopy(term.expr) for term in model.group_terms}.values())
-    effects.eval(table, names)
+    DesignMatrices(effects, table, names)  # (finds the coding of each effect)
     terms = [GroupSpecificTerm(effect, deepcopy(factor)) for effect in effects.common_terms]
     for term, effect in zip(terms, effects.common_terms, strict=True):
         term.set_type(table, names)

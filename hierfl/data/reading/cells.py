@@ -102,7 +102,7 @@ def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
     """Header, the cells of every column as text, and the line on which each row ends."""
     rows = _rows(text, sep)
     try:
-        first = next((row for row in rows if row), [])
+        first = next((row for row in rows if row), list[str]())
         if sum(not name.strip() for name in first) > max(1, len(first) // 2):
             raise UserError(
                 f"{data}: line {rows.line_num + skipped} names few columns, and is no header: delete the lines above it"
