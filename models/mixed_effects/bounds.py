@@ -24,8 +24,10 @@ from .model import MixedModel
 AT_BOUND = 1e-3
 #: without a standard error: below this share of the response's, or for a correlation below this
 SD_SHARE, CORRELATION_SHARE = 1e-3, 0.045
+#: an estimate above this share of the response's standard deviation is not at its bound, whatever its standard error
+FLAT_SHARE = 0.02
 #: what is noted
-SD_NOTE, CORRELATION_NOTE, NO_CORRELATION = "at its lower bound", "at its bound", "not identified"
+SD_NOTE, CORRELATION_NOTE, NOT_IDENTIFIED = "at its lower bound", "at its bound", "not identified"
 #: of a standard deviation that is not zero in the table, as of an intercept far from the covariates' means
 AT_MEANS = SD_NOTE + ", covariates at their means"
 
@@ -65,14 +67,18 @@ def at_bounds(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[str, 
         inside, own = (
             _close(method, estimates, level, rows) for rows in directions(of, estimates[level])
         )  # fmt: skip
+        spread = (root.norm(dim=1) > FLAT_SHARE * method.network.scale).tolist()
         for k, label in enumerate(of.labels):
+            if inside[k] and spread[k]:  # (its standard error is a thousand times as much: the likelihood is flat)
+                bounds[f"sd({label})"], own[k] = Bound(NOT_IDENTIFIED), False
+                continue
             note = (SD_NOTE if own[k] else AT_MEANS) if inside[k] else ""
             bounds[f"sd({label})"] = Bound(note, 0.0 if own[k] else None)
         rows = of.to_users(root) @ root
         for pair, (i, k) in enumerate(covariance.pairs):
             at, one = covariance.q + pair, float((rows[i] @ rows[k]).sign())
             none, defined = inside[i] or inside[k], not (own[i] or own[k])
-            note = NO_CORRELATION if none else CORRELATION_NOTE if inside[at] else ""
+            note = NOT_IDENTIFIED if none else CORRELATION_NOTE if inside[at] else ""
             end = one if defined and (none or own[at]) else None
             bounds[f"corr({of.names[i]}, {of.labels[k]})"] = Bound(note, end, defined)
     return bounds

@@ -16,9 +16,10 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
-            population_draws; and dropped, a sentence for each fixed column that was.
+            population_draws; dropped, a sentence for each fixed column that was; and codes, one for each column of a
+            frame with a number that may be a missing value.
     """
-    lines = list(numbers.get("dropped") or ())
+    lines = [*(numbers.get("dropped") or ()), *(numbers.get("codes") or ())]
     off = numbers.get("off_maximum") or 0
     if off > LARGEST_STEP:
         lines.append("the likelihood is flat or bent upwards here, and no maximum: more rounds, or a smaller model")

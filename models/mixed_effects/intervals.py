@@ -99,6 +99,8 @@ def belong(
             row[0] = np.nan
         if name.startswith("corr(") and (bound.end is not None or not bound.defined):
             row[1] = np.nan
+        if name.startswith(("sd(", "corr(")) and bound.end is not None:
+            row[0] = bound.end  # (a climb ends near its bound)
         if name not in method.network.fixed:
             row[2:] = belonging(name, row[2:], row[0], row[1], bound.end, tests.get(name, 0.0), level)
     table[columns] = numbers

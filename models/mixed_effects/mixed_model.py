@@ -133,7 +133,7 @@ class FittedMixedModel:
             for name, source in ((ratio, "estimate"), (f"{ratio} lower", "lower"), (f"{ratio} upper", "upper")):
                 with np.errstate(over="ignore"):  # (of a coefficient without an end)
                     table[name] = np.exp(table[source].where(coefficients))
-        notes = tuple(fit_notes({**numbers, "dropped": self.run.fitted.federation.about.get("dropped")}))
+        notes = tuple(fit_notes({**self.run.fitted.federation.about, **numbers}))
         design, population = self.method.network, self.method.settings.population
         return Summary(self.formula, design.family, population, level, table, numbers, notes)
 
@@ -200,6 +200,7 @@ class FittedMixedModel:
         """
         return shrinkage_table(self.run.fitted)
 
+    @checked_call
     def compare(self, other: FittedMixedModel, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
         """A test of two nested models of one table, beside their AIC and BIC.
 
@@ -222,6 +223,8 @@ class FittedMixedModel:
             UserError: for models of other rows, posteriors, or models that are not nested; for a test that is not of
                 such models.
         """
+        if not isinstance(other, FittedMixedModel):
+            raise UserError(f"compare takes another fitted mixed model, not {type(other).__name__}")
         return compared((self.run, self.formula), (other.run, other.formula), test, replicates)
 
     def posterior(self, **how: Any) -> Any:

@@ -129,6 +129,15 @@ def _refused(column: pd.Series, what: str, way: str) -> UserError:
     return UserError(f"column {str(column.name)!r} holds {what}, which no formula reads: {way}")
 
 
+def _is_written_number(level: object) -> bool:
+    """Whether ``astype(float)`` makes a number of it."""
+    try:
+        float(level)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _df(column: pd.Series) -> str:
     """As Python code writes the column."""
     return f"df[{column.name!r}]"
@@ -189,9 +198,12 @@ class ColumnTypes:
         if name in self.numbers and not is_number:
             first, here = column.iloc[0], _df(column)
             what = f"text such as {first!r}" if isinstance(first, str) else "a category"
-            way = f"{here} == {first!r}" if first in ("True", "False") else f"{here}.astype(float)"
-            way = way.replace("'False'", "'True'")
-            raise UserError(f"column {name!r} holds {what}, and numbers in the fit: {here} = {way}")
+            way = f"{here} = {here}.astype(float)"
+            if first in ("True", "False"):
+                way = f"{here} = {here} == 'True'"
+            elif strange := next((level for level in column.unique().tolist() if not _is_written_number(level)), ""):
+                way = f"{here} = {here} == {strange!r} is 1 for {strange!r} and 0 for others"
+            raise UserError(f"column {name!r} holds {what}, and numbers in the fit: {way}")
         words = self.levels.get(name, ())
         if is_number and words and all(isinstance(level, str) for level in words):
             raise UserError(

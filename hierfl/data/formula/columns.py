@@ -99,7 +99,10 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
         column = df[name]
         missing = int(column.isna().sum())
         if missing:
-            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}")
+            way = "--na drop, or na='drop' in Python, leaves such rows out"
+            if name == terms.levels(client).client:
+                way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{name!r}])"
+            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}: {way}")
     values = (terms.response or frozenset()) | terms.predictors | set(more)
     df = df.assign(**typed(df, terms, sorted(values)))
     for name in sorted(values - set(more)):

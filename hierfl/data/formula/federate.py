@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 from ...errors import unknown
 from ..column_names import as_table
 from ..federation import Federation
-from ..reading.frames import refuse_text
+from ..reading.frames import possible_codes, refuse_text
 from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
@@ -79,7 +79,8 @@ def from_formula(
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
     df, how = as_table(df), Spellings.of(spellings)
-    terms, more = gate.parse(formula, list(df.columns)), RowColumns(known_se or "", event or "", weights or "")
+    terms = gate.parse(formula, list(df.columns))
+    more = RowColumns(*("" if name is None else name for name in (known_se, event, weights)))
     more.check(family)
     df = used_columns(df, terms, client, more.columns)
     df, left_out = spelled(df, terms, terms.levels(client), how), None
@@ -97,5 +98,7 @@ def from_formula(
     )  # fmt: skip
     reader = table.reader(formula)
     about = {**federation.about, "reader": reader} | ({} if left_out is None else {"left_out": left_out})
+    used = (terms.response or frozenset()) | terms.predictors | more.columns
+    about |= {"codes": codes} if (codes := possible_codes(df, used)) else {}
     about |= {"dropped": reader.dropped} if reader.dropped else {}
     return replace(federation, about=about), table.design()

@@ -35,7 +35,7 @@ import numpy as np
 from ...errors import UserError
 from .calls import INTEGER, NUMPY, WHOLE
 from .effects import FormulaParser
-from .hints import hint
+from .hints import hint, rewritten
 from .parsed import Formula
 from .tokens import MAX_CHARACTERS, Refused, Token, tokens_of
 
@@ -86,6 +86,10 @@ def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
 def response_alone(formula: Formula) -> Formula:
     """A formula of the same response, without effects."""
     tokens = list(tokens_of(formula.safe))
+    if Token("sign", "~") not in tokens:
+        raise UserError(
+            f"the formula {shorten(formula.text)!r} has no response: write y ~ {formula.text}, y the response"
+        )
     left = tokens[: tokens.index(Token("sign", "~"))]
     return parse(f"{' '.join(token.text for token in left)} ~ 1")
 
@@ -144,11 +148,46 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
             model.common_terms = [deepcopy(term) for term in model.common_terms]
             for term in model.group_terms:
                 term.expr, term.factor = deepcopy(term.expr), Term(Variable(one))
-            return DesignMatrices(model, in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()]))
+            table, names = in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()])
+            read = DesignMatrices(model, table, names)
+            if model.group_terms:
+                read.group = _coded_as_fixed(model, table, names)
+            return read
     except UserError:
         raise
     except Exception as fault:  # (its parser, resolver and transforms raise what they like)
+        alone = [name for name in sorted(formula.predictors & set(df.columns)) if is_alone(df[name])]
+        if alone and re.search(r"concatenate|division by zero", str(fault)):
+            raise UserError(
+                f"column {alone[0]!r} has one level, {df[alone[0]].iloc[0]!r}, in all rows, and no effect: leave it out"
+            ) from fault
         raise misfit(formula, fault) from fault
+
+
+def is_alone(column: pd.Series) -> bool:
+    """Whether a category has one level."""
+    return column.dtype.kind not in "biuf" and column.nunique() == 1
+
+
+def _coded_as_fixed(model: Any, table: pd.DataFrame, names: Any) -> Any:
+    """The random columns, with categories coded as among fixed effects: their columns span R's.
+
+    formulae codes each category beside a random intercept without its first level, whatever else there is. Of
+    (1 + a:x | site) that level would have no slope, and (1 + a:b | site) would have no main effects.
+    """
+    from formulae.matrices import DesignMatrices, GroupEffectsMatrix
+    from formulae.terms.terms import GroupSpecificTerm
+
+    factor = model.group_terms[0].factor
+    effects = type(model)(*{term.name: deepcopy(term.expr) for term in model.group_terms}.values())
+    DesignMatrices(effects, table, names)  # (finds the coding of each effect)
+    terms = [GroupSpecificTerm(effect, deepcopy(factor)) for effect in effects.common_terms]
+    for term, effect in zip(terms, effects.common_terms, strict=True):
+        term.set_type(table, names)
+        term.set_data({part.name: bool(part.spans_intercept) for part in getattr(effect, "components", ())})
+    group = GroupEffectsMatrix(terms)
+    group.evaluate(table, names)
+    return group
 
 
 def in_own_order(df: pd.DataFrame, formula: Formula) -> pd.DataFrame:
@@ -186,5 +225,9 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
 
 def misfit(formula: Formula, fault: Exception) -> UserError:
     """The error for a formula and a table that do not fit."""
-    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
-    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said[:300]}")
+    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
+    if "'successes'" in said:
+        said += ": of shares, multiply by the trials, and round"
+    elif (other := rewritten(formula.text)) != formula.text:
+        said += f": write {other!r}"
+    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said}")

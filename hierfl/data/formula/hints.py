@@ -19,6 +19,7 @@ RENAMED = {
 }  # fmt: skip
 #: notes on what has no other way of writing
 NOTES = (
+    (r"^\s*[\w.]+\s*/\s*[\w.]+\s*~", "of shares write p(successes, trials) ~ with family binomial"),
     (r"(?<![\w.])(ns|rcs)\s*\(", "cr is a natural cubic spline, with knots of its own"),
     (r"(?<![\w.])(s|te|ti|t2|gp)\s*\(", "smooth terms have a number of columns: tp(x, df=5), bs, cr or cc"),
     (r"(?<![\w.])(lag|diff|cumsum|cumprod|shift)\s*\(", "what needs the order of rows is a column of the table first"),

@@ -147,8 +147,12 @@ class Reader:
 
     @property
     def dropped(self) -> list[str]:
-        """Which fixed columns were dropped, and why: a sentence for each."""
-        return [] if self.independent is None else list(self.independent.dropped.values())
+        """Which fixed columns were dropped, and why: a sentence for each; categories of one level have no column."""
+        if self.independent is None:
+            return []
+        empty = [name for name, at in self.read.common.slices.items() if at.start == at.stop]
+        alone = [f"{name!r} has one level in all rows, and was dropped" for name in empty]
+        return [*self.independent.dropped.values(), *alone]
 
     @property
     def _all_groups(self) -> list[Any]:

@@ -48,7 +48,7 @@ def not_binary(name: str, y: np.ndarray) -> UserError:
     """
     values, column = np.unique(y), written(name)
     words = f"a binomial response is 0 or 1, or p(successes, trials), and {name!r} is neither"
-    if re.search(r"[()]", name):
+    if re.search(r"[()]", name) and not ((values >= 0) & (values <= 1)).all():
         return UserError(words)
     if ((values >= 0) & (values <= 1)).all():
         return UserError(f"{words}; of shares write p(successes, trials), with the counts")

@@ -75,10 +75,15 @@ def read_response(response: Any, family: Family, order: Sequence[Any] | None) ->
     if family == "binomial" and not np.isin(y, (0, 1)).all():
         raise not_binary(name, y)
     if family in COUNTS and not ((y >= 0) & (y == np.floor(y))).all():
-        raise UserError(f"a {family} response is a whole number from 0, and {name!r} is not")
+        raise _impossible(name, y, (y >= 0) & (y == np.floor(y)), f"a {family} response is a whole number from 0")
     if family in ("gamma", *SURVIVAL) and not (y > 0).all():
-        raise UserError(f"a {family} response is above zero, and {name!r} is not everywhere")
+        raise _impossible(name, y, y > 0, f"a response of the family {family} is above zero")
     return Response(y)
+
+
+def _impossible(name: str, y: np.ndarray, fits: np.ndarray, rule: str) -> UserError:
+    """The error for a response with numbers that the family does not have."""
+    return UserError(f"{rule}, and {name!r} is not in {int((~fits).sum())} of {len(y)} rows, such as {y[~fits][0]:g}")
 
 
 def _proportion(name: str, cells: np.ndarray, family: Family) -> Response:

@@ -51,6 +51,9 @@ class RowColumns:
         Raises:
             UserError: for it.
         """
+        for role in ROLES:
+            if not isinstance(name := getattr(self, role), str):
+                raise UserError(f"{role} is the name of a column, not {type(name).__name__}")
         if self.known_se and family != "gaussian":
             raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
         if self.event and family not in SURVIVAL:
@@ -72,8 +75,11 @@ class RowColumns:
             if key == "event":
                 if not np.isin(values, (0.0, 1.0)).all():
                     raise UserError(f"column {name!r} holds events that are not 0 or 1: {_way(key, df[name])}")
-            elif not (np.isfinite(values) & (values > 0)).all():
-                raise UserError(f"column {name!r} holds {what} that are not above zero")
+            elif (odd := ~(np.isfinite(values) & (values > 0))).any():
+                raise UserError(
+                    f"column {name!r} holds {what} that are not above zero, or infinite, in {int(odd.sum())} of "
+                    f"{len(values)} rows, such as {values[odd][0]:g}: leave these rows out"
+                )
             else:
                 for extreme in (values.min(), values.max()):
                     check_numbers(f"column {name!r}", np.array([extreme]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import UserError
+from ..column_names import one_column
 from . import gate
+from .column_types import readable
 from .tokens import Token, tokens_of
 
 if TYPE_CHECKING:
@@ -54,12 +56,22 @@ def trials_of(formula: str, df: pd.DataFrame) -> np.ndarray | None:
     there = columns & set(df.columns)
     if not there:
         return None
+    numbers = dict[str, Any]()
     for name in sorted(columns):
         if name not in there:
             raise UserError(f"the table lacks column {name!r}, which the trials {text!r} need")
-        if df[name].isna().any():
-            raise UserError(f"column {name!r} has missing values")
-    found = gate.evaluate(gate.parse(f"0 + I({text})"), df).common.design_matrix[:, 0].astype(float)
+        column = one_column(df, name)
+        if missing := int(column.isna().sum()):
+            which = f"{missing} missing value{'s' * (missing != 1)}"
+            raise UserError(f"column {name!r} has {which}: df.dropna(subset=[{name!r}]) leaves such rows out")
+        numbers[name] = readable(column)
+        if numbers[name].dtype.kind not in "biuf":
+            raise UserError(
+                f"column {name!r} holds no numbers, so it cannot hold trials: "
+                f"df[{name!r}] = df[{name!r}].astype(float), of text that is written as numbers"
+            )
+    whole = {name: column.astype(float) for name, column in numbers.items()}
+    found = gate.evaluate(gate.parse(f"0 + I({text})"), df[[]].assign(**whole)).common.design_matrix[:, 0].astype(float)
     if not ((found >= 1) & (found == np.floor(found))).all():
         raise UserError(f"the trials {text!r} are whole numbers from 1, and not in every row here")
     return found

@@ -14,6 +14,8 @@ from .remedies import Remedies
 
 #: separators that are looked for
 KNOWN = (",", ";", "\t", "|")
+#: separators that are asked for
+OTHERS = (":", "^", "~", "#")
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ def _separator(data: str, text: str, remedies: Remedies) -> str:
     if blanks and blanks[0] > 1 and len(set(blanks)) == 1 and set(_widths(text, ",")) == {1}:
         ways = f"{remedies.say(sep='space')} or {remedies.say(sep='comma')}"
         raise UserError(f"{data} has one column, or columns by blanks: say {ways}")
+    for sep in OTHERS:
+        widths = _widths(text, sep)
+        if widths and widths[0] > 1 and len(set(widths)) == 1 and set(_widths(text, ",")) == {1}:
+            raise UserError(f"{data} has one column, or columns by {sep!r}: say {remedies.say(sep=sep)} or "
+                            f"{remedies.say(sep='comma')}")  # fmt: skip
     header = _widths(text.partition("\n")[0], ",")
     likely = [sep for sep in KNOWN[1:] if header == [1] and _widths(text.partition("\n")[0], sep)[0] > 1]
     return likely[0] if len(likely) == 1 else ","
@@ -95,7 +102,12 @@ def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
     """Header, the cells of every column as text, and the line on which each row ends."""
     rows = _rows(text, sep)
     try:
-        header = [name or f"Unnamed: {number}" for number, name in enumerate(next((row for row in rows if row), []))]
+        first = next((row for row in rows if row), list[str]())
+        if sum(not name.strip() for name in first) > max(1, len(first) // 2):
+            raise UserError(
+                f"{data}: line {rows.line_num + skipped} names few columns, and is no header: delete the lines above it"
+            )
+        header = [name or f"Unnamed: {number}" for number, name in enumerate(first)]
         if not header:
             raise UserError(f"{data} cannot be read as csv: it is empty")
         columns: list[list[str]] = [[] for _ in header]
@@ -105,9 +117,10 @@ def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
                 continue  # an empty line, or one of separators alone
             line = rows.line_num + skipped
             if len(row) != len(header):
+                above = ", or delete the lines above the header" if len(header) == 1 else ""
                 raise UserError(
                     f"{data}: line {line} has {len(row)} entries, and the header {len(header)}: quote entries that "
-                    f"hold {sep!r}, or say --sep or sep= for another separator"
+                    f"hold {sep!r}, or say --sep or sep= for another separator{above}"
                 )
             lines.append(line)
             for column, cell in zip(columns, row, strict=True):

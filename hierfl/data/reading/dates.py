@@ -14,7 +14,9 @@ DATES: tuple[Type, ...] = ("date", "date-dmy", "date-mdy")
 _CLOCK = r"(?:[T ][0-9]{1,2}:[0-9]{2}(?::[0-9]{2}(?:[.,][0-9]+)?)?(?:Z| ?[+-][0-9]{2}:?[0-9]{2})?)?"
 _YEAR_FIRST = re.compile(r"([0-9]{4})([-/.])([0-9]{1,2})\2([0-9]{1,2})(" + _CLOCK + ")")
 _YEAR_LAST = re.compile(r"([0-9]{1,2})([-/.])([0-9]{1,2})\2([0-9]{4}|[0-9]{2})(" + _CLOCK + ")")
-_NAMED = ("%d %b %Y", "%d %B %Y", "%b %d %Y", "%B %d %Y", "%d %b %y", "%b %d %y")
+#: months are their first days
+_MONTH = re.compile(r"([0-9]{4})[-/]([0-9]{2})|([0-9]{2})[-/]([0-9]{4})")
+_NAMED = ("%d %b %Y", "%d %B %Y", "%b %d %Y", "%B %d %Y", "%d %b %y", "%b %d %y", "%b %Y", "%B %Y")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -23,7 +25,7 @@ def days(cell: str, kind: Type) -> float | None:
     """Days since the beginning of 1970, parts of a day included; None for what is no date of this kind.
 
     Args:
-        cell: as it is written: with the year first, with the month's name, or as ``kind`` says.
+        cell: as it is written: with the year first, with the month's name, a year and a month, or as ``kind`` says.
         kind: "date", "date-dmy" (day, month, year) or "date-mdy".
     """
     text = cell.strip()
@@ -33,6 +35,8 @@ def days(cell: str, kind: Type) -> float | None:
         first, second, year, clock = int(result[1]), int(result[3]), int(result[4]), result[5]
         year += 0 if len(result[4]) == 4 else 2000 if year < 69 else 1900
         day, month = (first, second) if kind == "date-dmy" else (second, first)
+    elif result := _MONTH.fullmatch(text):
+        year, month, day, clock = int(result[1] or result[4]), int(result[2] or result[3]), 1, ""
     else:
         return _named(text)
     try:

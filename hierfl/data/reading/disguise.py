@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 from ...errors import UserError
 from .dates import kinds_of
 from .missing_words import is_unsure
-from .numbers import NumberFormat, without_unit
+from .numbers import NumberFormat, undecorated, without_unit
 from .options import Reading
 from .remedies import Remedies, either
 
@@ -27,6 +28,10 @@ FORMATS = tuple(
 )
 #: as Python writes them
 POINTS = NumberFormat()
+
+
+#: times of a day, and numbers with a sign that says more of them
+_NEARLY = re.compile(r"\d{1,2}:\d{2}(:\d{2})?|[~\u2248]\s*\d[\d.,]*|\d[\d.,]*\s*[*\u2020'\"\u2032\u00bd]|\d+\.-")
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,12 @@ def refuse_disguise(
             ways = [f"{remedies.say(**declared)} for missing values"] if declared else []
     elif unsure and words:
         holds, ways = f"{where(unsure)} beside other text", [f"{remedies.say(**missing(unsure))} for missing values"]
+    elif sum(k for cell, k in text.items() if _NEARLY.fullmatch(undecorated(cell))) > MOST * whole:
+        shown = ", ".join(map(repr, list(text)[:3]))
+        raise UserError(
+            f"column {name!r} holds times of a day or marked numbers as text, {shown}: write plain numbers, or say "
+            f"{category} for levels"
+        )
     elif whole >= LEAST_ROWS and len(text) >= LEVELS_SHARE * whole:
         holds, ways = f"text with {len(text)} levels in {whole} rows, {', '.join(map(repr, list(text)[:3]))}", []
     else:

@@ -18,6 +18,8 @@ CURRENCIES = (
 )  # fmt: skip
 #: endings of ordinal numbers, which are no units
 _ORDINALS = ("st", "nd", "rd", "th")
+_TEXT_MARKS = re.compile(r'="([^"]+)"|\'\s*([-+.\d][^\']*)')
+_WIDE = {"\uff0e": ".", "\uff0c": ",", "\uff0d": "-", "\uff0b": "+"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -64,7 +66,7 @@ def without_unit(cell: str) -> tuple[str, str]:
 
     Two brackets around an amount are a minus. What begins with other letters is no number: A1 is a name.
     """
-    text = cell.strip().replace("\u2212", "-").replace("\u2013", "-")
+    text = undecorated(cell).replace("\u2212", "-").replace("\u2013", "-")
     sign = ""
     if text.startswith("(") and text.endswith(")"):
         sign, text = "-", text[1:-1].strip()
@@ -83,6 +85,13 @@ def without_unit(cell: str) -> tuple[str, str]:
     if number[:1] in ("+", "-") and not sign:
         sign, number = number[0].replace("+", ""), number[1:]
     return sign + number, " ".join(part for part in (head_unit, tail_unit) if part)
+
+
+def undecorated(cell: str) -> str:
+    """An entry in ASCII's digits, without the signs by which spreadsheets make text of numbers: '5 and ="5"."""
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in cell.strip())
+    result = _TEXT_MARKS.fullmatch(text)
+    return (result[1] or result[2]).strip() if result else text
 
 
 def _is_currency(text: str) -> bool:

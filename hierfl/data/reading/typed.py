@@ -130,6 +130,7 @@ class Typing:
             result = self._numbers(plain, cells)
             if strict and name not in self.known:
                 self._check_codes(name, result)
+                self._check_points(name, [cell.strip() for cell in there])
             return result
         truths = {cell: _truth(cell) for cell in there}
         if not missing and None not in truths.values():
@@ -159,6 +160,20 @@ class Typing:
             f"column {name!r} holds {code:g} in {count} row{'s' * (count > 1)}, and all others lie from "
             f"{others.min():g} to {others.max():g}: say {na} if it is a missing value, or {number} if it is a number"
         )
+
+    def _check_points(self, name: str, there: Sequence[str]) -> None:
+        """Refuses 1.200 beside 950: points between thousands, of which only numbers below a thousand have none."""
+        pointed, whole = [cell for cell in there if "." in cell], [cell for cell in there if "." not in cell]
+        if self.reading.decimal or self.reading.thousands or len(pointed) < 2 or not whole:
+            return
+        largest = [max(abs(float(cell)) for cell in cells) for cells in (pointed, whole)]
+        if largest[1] > largest[0] and all(THOUSANDS_POINTS.fullmatch(cell) for cell in pointed):
+            example, points = pointed[0].replace(".", ""), self.remedies.say(decimal=",", thousands=".")
+            plain = self.remedies.say(types={name: "number"})
+            raise UserError(
+                f"column {name!r} holds {pointed[0]!r} beside {max(whole, key=lambda cell: abs(float(cell)))!r}: say "
+                f"{points} to read {example} or {plain} to read {pointed[0]}"
+            )
 
     def _declared(self, name: str, kind: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """Numbers, percentages or dates."""

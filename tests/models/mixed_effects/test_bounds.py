@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.bounds import AT_MEANS, CORRELATION_NOTE, NO_CORRELATION, SD_NOTE, at_bounds
+from hierfl.models.mixed_effects.bounds import AT_MEANS, CORRELATION_NOTE, NOT_IDENTIFIED, SD_NOTE, at_bounds
 from hierfl.models.mixed_effects.posterior import short
 
 
@@ -91,7 +91,7 @@ def test_effects_that_do_not_vary_have_no_correlation() -> None:
     table = mixed_model(no_spread(), "y ~ x + (1 + x | g)", draws=100).summary().table.set_index("effect")
     assert list(table.note[["sd(Intercept)", "sd(x)"]]) == [SD_NOTE] * 2
     assert list(table.lower[["sd(Intercept)", "sd(x)"]]) == [0.0, 0.0]
-    assert table.note["corr(Intercept, x)"] == NO_CORRELATION
+    assert table.note["corr(Intercept, x)"] == NOT_IDENTIFIED
     assert table.loc["corr(Intercept, x)", ["estimate", "standard_error"]].isna().all()
 
 
@@ -103,4 +103,4 @@ def test_an_intercept_that_varies_only_away_from_the_means() -> None:
     found = at_bounds(fit.method, estimates)
     assert found["sd(Intercept)"] == (AT_MEANS, None, True)
     assert found["sd(x)"] == ("", None, True)
-    assert found["corr(Intercept, x)"] == (NO_CORRELATION, -1.0, True)
+    assert found["corr(Intercept, x)"] == (NOT_IDENTIFIED, -1.0, True)

@@ -34,7 +34,6 @@ FORMULAS = [
     "(1 + f | site)",
     "(f | site)",
     "(0 + f:g | site)",
-    "(1 + f:g | site)",
     "(f * g | site)",
     "(0 + x:f | site)",
     "(x * f | site)",

@@ -89,7 +89,7 @@ def test_trials_are_the_tables_where_successes_are_not_known() -> None:
     np.testing.assert_allclose(one["mean"] * df.n, known["mean"], rtol=1e-12)
     for new, words in (
         (df.assign(n=0), "the trials 'n' are whole numbers from 1"),
-        (df.assign(n=df.n.where(df.index != 2)), "column 'n' has missing values"),
+        (df.assign(n=df.n.where(df.index != 2)), "column 'n' has 1 missing value"),
     ):
         with pytest.raises(UserError, match=words):
             fit.predict(new)

@@ -143,3 +143,17 @@ def test_readings_that_cannot_be(declared: dict, words: str) -> None:
     assert words in str(caught.value)
     with pytest.raises(UserError, match="unknown option of reading a table 'delimiter'"):
         Reading.of({"delimiter": ";"})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("y:x\n1:2\n3:4\n", "one column, or columns by ':': say"),
+        ("# made by a device\ny,x\n1,2\n", "delete the lines above the header"),
+        ("A title,,\ny,x,site\n1,2,a\n", "line 1 names few columns, and is no header: delete the lines above it"),
+    ],
+)
+def test_what_stands_above_a_header_or_between_columns_is_named(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(UserError, match=line):
+        read_table(tmp_path / "t.csv")
