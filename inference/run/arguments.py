@@ -34,6 +34,10 @@ def folder_of(folder: object) -> Path | None:
     Raises:
         UserError: for another object.
     """
-    if folder is None or isinstance(folder, str | Path):
-        return None if folder is None else Path(folder).expanduser()
+    if folder is None:
+        return None
+    if isinstance(folder, str | Path):
+        if (path := Path(folder).expanduser()).exists() and not path.is_dir():
+            raise UserError(f"folder is {str(path)!r}, which is a file: name another one")
+        return path
     raise UserError(f"folder is a name or path, such as 'runs/first', not {folder!r}")
