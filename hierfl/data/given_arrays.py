@@ -12,14 +12,17 @@ import torch
 from ..errors import UserError
 from .arrays import natural_pool
 from .frames import is_table, numeric_columns
-from .input_kinds import Inputs, as_pixels, check_scale, inputs_of_kind
+from .input_kinds import PICTURE, Inputs, as_pixels, check_scale, inputs_of_kind
 from .input_scales import Standardise, far_constants
 from .labels import are_numbers, known_labels, one_column, targets_and_labels
 from .names_alike import names_of_arrays, words_of_arrays
 from .pool import PooledDataset, Task
 from .raw_values import number_array, precision_of
+from .reading.frames import code_among
 
 log = logging.getLogger("hierfl")
+#: arrays have no declarations, and numbers such as 9 are mostly numbers
+LEAST_CODE = 99
 
 
 def given_pool(
@@ -39,6 +42,7 @@ def given_pool(
     columns = list(x.columns) if is_table(x) else None
     given = _inputs(x, columns, f"{name}: x")
     read = inputs_of_kind(given, inputs, f"{name}: x")
+    _warn_of_codes(read, y, name)
     y, y_test = words_of_arrays(y, y_test, task, f"{name}: y", spellings)
     targets, task, labels = targets_and_labels(y, task, f"{name}: y")
     kept: dict[str, Any] = {} if are_numbers(labels) else {"labels": labels}
@@ -66,6 +70,15 @@ def given_pool(
             pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64), mean=None, std=None
         )
     return pool, kept
+
+
+def _warn_of_codes(x: np.ndarray, y: Any, name: str) -> None:
+    """Says which numbers may be codes for missing values, such as -999, among few columns and targets."""
+    columns = {f"column {k} of x": x[:, k] for k in range(x.shape[1])} if x.ndim == 2 and x.shape[1] < PICTURE else {}
+    targets = one_column(y, f"{name}: y")
+    for what, column in {**columns, **({"y": targets} if targets.dtype.kind in "iuf" else {})}.items():
+        if (found := code_among(column[np.isfinite(column)])) and abs(found[1]) >= LEAST_CODE:
+            log.warning("%s: %s %s: drop these rows if it is a missing value", name, what, found[0])
 
 
 def _warn_of_whole(pool: PooledDataset, name: str) -> None:

@@ -49,7 +49,7 @@ def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = Fa
 def _refuse_beyond(pool: PooledDataset) -> None:
     """Refuses inputs that stay as they are, and that float32 does not hold."""
     for x in (pool.x_train, pool.x_test):
-        if x.size and x.dtype == np.float64 and (largest := float(np.abs(x).max())) > np.finfo(np.float32).max:
+        if x.size and x.dtype == np.float64 and (largest := float(np.abs(x).max())) > float(np.finfo(np.float32).max):
             raise UserError(f"{pool.name}: inputs reach {largest:.3g}: give them in another unit, or standardise=True")
 
 

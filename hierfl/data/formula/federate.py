@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, get_args
 from ...errors import unknown
 from ..column_names import as_table
 from ..federation import Federation
-from ..reading.frames import refuse_text
+from ..reading.frames import refuse_text, warn_of_codes
+from ..reading.read import CHECKED
 from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
@@ -81,6 +82,7 @@ def from_formula(
     df, how = as_table(df), Spellings.of(spellings)
     terms, more = gate.parse(formula, list(df.columns)), RowColumns(known_se or "", event or "", weights or "")
     more.check(family)
+    warn_of_codes(df, terms.predictors | (terms.response or frozenset()) | more.columns)
     df = used_columns(df, terms, client, more.columns)
     df, left_out = spelled(df, terms, terms.levels(client), how), None
     if na == "drop":
@@ -91,6 +93,7 @@ def from_formula(
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=family == "gaussian" and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
+    wide.attrs[CHECKED] = list(wide)
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
         task="regression", standardise=False, spellings="keep",

@@ -1,17 +1,23 @@
-"""Text in frames that may be numbers."""
+"""Text in frames that may be numbers, and numbers that may be missing values."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .disguise import refuse_disguise
+from .missing_words import SENTINELS, sentinel
 from .options import Reading
-from .read import is_text
+from .read import CHECKED, is_text
 from .remedies import FRAME
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("hierfl")
 
 
 def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
@@ -31,3 +37,33 @@ def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
             there = [k for k, known in enumerate(df[name].notna()) if known]
             cells = df[name].iloc[there].tolist()
             refuse_disguise(name, cells, there, Reading(), FRAME, words=False)
+
+
+def warn_of_codes(df: pd.DataFrame, names: Collection[str]) -> None:
+    """Warns of numbers that may be codes for missing values, such as -999.
+
+    What :func:`.read.read_table` has read is checked or declared already.
+
+    Args:
+        df: the table.
+        names: columns that are used; those that are not there are left to others.
+    """
+    for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
+        if name not in df.columns or (column := df[name]).ndim > 1 or column.dtype.kind not in "iuf":
+            continue
+        if line := code_among(column.dropna().to_numpy()):
+            log.warning(
+                "column %r %s: df = hierfl.read_table(df, na=['%g']) if it is a missing value, or "
+                "hierfl.read_table(df, types={%r: 'number'}) if it is a number",
+                name, *line, name,
+            )  # fmt: skip
+
+
+def code_among(numbers: np.ndarray) -> tuple[str, float] | None:
+    """What looks like a code for missing values among numbers (n,), in words and itself; None without one."""
+    if not np.isin(numbers, SENTINELS).any() or (code := sentinel(set(numbers.tolist()))) is None:
+        return None
+    others = numbers[numbers != code]
+    count = int((numbers == code).sum())
+    rows = f"{count} row{'s' * (count > 1)}"
+    return f"holds {code:g} in {rows}, and all others lie from {others.min():g} to {others.max():g}", code
