@@ -11,7 +11,7 @@ from ..errors import UserError
 from .client_names import client_names
 from .labels import one_column
 from .reading.disguise import LEAST_ROWS, LEVELS_SHARE, MOST, POINTS
-from .spellings import Spellings, alike, joined
+from .spellings import Spellings, joined
 
 if TYPE_CHECKING:
     from .pool import Task
@@ -62,12 +62,6 @@ def words_of_arrays(y: Any, y_test: Any, task: Task | None, what: str, spellings
         columns.pop()
     read = _one_spelling(columns, "y", spellings)
     return read[0], read[1] if len(read) > 1 else y_test
-
-
-def pairs_alike(names: Sequence[np.ndarray | None]) -> list[list[str]]:
-    """Groups of clients' names that are spelled alike, each with two names or more."""
-    known = [client_names(column, "client") for column in names if column is not None]
-    return alike(np.unique(np.concatenate(known)).tolist()) if known else []
 
 
 def _one_spelling(columns: Sequence[np.ndarray], what: str, spellings: str) -> list[np.ndarray]:

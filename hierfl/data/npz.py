@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from .arrays import make_pool
-from .names_alike import pairs_alike
+from .client_names import client_names
 from .pool import PooledDataset
 from .readers.npz import read_npz
-from .spellings import DIFFERENCE, PAIRS_SHOWN
+from .spellings import DIFFERENCE, PAIRS_SHOWN, alike
 
 log = logging.getLogger("hierfl")
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -48,7 +48,9 @@ def load_npz(path: Path, classes: int = 0) -> PooledDataset:
         client_test=arrays.get("client_test"),
         classes=classes,
     )
-    if groups := pairs_alike([pool.client_train, pool.client_test]):
+    columns = [a for a in (pool.client_train, pool.client_test) if a is not None]
+    names = {name for column in columns for name in client_names(column, path.name).tolist()}
+    if groups := alike(names):
         shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:PAIRS_SHOWN])
         log.warning("%s: clients %s differ %s, and are kept apart", path.name, shown, DIFFERENCE)
     return pool
