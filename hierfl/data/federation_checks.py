@@ -27,7 +27,7 @@ def check_fraction(name: str, value: object) -> None:
     Raises:
         UserError: for another number or object.
     """
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
         raise UserError(f"{name} must be a fraction in [0, 1), not {value!r}")
 
 
