@@ -30,8 +30,10 @@ def checked_call(function: Callable[P, R]) -> Callable[P, R]:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            name = function.__qualname__
-            raise UserError(f"{name}: {error}; it is called as {function.__name__}({shown})") from None
+            name, call = function.__qualname__, function.__name__
+            if call == "__init__":  # of an object whose class is the one that is called
+                name = call = type(args[0]).__name__
+            raise UserError(f"{name}: {error}; it is called as {call}({shown})") from None
         return function(*args, **kwargs)
 
     return called

@@ -7,6 +7,9 @@ import numpy as np
 from ..errors import UserError
 from .pool import Task
 
+#: whole numbers up to these are exact in float32, and in float64
+EXACT_SINGLE, EXACT_DOUBLE = 2**24, 2**53
+
 
 def distinct_subclasses(
     y_train: np.ndarray, fine_train: np.ndarray, y_test: np.ndarray, fine_test: np.ndarray
@@ -40,8 +43,11 @@ def check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
         raise UserError(f"{name}: {array} has shape {x.shape}: an input without features says nothing")
     if x.dtype == np.uint8:
         return x
+    large = max(abs(int(x.min())), abs(int(x.max()))) if x.dtype.kind in "iu" and x.size else 0
+    if large > EXACT_DOUBLE:
+        raise UserError(f"{name}: {array} holds whole numbers up to {large}, which floats do not tell apart")
     with np.errstate(over="ignore"):  # (a number beyond the type is infinite, which is refused)
-        x = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+        x = x.astype(np.float64 if x.dtype == np.float64 or large > EXACT_SINGLE else np.float32)
     if not np.isfinite(x).all():
         raise UserError(f"{name}: {array} holds {int((~np.isfinite(x)).sum())} values that are NaN or infinite")
     return x

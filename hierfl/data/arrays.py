@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import UserError
 from .array_checks import check_inputs, check_subclasses, check_targets, distinct_subclasses
 from .client_names import client_names, rows_of
+from .federation_checks import check_fraction, check_seed
 from .input_scales import Standardise, standardised
 from .pool import PooledDataset, Task
 
@@ -112,8 +113,8 @@ def natural_pool(
     if any(given) != all(given):
         raise UserError(f"{name}: x_test, y_test and client_test come together")
     if x_test is None or y_test is None or client_test is None:
-        if not 0 <= test < 1:
-            raise UserError(f"{name}: test must be a fraction in [0, 1), not {test}")
+        check_fraction(f"{name}: test", test)
+        check_seed(seed)
         out = np.zeros(len(x), dtype=bool)
         for c, rows in rows_of(client).items() if test else ():
             rng = np.random.default_rng([seed, *b"test", *c.encode()])

@@ -27,6 +27,8 @@ def client_names(values: Any, what: str) -> np.ndarray:
         UserError: for decimals and other objects, values of two types that read alike, and names that are empty, too
             long, or hold control characters.
     """
+    if values is None or np.ndim(values) == 0:
+        raise UserError(f"{what} is {values!r}: it has a name for each row")
     # (an array of a list's entries would have one type for all of them)
     given = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
     if given.dtype.kind == "O":

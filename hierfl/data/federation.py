@@ -127,7 +127,7 @@ class Federation:
     @checked_call
     def from_arrays(
         cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
-        test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None,
+        test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None, spellings: str = "refuse",
         standardise: Standardise = "auto", name: str = "arrays", inputs: Inputs | None = None,
     ) -> Federation:  # fmt: skip
         """A federation from arrays whose rows say which client they belong to.
@@ -139,21 +139,22 @@ class Federation:
                 where it is not 0, 1, ...
             client: (N,), the client of each row.
             x_test, y_test, client_test: test rows; without them a fraction ``test`` of every client's rows is held out.
-            test: that fraction; 0 for none.
-            validation: as in :meth:`from_pool`.
+            test, validation: that fraction, 0 for none; and as in :meth:`from_pool`.
             seed: of what is held out.
             task: "classification" or "regression"; by default from the type of ``y``.
             standardise: bring inputs to mean 0 and standard deviation 1 over the training rows; "auto" where a column
                 of fractions is far from that (:mod:`hierfl.data.input_scales`).
-            name: what to call it.
             inputs: "pixels" from 0 to 255, which are standardised by channel; "numbers", which standardise="auto" may
                 scale where they are whole, too; or "ids", whole numbers that reach the network as int64. None: uint8 of
                 two dimensions or more are pixels, others numbers.
+            name, spellings: what to call it; and as in :meth:`from_frame`.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
-        pool, kept = given_pool(x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs)
+        pool, kept = given_pool(
+            x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs, spellings
+        )
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return replace(made, about={**made.about, **kept})
 

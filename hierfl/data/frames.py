@@ -12,7 +12,7 @@ from ..errors import UserError, unknown
 from .client_names import client_names
 from .labels import targets_and_labels
 from .pool import Task
-from .reading.frames import refuse_text
+from .reading.frames import refuse_text, warn_of_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,6 +115,7 @@ def frame_arrays(
             raise unknown("column", column, map(str, df.columns))
         _check_missing(df[column], column)
     refuse_text(df, [*x, y])
+    warn_of_codes(df, [*x, y])
     if not len(x):
         raise UserError("a federation needs at least one input column")
     inputs = numeric_columns(df, list(x), "the table")

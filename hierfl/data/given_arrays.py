@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +12,28 @@ import torch
 from ..errors import UserError
 from .arrays import natural_pool
 from .frames import is_table, numeric_columns
-from .input_kinds import Inputs, as_pixels, check_scale, inputs_of_kind
-from .input_scales import Standardise
+from .input_kinds import PICTURE, Inputs, as_pixels, check_scale, inputs_of_kind
+from .input_scales import Standardise, far_constants
 from .labels import are_numbers, known_labels, one_column, targets_and_labels
+from .names_alike import names_of_arrays, words_of_arrays
 from .pool import PooledDataset, Task
 from .raw_values import number_array, precision_of
+from .reading.frames import code_among
+
+log = logging.getLogger("hierfl")
+#: arrays have no declarations, and numbers such as 9 are mostly numbers
+LEAST_CODE = 99
 
 
 def given_pool(
     x: Any, y: Any, client: Any, x_test: Any, y_test: Any, client_test: Any, test: float, seed: int, task: Task | None,
     name: str, standardise: Standardise, inputs: Inputs | None,
+    spellings: str = "refuse",
 ) -> tuple[PooledDataset, dict[str, Any]]:  # fmt: skip
     """A pool of arrays, and what is to be remembered of them: names of classes, and of columns.
 
     Args:
-        x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs: as for
+        x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs, spellings: as for
             :meth:`hierfl.data.federation.Federation.from_arrays`.
 
     Raises:
@@ -34,6 +42,8 @@ def given_pool(
     columns = list(x.columns) if is_table(x) else None
     given = _inputs(x, columns, f"{name}: x")
     read = inputs_of_kind(given, inputs, f"{name}: x")
+    _warn_of_codes(read, y, name)
+    y, y_test = words_of_arrays(y, y_test, task, f"{name}: y", spellings)
     targets, task, labels = targets_and_labels(y, task, f"{name}: y")
     kept: dict[str, Any] = {} if are_numbers(labels) else {"labels": labels}
     if columns is not None:
@@ -48,15 +58,41 @@ def given_pool(
     ids = inputs == "ids"
     if ids:  # floats of 53 bits keep each id exactly
         read, x_test = read.astype(np.float64), None if x_test is None else x_test.astype(np.float64)
+    who, who_test = names_of_arrays(client, client_test, name, spellings)
     pool = natural_pool(
-        read, targets, _names(client), x_test, y_test, _names(client_test), test, seed, task, name, standardise,
-        len(labels), numbers=inputs == "numbers",
+        read, targets, who, x_test, y_test, who_test, test, seed, task, name, standardise,
+        len(labels), numbers=inputs == "numbers" or columns is not None,
     )  # fmt: skip
+    if inputs is None and standardise == "auto":
+        _warn_of_whole(pool, name)
     if ids:
         pool = replace(
             pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64), mean=None, std=None
         )
     return pool, kept
+
+
+def _warn_of_codes(x: np.ndarray, y: Any, name: str) -> None:
+    """Says which numbers may be codes for missing values, such as -999, among few columns and targets."""
+    columns = {f"column {k} of x": x[:, k] for k in range(x.shape[1])} if x.ndim == 2 and x.shape[1] < PICTURE else {}
+    targets = one_column(y, f"{name}: y")
+    for what, column in {**columns, **({"y": targets} if targets.dtype.kind in "iuf" else {})}.items():
+        if (found := code_among(column[np.isfinite(column)])) and abs(found[1]) >= LEAST_CODE:
+            log.warning("%s: %s %s: drop these rows if it is a missing value", name, what, found[0])
+
+
+def _warn_of_whole(pool: PooledDataset, name: str) -> None:
+    """Says which columns stay as they are although they are far from unit scale: they may be numbers or ids."""
+    if (found := far_constants(pool.x_train, numbers=True)) is None or pool.x_train.dtype == np.uint8:
+        return
+    stay = found[1] != (np.ones(1) if pool.std is None else pool.std)
+    if stay.any():
+        column = int(np.flatnonzero(stay)[0])
+        log.warning(
+            "%s: column %d of x holds whole numbers up to %g, used as they are: inputs='numbers' standardises them, "
+            "inputs='ids' says that they are ids",
+            name, column, pool.x_train[:, column].max(),
+        )  # fmt: skip
 
 
 def _inputs(x: Any, columns: list[Any] | None, what: str) -> np.ndarray:
@@ -76,10 +112,3 @@ def _like(read: np.ndarray, x: Any, columns: list[Any] | None, inputs: Inputs | 
     if given.size and read.size and given.ndim > 1 and np.isfinite(given).all():
         check_scale(torch.from_numpy(given), float(read.min()), float(read.max()))
     return given.astype(read.dtype)
-
-
-def _names(client: Any) -> Any:
-    """Clients as one column."""
-    if getattr(client, "ndim", 1) == 2 and client.shape[1] == 1:
-        return np.asarray(client).reshape(-1)
-    return client

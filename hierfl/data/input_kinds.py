@@ -121,6 +121,8 @@ def as_pixels(x: Tensor, what: str, precision: float = 1.2e-7) -> Tensor:
 def check_scale(x: Tensor, lowest: float, highest: float) -> None:
     """Refuses pictures on another scale than those that a federation of numbers was fitted to, and truth values.
 
+    Bytes are refused where the training inputs lie between 0 and 1: they may be pixels that were divided by 255.
+
     Args:
         x: (n, *event), finite.
         lowest, highest: of the training inputs.
@@ -131,9 +133,12 @@ def check_scale(x: Tensor, lowest: float, highest: float) -> None:
     if x.dtype == torch.bool and (lowest < 0 or highest > 1):
         reach = f"the training inputs reach from {lowest:g} to {highest:g}"
         raise UserError(f"inputs are truth values, and {reach}: x.astype(float) gives them as 0 and 1")
-    if not (x[0].dim() > 1 or x[0].numel() >= PICTURE) or not lowest < highest:
+    picture = x[0].dim() > 1 or x[0].numel() >= PICTURE
+    if not lowest < highest or not (picture or x.dtype == torch.uint8):
         return
     least, most = float(x.min()), float(x.max())
+    if not picture and not (lowest >= 0 and highest <= 1 and most > BEYOND):
+        return
     size = max(abs(lowest), abs(highest))
     trained, given = f"those of the training from {lowest:g} to {highest:g}", f"inputs reach from {least:g} to {most:g}"
     to_one, to_many = lowest >= 0 and highest <= 1, lowest >= 0 and highest > 2

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ..errors import unknown
+from ..errors import UserError, unknown
 from .pool import PooledDataset
 
 #: "auto" standardises where a column's scale is far from one
@@ -29,18 +29,28 @@ def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = Fa
         numbers: whether whole numbers are numbers, as in a table whose columns were named as inputs.
 
     Raises:
-        UserError: for another word.
+        UserError: for another word, and for inputs that stay as they are and are too large.
     """
     if not isinstance(wanted, bool) and wanted not in get_args(get_args(Standardise)[1]):
         raise unknown("value of standardise", wanted, ("True", "False", "auto"))
-    if wanted is False or pool.mean is not None:
+    if pool.mean is not None:
         return pool
     x = pool.x_train
     if wanted is True:
-        mean, std = x.mean(0), x.std(0)
-        return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0))
-    found = far_constants(x, numbers=numbers)
-    return pool if found is None else replace(pool, mean=found[0], std=found[1])
+        mean, std = (getattr(x, name)(0, dtype=np.float64).astype(x.dtype) for name in ("mean", "std"))
+        return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0).astype(x.dtype))
+    found = far_constants(x, numbers=numbers) if wanted else None
+    if found is None:
+        _refuse_beyond(pool)
+        return pool
+    return replace(pool, mean=found[0], std=found[1])
+
+
+def _refuse_beyond(pool: PooledDataset) -> None:
+    """Refuses inputs that stay as they are, and that float32 does not hold."""
+    for x in (pool.x_train, pool.x_test):
+        if x.size and x.dtype == np.float64 and (largest := float(np.abs(x).max())) > float(np.finfo(np.float32).max):
+            raise UserError(f"{pool.name}: inputs reach {largest:.3g}: give them in another unit, or standardise=True")
 
 
 def far_constants(x: np.ndarray, *, numbers: bool) -> tuple[np.ndarray, np.ndarray] | None:

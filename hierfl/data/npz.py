@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from .arrays import make_pool
+from .client_names import client_names
 from .pool import PooledDataset
 from .readers.npz import read_npz
+from .spellings import DIFFERENCE, PAIRS_SHOWN, alike
 
 log = logging.getLogger("hierfl")
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -37,7 +39,7 @@ def load_npz(path: Path, classes: int = 0) -> PooledDataset:
     if arrays["x_train"].dtype == np.uint8 and arrays["x_train"].ndim == 2:
         log.warning("%s: uint8 rows are read as pixels from 0 to 255; save other numbers, or ids, as int64", path.name)
     required = (arrays.pop(k) for k in ARRAYS)
-    return make_pool(
+    pool = make_pool(
         path.stem,
         *required,
         fine_train=arrays.get("fine_train"),
@@ -46,3 +48,9 @@ def load_npz(path: Path, classes: int = 0) -> PooledDataset:
         client_test=arrays.get("client_test"),
         classes=classes,
     )
+    columns = [a for a in (pool.client_train, pool.client_test) if a is not None]
+    names = {name for column in columns for name in client_names(column, path.name).tolist()}
+    if groups := alike(names):
+        shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:PAIRS_SHOWN])
+        log.warning("%s: clients %s differ %s, and are kept apart", path.name, shown, DIFFERENCE)
+    return pool

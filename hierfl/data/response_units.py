@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from ..errors import UserError
+
+#: metrics in float32 do not hold responses beyond this, or below its inverse
+LARGEST = 1e30
+#: metrics that are in the responses' unit
+LENGTHS = ("rmse", "crps")
 
 
 class ResponseUnits(NamedTuple):
@@ -18,23 +25,31 @@ class ResponseUnits(NamedTuple):
 
     @classmethod
     def of(cls, y: np.ndarray) -> ResponseUnits:
-        """Of responses (n,); constant ones have standard deviation 1."""
+        """Of responses (n,); constant ones have standard deviation 1.
+
+        Raises:
+            UserError: for responses beyond what metrics in float32 hold.
+        """
         y = np.asarray(y, dtype=np.float64)
-        sd = float(y.std()) if len(y) else 0.0
-        return cls(float(y.mean()) if len(y) else 0.0, sd if sd > 0 else 1.0)
+        if not len(y) or bool((y == y[0]).all()):
+            return cls(float(y[0]) if len(y) else 0.0, 1.0)
+        largest = float(np.abs(y).max())
+        if not 1 / LARGEST < largest < LARGEST:
+            raise UserError(f"the responses reach {largest:.3g}: give them in another unit, such as y / {largest:.0e}")
+        sd = float(y.std())
+        return cls(float(y.mean()), sd if sd > 0 else 1.0)
 
     def standard(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Responses in the user's units as a model sees them: mean 0, standard deviation 1."""
         return ((y.double() - self.mean) / self.sd).to(dtype)
 
     def users(self, y: Tensor) -> Tensor:
-        """Responses, or their means, in the user's units."""
-        return y * self.sd + self.mean
+        """Responses, or their means, in the user's units: in float64, since their mean may be far beyond their sd."""
+        return y.double() * self.sd + self.mean
 
-    def terms(self, terms: Sequence[Tensor]) -> list[Tensor]:
-        """Means, log densities and, where there are any, standard deviations, in the user's units."""
-        mean, log_density, *spread = terms
-        return [self.users(mean), self.density(log_density), *(s * self.sd for s in spread)]
+    def metrics(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Metrics of standardised responses, in the user's units: the mean, which may be far beyond the sd, cancels."""
+        return {name: value * self.sd if name in LENGTHS else value for name, value in rows.items()}
 
     def density(self, log_density: Tensor) -> Tensor:
         """Log density of a response in the user's units."""

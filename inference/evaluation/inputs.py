@@ -91,6 +91,7 @@ def new_examples(federation: Federation, x: Any, y: Any) -> tuple[Tensor, Tensor
         targets = number_array(one_column(y, what), what)
     if targets.shape != (len(inputs),):
         raise UserError(f"{len(inputs)} inputs need as many targets, not {targets.shape}")
+    _as_model_sees(federation, inputs)
     if not np.isfinite(targets).all():
         raise UserError("targets hold values that are NaN or infinite")
     return inputs, torch.from_numpy(targets).to(federation.device, federation.y.dtype)
@@ -101,18 +102,32 @@ def unlabelled(federation: Federation, x: Inputs) -> Batch:
     raw = raw_inputs(federation, x)
     y = federation.targets(torch.zeros((1, len(raw)), dtype=federation.y.dtype, device=federation.device))
     return Batch(
-        federation.inputs(raw)[None],
+        _as_model_sees(federation, raw)[None],
         y,
         None,
         torch.ones(1, dtype=federation.dtype, device=federation.device),
     )
 
 
+def _as_model_sees(federation: Federation, raw: Tensor) -> Tensor:
+    """Inputs as a batch has them.
+
+    Raises:
+        UserError: for numbers beyond the type in which the fit computes.
+    """
+    inputs = federation.inputs(raw)
+    if not bool(inputs.isfinite().all()):
+        kind = str(federation.dtype).removeprefix("torch.")
+        largest = float(raw.double().abs().max())
+        raise UserError(f"inputs reach {largest:.3g}, beyond the numbers of {kind}: are they in another unit?")
+    return inputs
+
+
 def client_row(federation: Federation, client: int | str) -> int:
     """A client by its name; by its place only where no name is a number."""
     ids = list(federation.ids)
     some = f"there are {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"
-    if not isinstance(client, str | int | np.integer):
+    if isinstance(client, bool) or not isinstance(client, str | int | np.integer):
         kind = type(client).__name__
         raise UserError(f"client is the name of one, as in predict(x, client), not {kind}; {some}")
     if str(client) in ids:

@@ -52,14 +52,14 @@ def predictive_terms(site: Site, y: Tensor, task: str, units: ResponseUnits | No
         site: the response.
         y: targets as the model sees them.
         task: "classification" or "regression".
-        units: the user's, in which a regression's terms are; None where targets are in them.
+        units: the user's, in which log densities are; means and standard deviations are as the model sees them.
     """
     if task == "classification":
         return [log_probs(site.fn).mT]  # (S, C, n)
     fn = site.fn
     spread = [over_draws(fn.stddev)] if isinstance(fn, Normal) else []
     terms = [over_draws(fn.mean), over_draws(fn.log_prob(y)), *spread]  # (K, S, n)
-    return terms if units is None else units.terms(terms)
+    return terms if units is None else [terms[0], units.density(terms[1]), *spread]
 
 
 def site_rows(
@@ -70,17 +70,17 @@ def site_rows(
     if task == "classification":
         return classification_rows(whole[0].mT, batch.y, batch.mask)
     mean, log_density, *spread = whole
-    y = batch.y if units is None else units.users(batch.y)
-    return regression_rows(mean, spread[0] if spread else None, log_density, y, batch.mask)
+    rows = regression_rows(mean, spread[0] if spread else None, log_density, batch.y, batch.mask)
+    return rows if units is None else units.metrics(rows)
 
 
 def predictions(fn: Any, task: str, units: ResponseUnits | None = None) -> Tensor:
     """What a response's distribution says, averaged over draws: class probabilities (n, C), or mean and standard
-    deviation (n, 2), in the user's units.
+    deviation (n, 2), in the user's units; in float64 where responses were standardised.
     """
     if task == "classification":
         return log_probs(fn)[0].exp()
     fn = getattr(fn, "reported", fn)  # (a response whose numbers in the data are others than in the model)
     mean, variance = over_draws(fn.mean), over_draws(fn.variance)
     centre, spread = mean.mean(0)[0], (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()[0]
-    return torch.stack([centre, spread] if units is None else [units.users(centre), units.sd * spread], -1)
+    return torch.stack([centre, spread] if units is None else [units.users(centre), units.sd * spread.double()], -1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from hierfl.calls import checked_call
 from hierfl.data.batch import Batch
 from hierfl.errors import unknown
 from hierfl.nn.architecture import Architecture, check_architecture
@@ -67,6 +68,13 @@ class Method(Configurable):
     #: ``settings: Settings``
     settings: Any
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """A method that is made wrongly says how it is made."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            cls.__init__ = checked_call(cls.__init__)  # type: ignore[method-assign]
+
+    @checked_call
     def __init__(self, network: Architecture, **settings: Any) -> None:
         check_architecture(self.name or type(self).__name__, network)
         self.network = network

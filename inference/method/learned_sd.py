@@ -9,6 +9,7 @@ from unit scale, and that nothing standardises yet, are standardised at the firs
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import pyro
 import torch
 
 from hierfl.data.federation import Federation
+from hierfl.data.input_scales import FAR
 from hierfl.data.response_units import ResponseUnits
 from hierfl.data.standard_units import in_standard_units, with_scaled_inputs
 from hierfl.errors import UserError
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 
     from ..evaluation.fitted import Fitted
 
+log = logging.getLogger("hierfl")
+
 
 def with_learned_sd(method: Method, federation: Federation, *, alone: bool = False) -> tuple[Method, Federation]:
     """A method that learns the response's standard deviation, and the federation in standard units.
@@ -54,7 +58,10 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
         federation: to what.
         alone: whether it is one site's of several.
     """
-    if method.tabular or federation.task != "regression" or not _asks(method, federation):
+    if method.tabular or federation.task != "regression":
+        return method, federation
+    if not _asks(method, federation):
+        _warn_of_units(method, federation)
         return method, federation
     found, federation = copy.copy(method), in_standard_units(federation, alone=alone)
     federation = federation if alone else with_scaled_inputs(federation)
@@ -65,6 +72,24 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
     if method.conditions:
         found.network = _with_parameter(method)
     return found, federation
+
+
+def _warn_of_units(method: Method, federation: Federation) -> None:
+    """Says that a likelihood of the method's own sees responses as they are, where these are far from unit scale."""
+    units = federation.response_units
+    if (
+        not method.network.learned
+        or units is None
+        or RESPONSE_SD in method.shared(InitialWeights.of(method.network, 0))
+    ):
+        return
+    whole = bool((federation.y == federation.y.round()).all())  # counts, whose likelihood has no other unit
+    if not whole and (abs(units.mean) > FAR * max(1.0, units.sd) or not 1 / FAR < units.sd < FAR):
+        log.warning(
+            "the model has a likelihood of its own, which sees the responses as they are, mean %.4g and sd %.4g: "
+            "network.likelihood(...) standardises them, or do so before the federation is made",
+            units.mean, units.sd,
+        )  # fmt: skip
 
 
 class _Learning(Architecture):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ from ..method.base import Method
 from ..server.exchange import Exchange
 from ..state import State
 from .comparisons import check_chunks, check_draws, check_padding, check_repeats, check_weights, warn_of_untrained
-from .predicted import check_predictions
+from .predicted import check_predictions, check_response
 from .probe import Probe
 from .random_numbers import no_random_numbers, random_numbers_kept
 from .watched import check_sites, errors_as_one_line
+
+log = logging.getLogger("hierfl")
 
 
 def is_shipped(method: Method) -> bool:
@@ -59,8 +62,18 @@ def check_model(
         check_chunks(probe, together)
         check_padding(probe, plain, together)
         check_weights(probe, plain, steps)
+        check_response(method, probe)
         check_predictions(method, probe)
         warn_of_untrained(probe, free)
+    _warn_of_constant(method, personal, steps)
+
+
+def _warn_of_constant(method: Method, personal: State, steps: Sequence[Any]) -> None:
+    """One warning of personal values that nothing moves: every client keeps the start."""
+    moved = {k for step in steps for name in step.trains for k in method.expand(name, personal.keys() | {name})}
+    if still := [name for name in personal if name not in moved and name not in method.replies]:
+        shown = ", ".join(map(repr, still))
+        log.warning("%s stays as it begins for all clients: no local step trains it", shown)
 
 
 def _by_gradients(step: Any) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pyro
 import torch
@@ -18,6 +19,7 @@ from ..evaluation.response import response
 from ..method.base import Method
 from ..objective.sites import guide_latents, model_sites
 from .probe import PARTICLES, Probe, joined, other_targets, same_numbers
+from .supports import kind_of
 
 #: from a row's batch to the site that is predicted
 Predict = Callable[[Batch], Site]
@@ -48,6 +50,35 @@ def check_predictions(method: Method, probe: Probe) -> None:
             f"{what} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
             "is predicted, or say has_global_model = False"
         )
+
+
+def check_response(method: Method, probe: Probe) -> None:
+    """Refuses a response site that observes anything but batch.y: its predictions are scored by batch.y."""
+    batch = probe.row(0, probe.counts[0])
+    site = _personal(method, probe, batch)
+    if probe.federation.task == "classification" and not _of_classes(site.fn, probe.federation.classes):
+        raise UserError(
+            f"site {site.name!r} is {kind_of(site.fn).__name__}, and labels are of classes: write "
+            f"Categorical(logits=...) with {probe.federation.classes} of them in the last dimension, or "
+            "network.likelihood(...)"
+        )
+    if site.fn.event_shape:
+        raise UserError(
+            f"site {site.name!r} has event shape {tuple(site.fn.event_shape)}, and a response is one number for each "
+            "example, batch.y (S, n): take the network's output [..., 0], and no .to_event(...)"
+        )
+    if site.value.shape != batch.y.shape or not bool((site.value == batch.y).all()):
+        raise UserError(
+            f"site {site.name!r} observes other values than batch.y, by which its predictions are scored: write "
+            "obs=batch.y, and transform responses before the federation is made"
+        )
+
+
+def _of_classes(fn: Any, classes: int) -> bool:
+    """Whether a response's distribution says a probability of each class."""
+    logits = getattr(fn, "log_probs", None)
+    logits = getattr(fn, "logits", None) if logits is None else logits
+    return isinstance(logits, Tensor) and logits.dim() > 2 and logits.shape[-1] == classes
 
 
 def _check(probe: Probe, predict: Predict, whose: str, first: bool = True, remedy: str = "") -> tuple[str, Tensor]:

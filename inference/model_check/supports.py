@@ -44,6 +44,9 @@ def described(constraint: Any) -> str:
     while hasattr(constraint, "base_constraint"):
         constraint = constraint.base_constraint
     low, high = (_number(getattr(constraint, name, None)) for name in ("lower_bound", "upper_bound"))
+    if constraint.is_discrete and (low is not None or high is not None):
+        reach = "" if low is None else f" from {low:g}"
+        return f"whole numbers{reach}" + ("" if high is None else f" to {high:g}")
     if low is not None and high is not None:
         return f"from {low:g} to {high:g}"
     if low == 0:

@@ -65,11 +65,13 @@ def check_sites(method: Method, probe: Probe, free: Collection[str]) -> None:
     """
     watched, values = Watched(method, probe, free), probe.start()
     batch = probe.batch
-    tensors = {"batch.x": batch.x, "batch.y": batch.y, "batch.n": batch.n, **values}
+    tensors = {"batch.x": batch.x, "batch.y": batch.y, "batch.n": batch.n, "batch.mask": probe.mask, **values}
     before = {name: tensor._version for name, tensor in tensors.items()}
     with torch.enable_grad():  # (what has a gradient though no value of the method's has one is not trained)
         latents = guide_latents(watched, batch, values, probe.noise(range(ROWS), probe.counts))
         watched.latents = latents
+        drawn = {f"latent {name!r}": site.value for name, site in latents.items()}
+        tensors, before = {**tensors, **drawn}, {**before, **{name: value._version for name, value in drawn.items()}}
         sites = model_sites(watched, batch, values, latents)
         densities = {name: log_density(site.fn, site) for name, site in sites.items()}
     for name, tensor in tensors.items():

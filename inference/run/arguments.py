@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+from torch import Tensor
 
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 
 from ..method.base import Method
+from ..method.initial import InitialWeights
+from ..state import State
 
 
 def check_fitted(method: object, federation: object) -> None:
@@ -23,9 +28,31 @@ def check_fitted(method: object, federation: object) -> None:
         raise UserError(f"{name} is a class: fit({name}(architecture('mlp:100', federation)), federation)")
     if not isinstance(method, Method):
         raise UserError(f"fit takes a method made with a network, such as PFedVEM(network), not {method!r}")
+    for part in ("local", "exchange", "pipeline", "schedule"):
+        if getattr(method, part)() is None:
+            raise UserError(f"{type(method).__name__}.{part}() returns nothing: end it with a return")
     if not isinstance(federation, Federation):
         kind = type(federation).__name__
         raise UserError(f"fit takes a Federation, such as Federation.from_arrays(x, y, client), not {kind}")
+
+
+def initial_values(method: Method, start: InitialWeights) -> tuple[State, State]:
+    """What a method declares, shared and personal.
+
+    Raises:
+        UserError: for a method that returns no values.
+    """
+    for part, values in (found := {"shared": method.shared(start), "personal": method.personal(start)}).items():
+        if not isinstance(values, Mapping) or not all(isinstance(value, Tensor) for value in values.values()):
+            raise UserError(f"{type(method).__name__}.{part}() returns {{name: tensor}}, not {_shown(values)}")
+    return found["shared"], found["personal"]
+
+
+def _shown(values: object) -> str:
+    if not isinstance(values, Mapping):
+        return type(values).__name__
+    name, value = next((name, value) for name, value in values.items() if not isinstance(value, Tensor))
+    return f"{type(value).__name__} as {name!r}"
 
 
 def folder_of(folder: object) -> Path | None:
@@ -34,6 +61,10 @@ def folder_of(folder: object) -> Path | None:
     Raises:
         UserError: for another object.
     """
-    if folder is None or isinstance(folder, str | Path):
-        return None if folder is None else Path(folder).expanduser()
+    if folder is None:
+        return None
+    if isinstance(folder, str | Path):
+        if (path := Path(folder).expanduser()).exists() and not path.is_dir():
+            raise UserError(f"folder is {str(path)!r}, which is a file: name another one")
+        return path
     raise UserError(f"folder is a name or path, such as 'runs/first', not {folder!r}")

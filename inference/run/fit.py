@@ -32,7 +32,7 @@ from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
 from ..server.server import Server
 from ..state import State, form_of_state
-from .arguments import check_fitted, folder_of
+from .arguments import check_fitted, folder_of, initial_values
 from .coverage import interval_coverage, warned
 from .evaluated import metrics_row
 from .journal import Journal, Row
@@ -136,7 +136,7 @@ class Fit:
         check_network(method, federation, self.engine.template(), start.base)
         shared, personal = (
             {k: v.detach().to(self.engine.device, self.options.dtype, copy=True) for k, v in values.items()}
-            for values in (method.shared(start), method.personal(start))
+            for values in initial_values(method, start)
         )
         both = shared.keys() & personal.keys()
         if both:

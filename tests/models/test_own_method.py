@@ -140,7 +140,7 @@ GOOD = TUTORIAL.read_text()
         ('w_j = sample("w_j", StudentT(df, w, rho).to_event(1))', "w_j = w", "'w_j' is not a latent of the model"),
         ("net.base(batch.x))), obs=batch.y", "net.base(batch.x)))", "latent site 'y' of the model is not in the guide"),
         ("net.head(w_j,", "net.head(w_j - w_j.mean(-3, keepdim=True),", "mixes clients"),
-        ("return [head,", "[head,", "my.py does not run: TypeError"),
+        ("return [head,", "[head,", "StudentPopulation.local.. returns nothing"),
         ('"log_rho": rule', '"rho": rule', "unknown value 'rho'; known: w, log_rho"),
         ('per="example"', 'per="xample"', "unknown objective"),
         ("batch=10", "batch=0", "SVI's batch must be at least 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ...errors import UserError
 from ...nn.architecture import Architecture
 from ...nn.networks.build import architecture
 from ..federation import Federation
+from ..input_scales import far_constants
 from ..npz import load_npz
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
@@ -24,6 +26,8 @@ from ..response_units import ResponseUnits
 from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
 from .study_data import SiteData
 from .sums import Moments, NamedSums
+
+log = logging.getLogger("hierfl")
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,11 @@ class ArrayData:
             raise UserError(f"{path} holds {kind} of shape {found}, and the study is of {wanted}")
         if pool.task != self.task:
             raise UserError(f"{path} holds targets of a {pool.task}, and the study is a {self.task}")
+        if not self.images and far_constants(pool.x_train, numbers=False) is not None:
+            log.warning(
+                "%s: inputs are far from unit scale, and a study of arrays uses them as they are, unlike a pooled fit: "
+                "standardise them alike at all sites", path.name,
+            )  # fmt: skip
         train, test = (np.full(len(y), client) for y in (pool.y_train, pool.y_test))
         return ArraySite(self, replace(pool, name=self.name, mean=None, std=None, client_train=train, client_test=test))
 

@@ -14,6 +14,8 @@ from .sums import Moments, NamedSums
 #: what a study says of a regression's standard deviation: a number, or whose is learned
 LEARN_SD = ("no", "shared", "clients")
 PREFIX = "y_"
+#: of the mean's distance from the centre: sums of squares in float64 do not say a smaller standard deviation
+LEAST_SD = 1e-6
 
 
 def noise_of(response_sd: float, learn_sd: str) -> float | Learned:
@@ -49,10 +51,16 @@ def response_units(totals: NamedSums, centre: float) -> ResponseUnits:
     """Of all sites' sums.
 
     Raises:
-        UserError: where there are no training rows.
+        UserError: where there are no training rows, and where the responses' mean is so far from the centre that sums
+            do not say their standard deviation.
     """
     moments = Moments.named(totals, np.array([centre]), PREFIX)
     if moments.n < 1:
         raise UserError("the sites have no training rows")
-    sd = float(moments.sd[0])
-    return ResponseUnits(float(moments.mean[0]), sd if sd > 0 else 1.0)
+    mean, sd = float(moments.mean[0]), float(moments.sd[0])
+    if sd < LEAST_SD * abs(mean - centre):
+        raise UserError(
+            f"the responses' mean is {mean:.6g}, and they differ by less than {LEAST_SD:g} of it: subtract one number, "
+            "the same at all sites, from them"
+        )
+    return ResponseUnits(mean, sd if sd > 0 else 1.0)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, get_args
 from ...errors import unknown
 from ..column_names import as_table
 from ..federation import Federation
-from ..reading.frames import possible_codes, refuse_text
+from ..reading.frames import refuse_text, warn_of_codes
+from ..reading.read import CHECKED
 from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
@@ -82,6 +83,7 @@ def from_formula(
     terms = gate.parse(formula, list(df.columns))
     more = RowColumns(*("" if name is None else name for name in (known_se, event, weights)))
     more.check(family)
+    codes = warn_of_codes(df, terms.predictors | (terms.response or frozenset()) | more.columns)
     df = used_columns(df, terms, client, more.columns)
     df, left_out = spelled(df, terms, terms.levels(client), how), None
     if na == "drop":
@@ -92,13 +94,13 @@ def from_formula(
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=family == "gaussian" and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
+    wide.attrs[CHECKED] = list(wide)
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
         task="regression", standardise=False, spellings="keep",
     )  # fmt: skip
     reader = table.reader(formula)
     about = {**federation.about, "reader": reader} | ({} if left_out is None else {"left_out": left_out})
-    used = (terms.response or frozenset()) | terms.predictors | more.columns
-    about |= {"codes": codes} if (codes := possible_codes(df, used)) else {}
+    about |= {"codes": codes} if codes else {}
     about |= {"dropped": reader.dropped} if reader.dropped else {}
     return replace(federation, about=about), table.design()

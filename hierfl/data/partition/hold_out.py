@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import UserError
+from ..federation_checks import check_fraction
 from .registry import Index
 
 
@@ -18,8 +18,7 @@ def hold_out(
     Classification: ``fraction`` of each class of which the client has at least ten; regression: of clients with at
     least ten rows. What is held out depends on the client alone, not on who else there is.
     """
-    if not 0 <= fraction < 1:
-        raise UserError(f"validation must be a fraction in [0, 1), not {fraction}")
+    check_fraction("validation", fraction)
     if not fraction:
         return list(train), [np.empty(0, dtype=np.int64) for _ in train]
     kept, held = [], []

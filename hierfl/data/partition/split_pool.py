@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from ..federation_checks import check_seed
 from ..pool import PooledDataset
 from .registry import SPLITS, Index
 from .spec import parse
@@ -40,6 +41,7 @@ def split_pool(pool: PooledDataset, clients: int, name: str, seed: int) -> Parti
     Raises:
         UserError: for a split that is not known or cannot be made of these data.
     """
+    check_seed(seed)
     kind, parameter, options = parse(name)
     if "keep" in options:
         kept, places = _share(pool, options.pop("keep"), seed)

@@ -1,41 +1,23 @@
-"""Text in frames that may be numbers."""
+"""Text in frames that may be numbers, and numbers that may be missing values."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .disguise import refuse_disguise
-from .missing_words import sentinel
+from .missing_words import SENTINELS, sentinel
 from .options import Reading
-from .read import is_text
+from .read import CHECKED, is_text
 from .remedies import FRAME
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
-    """A sentence for each column of numbers among which one may be a code for missing values, such as -999.
-
-    Args:
-        df: the table.
-        names: columns that are used; those that are not there, or hold no numbers, are passed over.
-    """
-    result = []
-    for name in sorted(set(names) & set(df.columns)):
-        if getattr(df[name].dtype, "kind", "O") not in "iuf":
-            continue
-        numbers = df[name].dropna()
-        code = sentinel(set(numbers.tolist()))
-        if code is not None:
-            others, count = numbers[numbers != code], int((numbers == code).sum())
-            result.append(
-                f"column {name!r} holds {code:g} in {count} row{'s' * (count > 1)}, and all others lie from "
-                f"{others.min():g} to {others.max():g}: if it is a missing value, df[{name!r}] = "
-                f"df[{name!r}].mask(df[{name!r}] == {code:g}), and na='drop'"
-            )
-    return result
+log = logging.getLogger("hierfl")
 
 
 def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
@@ -55,3 +37,42 @@ def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
             there = [k for k, known in enumerate(df[name].notna()) if known]
             cells = df[name].iloc[there].tolist()
             refuse_disguise(name, cells, there, Reading(), FRAME, words=False)
+
+
+def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
+    """A sentence for each column of numbers among which one may be a code for missing values, such as -999.
+
+    What :func:`.read.read_table` has read is checked or declared already.
+
+    Args:
+        df: the table.
+        names: columns that are used; those that are not there are left to others.
+    """
+    result = []
+    for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
+        if name not in df.columns or (column := df[name]).ndim > 1 or getattr(column.dtype, "kind", "O") not in "iuf":
+            continue
+        if found := code_among(column.dropna().to_numpy()):
+            result.append(
+                f"column {name!r} {found[0]}: df = hierfl.read_table(df, na=['{found[1]:g}']) if it is a missing "
+                f"value, or hierfl.read_table(df, types={{{name!r}: 'number'}}) if it is a number"
+            )
+    return result
+
+
+def warn_of_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
+    """Warns of what :func:`possible_codes` finds, and gives it back."""
+    result = possible_codes(df, names)
+    for line in result:
+        log.warning("%s", line)
+    return result
+
+
+def code_among(numbers: np.ndarray) -> tuple[str, float] | None:
+    """What looks like a code for missing values among numbers (n,), in words and itself; None without one."""
+    if not np.isin(numbers, SENTINELS).any() or (code := sentinel(set(numbers.tolist()))) is None:
+        return None
+    others = numbers[numbers != code]
+    count = int((numbers == code).sum())
+    rows = f"{count} row{'s' * (count > 1)}"
+    return f"holds {code:g} in {rows}, and all others lie from {others.min():g} to {others.max():g}", code

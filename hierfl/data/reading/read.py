@@ -17,6 +17,8 @@ from .workbook import sheet_cells
 if TYPE_CHECKING:
     import pandas as pd
 
+#: in the attributes of a frame that was read: columns in which a code for missing values was declared or looked for
+CHECKED = "hierfl.checked"
 #: what files of tables are called
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx")
 
@@ -83,7 +85,9 @@ def _table(
             result[name] = typing.named(name, column, cells.lines)
         else:
             result[name] = typing.column(name, column, cells.lines, strict=name in used, split=name in split)
-    return pd.DataFrame(result)
+    made = pd.DataFrame(result)
+    made.attrs[CHECKED] = list(result)
+    return made
 
 
 def _check_names(name: str, reading: Reading) -> None:
@@ -178,6 +182,7 @@ def _read_frame(df: pd.DataFrame, reading: Reading, columns: Sequence[str] | Non
             result[name] = typing.column(name, texts(column), range(len(df)), strict=False).set_axis(df.index)
         elif codes and column.dtype.kind in "iuf":
             result[name] = column.mask(column.isin(list(codes)))
+    result.attrs[CHECKED] = sorted({*df.attrs.get(CHECKED, ()), *reading.types})
     return result
 
 

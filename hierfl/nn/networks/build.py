@@ -42,6 +42,11 @@ def architecture(
     Raises:
         UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation.
     """
+    if not isinstance(spec, str) or not hasattr(federation, "event_shape"):
+        raise UserError(
+            "architecture takes a name and a federation, as in architecture('mlp:100', federation), not "
+            f"{type(spec).__name__} and {type(federation).__name__}"
+        )
     fits = noise in get_args(Learned) if isinstance(noise, str | bool) else 0 < noise < float("inf")
     if not fits:
         raise UserError(f'noise must be a number above zero, "shared" or "clients", not {noise!r}')
