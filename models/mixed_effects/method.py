@@ -30,15 +30,15 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
-from .effects import effects_of, in_table_units
-from .exchange import PopulationSearch
-from .model import MixedModel
-from .one_round import CrossProducts
-from .posterior import Conditional, JointDraws, chains_of
-from .questions import Likelihoods, Phase
-from .row_sums import RowSums, columns_of
-from .shrinkage import shrinkage_table
-from .summary import effects_table
+from .likelihood.gaussian.row_sums import RowSums, columns_of
+from .likelihood.posterior import Conditional, JointDraws, chains_of
+from .model.effects import effects_of, in_table_units
+from .model.equations import MixedModel
+from .report.shrinkage import shrinkage_table
+from .report.summary import effects_table
+from .search.loop import PopulationSearch
+from .search.one_round import CrossProducts
+from .search.questions import Likelihoods, Phase
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,7 +118,7 @@ class MixedEffects(MixedModel):
         return {f"effects.{k}": v[:, None, None] for k, v in parts.items()}
 
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
-        """See :func:`~hierfl.models.mixed_effects.effects.effects_of`."""
+        """See :func:`~hierfl.models.mixed_effects.model.effects.effects_of`."""
         found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
         return effects_of(self, {**Likelihoods.held(shared), **found}) if found else None
 
@@ -160,11 +160,11 @@ class MixedEffects(MixedModel):
         return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
-        """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""
+        """See :func:`~hierfl.models.mixed_effects.report.summary.effects_table`."""
         return effects_table(fitted)
 
     def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
-        """See :func:`~hierfl.models.mixed_effects.shrinkage.shrinkage_table`; None at a site.
+        """See :func:`~hierfl.models.mixed_effects.report.shrinkage.shrinkage_table`; None at a site.
 
         One site's rows say neither what all rows together would, nor which fixed effects go with a random one: there
         a column may be the same in every row.

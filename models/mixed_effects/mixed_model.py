@@ -23,15 +23,15 @@ from hierfl.data.tables import ROUNDS
 from hierfl.errors import NoAttribute, UserError, unknown
 from hierfl.inference.run.result import Run
 
-from .comparing import REPLICATES, Test, compared
-from .elsewhere import ELSEWHERE
-from .fit_notes import fit_notes
-from .fitting import fitted
 from .method import MixedEffects
-from .predictions import Level, predicted
-from .random_effects import random_effects
-from .shrinkage import shrinkage_table
-from .summary import effects_table, p_value
+from .report.compare import REPLICATES, Test, compared
+from .report.elsewhere import ELSEWHERE
+from .report.fit_notes import fit_notes
+from .report.fitting import fitted
+from .report.predictions import Level, predicted
+from .report.ranef import random_effects
+from .report.shrinkage import shrinkage_table
+from .report.summary import effects_table, p_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,9 +13,9 @@ from support.responses import CASES, Case
 
 from hierfl import mixed_model
 from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.models.mixed_effects import exchange
-from hierfl.models.mixed_effects.effects import users_beta
-from hierfl.models.mixed_effects.posterior import JointDraws, short
+from hierfl.models.mixed_effects.likelihood.posterior import JointDraws, short
+from hierfl.models.mixed_effects.model.effects import users_beta
+from hierfl.models.mixed_effects.search import loop as exchange
 
 DRAWS = 6000
 GRID = np.arange(-6, 6.01, 0.1)

@@ -14,9 +14,9 @@ from support.responses import CASES, CUTS, Case, hessian, quadrature, referee_po
 from hierfl import mixed_model
 from hierfl.data.formula.federate import from_formula
 from hierfl.errors import UserError
-from hierfl.models.mixed_effects.gamma_ratios import rising
+from hierfl.models.mixed_effects.likelihood.quadrature.newton import Problem
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.modes import Problem
+from hierfl.models.mixed_effects.responses.gamma_ratios import rising
 from hierfl.rng import generator
 
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

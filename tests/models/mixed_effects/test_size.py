@@ -22,10 +22,13 @@ from hierfl.inference.evaluation.global_model import evaluate_global
 from hierfl.inference.run.result import Run
 from hierfl.metrics.normal_mixture import mean_difference
 from hierfl.metrics.pooling import from_example_sums
-from hierfl.models.mixed_effects import cross_products, posterior, quadrature, shrinkage
+from hierfl.models.mixed_effects.likelihood import posterior
+from hierfl.models.mixed_effects.likelihood.gaussian import cross_products
+from hierfl.models.mixed_effects.likelihood.quadrature import integral as quadrature
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.shrinkage import shrinkage_table
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report import shrinkage
+from hierfl.models.mixed_effects.report.shrinkage import shrinkage_table
+from hierfl.models.mixed_effects.report.summary import effects_table
 from hierfl.ppl.sigma_points import SigmaPoints
 
 

@@ -1,0 +1,97 @@
+"""Groups of clients, such as regions of hospitals, whose effects the server eliminates from sums over each group.
+
+Of a gaussian response the sums are C = [Z X y]^T V^-1 [Z X y] of a region's clients, Z the columns of its effects. With
+w_r ~ N(0, L L^T) and F F^T = I + L^T C_zz L,
+
+    [X y]^T (V + Z L L^T Z^T)^-1 [X y] = C_[xy][xy] - v^T v,    v = F^-1 L^T C_z[xy],    log |V| gains 2 sum log diag F,
+
+and regions, which share one population, add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...model.equations import MixedModel
+
+
+def without_regions(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tensor:
+    """Packed numbers (..., c) of all regions together, of theirs, one after the other, (..., R c_r).
+
+    Args:
+        method: whose regions; without them nothing is done.
+        packed: sums over the clients of each region of :func:`.cross_products.packed`.
+        numbers: of the population, (..., k).
+    """
+    if not method.regions:
+        return packed
+    root, cross, volume = _read(method, packed, numbers)
+    q = root.shape[-1]
+    factor = _factor(root, cross, q)
+    v = torch.linalg.solve_triangular(factor, root.mT @ cross[..., :q, q:], upper=False)
+    left = cross[..., q:, q:] - v.mT @ v
+    volume = volume + 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    up, across = torch.triu_indices(left.shape[-1], left.shape[-1], device=left.device)
+    return torch.cat([left[..., up, across], volume[..., None]], -1).sum(-2)
+
+
+def region_draws(
+    method: MixedModel, packed: Tensor, numbers: Tensor, beta: Tensor, noise: Callable[[Tensor], Tensor] | None
+) -> Tensor:
+    """The regions' effects given the population, (D, R + 1, q): their means, or draws; first those of an unknown one.
+
+    Args:
+        method: whose.
+        packed: as for :func:`without_regions`, (D, R c_r).
+        numbers: of the population, (D, k).
+        beta: coefficients, (D, p).
+        noise: standard normals for the draws, of the shape of what it is given; None for means.
+    """
+    root, cross, _ = _read(method, packed, numbers)
+    q = root.shape[-1]
+    factor, root = _factor(root, cross, q), root.expand(*cross.shape[:-2], q, q)
+    away = cross[..., :q, -1] - (cross[..., :q, q:-1] @ beta[:, None, :, None]).squeeze(-1)
+    v = torch.linalg.solve_triangular(factor, root.mT @ away[..., None], upper=False)
+    z = away.new_zeros(len(away), method.regions + 1, q)
+    z = z if noise is None else noise(z)
+    u = torch.linalg.solve_triangular(factor.mT, v + z[:, 1:, :, None], upper=True)
+    both = torch.cat([z[:, :1, :, None], u], 1)
+    return (root[:, :1] @ both).squeeze(-1)
+
+
+def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
+    """L of the regions' effects, (..., q, q), learned or held.
+
+    Args:
+        method: whose.
+        numbers: of the population, (..., k).
+    """
+    parts = method.parts(numbers[..., : method.k])
+    entries = parts.get("outer_root", method.first_roots()["outer_root"].to(numbers))
+    return method.covariances["outer_root"].matrix(entries)
+
+
+def _read(method: MixedModel, packed: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """L (..., 1, q, q), C (..., R, m, m) and log |V| (..., R)."""
+    root = outer_root(method, numbers).unsqueeze(-3)
+    packed = packed.unflatten(-1, (method.regions, -1))
+    m = root.shape[-1] + len(method.network.fixed) + 1
+    return root, symmetric(packed[..., :-1], m), packed[..., -1]
+
+
+def _factor(root: Tensor, cross: Tensor, q: int) -> Tensor:
+    """F of F F^T = I + L^T C_zz L, (..., R, q, q)."""
+    one = torch.eye(q, dtype=root.dtype, device=root.device)
+    return torch.linalg.cholesky_ex(one + root.mT @ cross[..., :q, :q] @ root).L
+
+
+def symmetric(upper: Tensor, size: int) -> Tensor:
+    """(..., size, size) of its upper triangle, row by row."""
+    place = torch.zeros(size, size, dtype=torch.long)
+    up, across = torch.triu_indices(size, size)
+    place[up, across] = torch.arange(len(up))
+    place = torch.triu(place) + torch.triu(place, 1).T
+    return upper[..., place.to(upper.device).flatten()].unflatten(-1, (size, size))

@@ -1,0 +1,173 @@
+"""Each client's posterior of its random effects at given shared values: mode and curvature, by Newton's method.
+
+In b = L u, u ~ N(0, I), with A = Z L and W = diag of minus the second derivatives of log p(y | eta):
+
+    u  <-  u + t H^-1 (A^T d log p(y | eta) / d eta - u),    H = I + A^T W A = F F^T
+
+Log likelihoods that are concave are generalised self-concordant in eta (their third derivative is never above the
+second), for which steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and
+Tran-Dinh, Math. Programming 2019). For those that are not, the height is looked at, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import Columns
+
+from ...model.arithmetic import linear, of_groups
+from ...model.equations import MixedModel
+
+#: Newton steps to a mode, at most, and the length of the last one on the scale of eta
+NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
+#: steps of a search on what bends both ways, and the height that the last one has gained
+CLIMBING_STEPS, CLIMBED = 50, 1e-6
+#: what describes the curvature at a mode: F of a client's effects first
+Factors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The clients' rows at some shared values.
+
+    Attributes:
+        method: whose model.
+        y, mask: of the rows, (S, n).
+        columns: theirs.
+        values: the family's own numbers.
+        fixed: the linear predictor without random effects, (..., S, n).
+        zl: Z L, (..., S, n, q).
+    """
+
+    method: MixedModel
+    y: Tensor
+    mask: Tensor | None
+    columns: Columns
+    values: Mapping[str, Tensor]
+    fixed: Tensor
+    zl: Tensor
+
+    @classmethod
+    def of(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
+        """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape).
+
+        Effects of groups of clients are each client's own, w (..., S, 1, q_out), or those of all, "regions".
+        """
+        columns = method.network.split(batch.x)
+        root = method.covariance.matrix(shared["root"])
+        values = {name: shared[name] for name in method.response_family.starts}
+        zl = columns.z @ (root.squeeze(-3) if root.dim() > 2 else root)
+        fixed = method.predictor(columns, shared["beta"])
+        if columns.z_outer is not None:
+            assert columns.outer is not None
+            w = shared["w"] if "w" in shared else of_groups(shared["regions"], columns.outer)
+            fixed = fixed + linear(columns.z_outer, w)
+        return cls(method, batch.y, batch.mask, columns, values, fixed, zl)
+
+    def along(self, u: Tensor) -> Tensor:
+        """What random effects add to eta, (..., S, n) of u (..., S, q)."""
+        return linear(self.zl, u.unsqueeze(-2))
+
+    def eta(self, u: Tensor) -> Tensor:
+        """(..., S, n) of u (..., S, q)."""
+        return self.fixed + self.along(u)
+
+    def terms(self, eta: Tensor) -> Tensor:
+        """log p(y | eta), each row's as often as it counts, (..., S, n)."""
+        return self.counted(self.method.response(eta, self.values, self.columns).log_prob(self.y))
+
+    def heights(self, u: Tensor) -> Tensor:
+        """log p(D_j | u) + log N(u | 0, I) but for its constant, (..., S)."""
+        return self.terms(self.eta(u)).sum(-1) - 0.5 * u.square().sum(-1)
+
+    def marginal_heights(self, u: Tensor, mode: Tensor, factors: Factors) -> Tensor:
+        """The same where effects of groups inside a client are integrated out, around mode and factors."""
+        return self.heights(u)
+
+    def slope_and_weight(self, u: Tensor, *, safe: bool) -> tuple[Tensor, Tensor]:
+        """Of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function that touches in u."""
+        family, about = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
+        slope, weight = family.slope_and_weight(*about)
+        weight = family.safe_weight(*about) if safe else weight
+        return self.counted(slope), self.counted(weight)
+
+    def counted(self, terms: Tensor) -> Tensor:
+        """Each row's as often as its weight says; not those that fill the batch up."""
+        terms = terms if self.columns.weight is None else terms * self.columns.weight
+        return terms if self.mask is None else torch.where(self.mask, terms, 0.0)
+
+    def step(self, u: Tensor, *, safe: bool = False) -> tuple[Tensor, Factors]:
+        """Newton's step (..., S, q), and F (..., S, q, q)."""
+        slope, weight = self.slope_and_weight(u, safe=safe)
+        one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+        factor = root_of(one + (self.zl * weight[..., None]).mT @ self.zl)
+        ahead = (self.zl * slope[..., None]).sum(-2) - u
+        return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), (factor,)
+
+    @torch.no_grad()
+    def mode(self, start: Tensor) -> tuple[Tensor, Factors]:
+        """u (..., S, q), and F (..., S, q, q) first; a row that has arrived stays where it is."""
+        u = start.expand(*self.fixed.shape[:-1], start.shape[-1])
+        if not self.method.response_family.concave:
+            u = self._climbed(u)
+        move, factors = self.step(u)
+        moving = torch.ones_like(u[..., 0], dtype=torch.bool)
+        for _ in range(NEWTON_STEPS):
+            far = self.along(move).abs().amax(-1)
+            u = torch.where(moving[..., None], u + damping(far)[..., None] * move, u)
+            moving = moving & (far >= NEWTON_TOLERANCE)  # (not where it is not a number)
+            # a GPU takes steps that change nothing rather than being waited for at each
+            if u.device.type == "cpu" and not moving.any():
+                break
+            move, there = self.step(u)
+            factors = tuple(
+                torch.where(moving.view(*moving.shape, *[1] * (new.dim() - moving.dim())), new, old)
+                for new, old in zip(there, factors, strict=True)
+            )
+        return u, factors
+
+    def _climbed(self, u: Tensor) -> Tensor:
+        """Near a maximum of what bends both ways: Newton's steps where they climb, and safe ones where they do not.
+
+        Where a step makes no difference any more the curvature is a maximum's, and Newton's method can end the search.
+        """
+        height = self.heights(u)
+        for _ in range(CLIMBING_STEPS):
+            best, top = u, height
+            for safe in (True, False):
+                move, _ = self.step(u, safe=safe)
+                move = damping(self.along(move).abs().amax(-1))[..., None] * move
+                reached = self.heights(u + move)
+                higher = reached > top
+                best, top = torch.where(higher[..., None], u + move, best), torch.where(higher, reached, top)
+            # a GPU takes steps that change nothing rather than being waited for at each
+            if u.device.type == "cpu" and not (top - height > CLIMBED).any():
+                return best
+            u, height = best, top
+        return u
+
+    def differentiable(self, u: Tensor) -> tuple[Tensor, Factors]:
+        """The same mode and factors as functions of the shared values.
+
+        Newton's step from the mode has the mode's first derivatives, and a second one the second: its error is that of
+        the point before, squared.
+        """
+        for _ in range(2):
+            u = u + self.step(u)[0]
+        return u, self.step(u)[1]
+
+
+def root_of(curvature: Tensor) -> Tensor:
+    """F of F F^T, (..., q, q); not numbers where there is none: one row's failure is its own."""
+    factor, failed = torch.linalg.cholesky_ex(curvature)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
+
+
+def damping(far: Tensor) -> Tensor:
+    """The share t = log(1 + r) / r of a Newton step that would move eta by r."""
+    return torch.log1p(far) / far.clamp_min(NEWTON_TOLERANCE)
