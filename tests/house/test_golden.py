@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from support.golden_grid import Allowed, Grid, table
 from support.golden_write import write
 from support.paths import ROOT
 
-SCRIPT, FILE = ROOT / "tests" / "support" / "golden.py", ROOT / "tests" / "support" / "golden.toml"
+SUPPORT = ROOT / "tests" / "support"
+SCRIPT, FILE, MIXED = (SUPPORT / name for name in ("golden.py", "golden.toml", "golden-mixed.toml"))
 FITTED, REFUSED = "one_round/ml", "one_round/refused-rows"
 
 
@@ -34,6 +37,32 @@ def test_the_grid_is_whole(grid: Grid) -> None:
     df = table(**grid.data)
     assert df.site.nunique() == 6
     pd.testing.assert_frame_equal(df, table(**grid.data))
+
+
+def test_the_grid_of_a_rebuilding_is_whole(grid: Grid) -> None:
+    """Kinds by responses and places; restricted estimates are of nine responses, and of all where REML is not."""
+    mixed = Grid.read(MIXED)
+    kinds = Counter(name.split("/")[0] for name in mixed.cases)
+    of_grids = {"climb": 10 * 4 * 2 + 4 * 2, "restricted": 9 * (4 + 2), "bayes": 10 * 4 * 2, "draws": 10 * 3}
+    assert {kind: kinds[kind] for kind in of_grids} == of_grids
+    assert kinds.keys() >= {"profile", "one_round", "weights", "known_se", "sites", "call", "compare", "chunk", "flat"}
+    assert "--set draws=0" in mixed.cases["slopes/poisson"]
+    assert mixed.allowed[: len(grid.allowed)] == grid.allowed
+    rows = table(**mixed.data).groupby("site").size()
+    assert (rows.min(), rows.max()) == (1, 12)
+
+
+def test_a_call_says_all_that_it_can(tmp_path: Path) -> None:
+    """Tables, tensors and warnings of a fit and of its comparison with another; a question's refusal is an answer."""
+    name, formula, smaller = "call", "y_gaussian ~ x + (1 | site)", "y_gaussian ~ 1 + (1 | site)"
+    words = f"fit '{formula}' --than '{smaller}' --set population=reml --set draws=0"
+    assert write(tmp_path, replace(Grid.read(MIXED), cases={name: words}), [name]) == []
+    kept = {path.name for path in (tmp_path / name).iterdir()}
+    assert kept >= {"rounds.npz", "fit.npz", "summary.csv", "ranef-client.csv", "shrinkage.csv", "predict-new.csv"}
+    assert kept >= {"compare.csv", "ranef-patient.txt", "numbers.json"}
+    assert "no draws" in (tmp_path / name / "log.txt").read_text()
+    assert "personal/b_mean" in np.load(tmp_path / name / "fit.npz")
+    assert "Satterthwaite" in (tmp_path / name / "compare.csv").read_text()
 
 
 def test_a_case_says_its_population(tmp_path: Path) -> None:

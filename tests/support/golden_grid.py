@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -47,24 +47,30 @@ class Allowed:
 class Grid:
     """A grid file: arguments of :func:`table`, cases {name: words of the command line}, and what may differ."""
 
-    data: Mapping[str, int]
+    data: Mapping[str, Any]
     cases: Mapping[str, str]
     allowed: tuple[Allowed, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Grid:
-        """Reads the file.
+        """Reads the file: cases of ``[grid]``, or of each table of ``[grids]``, and single ones.
+
+        ``base`` names another such file, whose words, single cases and exceptions are this one's, too.
 
         Raises:
             ValueError: for a case that does not say population=.
         """
         held = tomllib.loads(path.read_text())
-        words = {**dict(_product(held["grid"], held["words"])), **held["cases"]}
-        cases = {name: " ".join(text.format(**held["words"]).split()) for name, text in words.items()}
+        base = tomllib.loads((path.parent / held["base"]).read_text()) if "base" in held else {}
+        more = {**base.get("words", {}), **held.get("words", {})}
+        grids = held.get("grids", {"": held["grid"]} if "grid" in held else {}).values()
+        products = [pair for grid in grids for pair in _product(grid, more)]
+        words = {**dict(products), **base.get("cases", {}), **held["cases"]}
+        cases = {name: " ".join(text.format(**more).split()) for name, text in words.items()}
         if silent := [name for name, text in cases.items() if "population=" not in text]:
             raise ValueError(f"{path}: {silent[0]} does not say population=")
-        allowed = [Allowed(**one) for one in held.get("exempt", ())]
-        allowed += [Allowed(**{"relative": 0.0, **one}) for one in held.get("rounding", ())]
+        allowed = [Allowed(**one) for file in (base, held) for one in file.get("exempt", ())]
+        allowed += [Allowed(**{"relative": 0.0, **one}) for file in (base, held) for one in file.get("rounding", ())]
         return cls(held["data"], cases, tuple(allowed))
 
     def matching(self, pattern: str) -> list[str]:
@@ -73,24 +79,35 @@ class Grid:
 
 
 def _product(grid: Mapping[str, Any], more: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """All combinations of the axes' values, lists or tables of more words, but for those that ``only`` leaves out."""
+    """All combinations of the axes' values, lists or tables of more words, but for those that ``only`` leaves out.
+
+    An entry of ``only`` is [axis, value, other axis, the value or values of it that go with that value].
+    """
     axes = grid["axes"]
+    only = [(*rule[:3], rule[3] if isinstance(rule[3], list) else [rule[3]]) for rule in grid.get("only", ())]
     for values in itertools.product(*axes.values()):
         chosen = dict(zip(axes, values, strict=True))
-        if not any(chosen[axis] == value and chosen[other] != wanted for axis, value, other, wanted in grid["only"]):
+        if not any(chosen[axis] == value and chosen[other] not in wanted for axis, value, other, wanted in only):
             of_values = [axes[axis][value] for axis, value in chosen.items() if isinstance(axes[axis], dict)]
             words = {**more, **chosen, **{name: word for table in of_values for name, word in table.items()}}
             yield grid["name"].format(**words), grid["words"].format(**words)
 
 
-def table(seed: int, regions: int, sites: int, rows: int) -> pd.DataFrame:
+def table(seed: int, regions: int, sites: int, rows: int | Sequence[int]) -> pd.DataFrame:
     """So many rows of each of one to three patients at each site, sites in regions, the same each time.
 
     Columns region, site, patient (names that other sites have, too), x, z (x, of which some are missing), se, weight,
-    log_time, and of every response its own: y_NAME, n_NAME, event_NAME.
+    log_time, and of every response its own: y_NAME, n_NAME, event_NAME. Then arm, one of three at each site, and
+    y_separated, which is whether x is above zero.
+
+    Args:
+        seed: of all of it.
+        regions, sites: how many.
+        rows: of each patient; a list has those of the patients of each site.
     """
     rng = np.random.default_rng(seed)
-    cells = [(s % regions, s, p) for s in range(sites) for p in range(1 + (s + 1) % 3) for _ in range(rows)]
+    each = [rows] * sites if isinstance(rows, int) else rows
+    cells = [(s % regions, s, p) for s in range(sites) for p in range(1 + (s + 1) % 3) for _ in range(each[s])]
     region, site, patient = np.array(cells).T
     x = rng.normal(size=len(cells))
     effect = 0.8 * rng.normal(size=regions)[region] + 0.7 * rng.normal(size=sites)[site]
@@ -103,4 +120,5 @@ def table(seed: int, regions: int, sites: int, rows: int) -> pd.DataFrame:
     for family, case in CASES.items():
         drawn = case.draw(rng, case.intercept + 0.7 * x + effect)
         columns |= {f"{name}_{family.replace('-', '_')}": value for name, value in drawn.items()}
+    columns |= {"arm": [f"a{k % 3}" for k in site], "y_separated": (x > 0).astype(int)}
     return pd.DataFrame(columns)

@@ -21,6 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import tomli_w
+from support.golden_fits import fit
 from support.golden_grid import Grid, table
 
 PACKAGES = ("hierfl", "hierfl.inference", "hierfl.models", "hierfl.experiments")
@@ -98,10 +99,11 @@ def _one(out: Path, name: str, about: dict[str, str]) -> str:
 
 
 def run(words: list[str], out: Path, folder: Path) -> None:
-    """A run by the command line, or a study whose sites answer in bytes, without figures (which take most of the time).
+    """A run by the command line, a study whose sites answer in bytes, or a fit by a call; without figures, which take
+    most of the time.
 
     Args:
-        words: ``run ...`` or ``federate study ...``; table.csv and sample.csv are in ``out``.
+        words: ``run ...``, ``federate study ...`` or ``fit FORMULA ...``; table.csv and sample.csv are in ``out``.
         out, folder: of all cases, and of this one.
     """
     from hierfl.plots import saving
@@ -110,8 +112,12 @@ def run(words: list[str], out: Path, folder: Path) -> None:
     with patch.object(saving, "save_all", lambda *given, **more: []), redirect_stdout(StringIO()):
         if words[0] == "run":
             _command(*words, "--quiet", "--out", str(folder / "run"))
+            return
+        df = pd.read_csv(out / "table.csv", dtype={"site": str})
+        if words[0] == "fit":
+            fit(words[1:], df, folder)
         else:
-            _study(words, pd.read_csv(out / "table.csv", dtype={"site": str}), folder)
+            _study(words, df, folder)
 
 
 def _study(words: list[str], df: pd.DataFrame, folder: Path) -> None:
@@ -122,6 +128,9 @@ def _study(words: list[str], df: pd.DataFrame, folder: Path) -> None:
     held = tomllib.loads(study.read_text())
     if "patient" in held["columns"]:  # (names that stay at the sites)
         held["columns"]["patient"] = {"kind": "name"}
+    for column in (one for one in held["columns"].values() if one["kind"] in ("number", "whole")):
+        column |= {"least": -1000, "most": 1000}  # (nothing is taken for the sign of a missing value)
+    held["privacy"]["least_rows"] = 1
     study.write_text(tomli_w.dumps(held))
     FileStudy(study, files, folder).serve()
     shutil.rmtree(folder / "exchange")  # (files are called by their digests; what is in them is recorded)
