@@ -18,7 +18,6 @@ import numpy as np
 from hierfl.calls import checked_call
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
-from hierfl.data.formula.responses import Family
 from hierfl.data.tables import ROUNDS
 from hierfl.errors import NoAttribute, UserError, unknown
 from hierfl.inference.run.result import Run
@@ -44,7 +43,7 @@ def mixed_model(
     df: pd.DataFrame,
     formula: str,
     *,
-    family: Family = "gaussian",
+    family: str = "gaussian",
     client: str | None = None,
     known_se: str | None = None,
     event: str | None = None,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...errors import unknown
+from ...responses.registry import response_class
 from ..column_names import as_table
 from ..federation import Federation
 from ..reading.frames import refuse_text
@@ -19,7 +20,6 @@ from .columns import used_columns
 from .design import Design
 from .literals import texts
 from .missing import Missing, without_missing
-from .responses import Family
 from .row_numbers import RowColumns
 from .spelled import spelled
 from .table import FormulaTable
@@ -34,7 +34,7 @@ def from_formula(
     df: pd.DataFrame,
     formula: str,
     *,
-    family: Family = "gaussian",
+    family: str = "gaussian",
     client: str | None = None,
     known_se: str | None = None,
     event: str | None = None,
@@ -74,8 +74,7 @@ def from_formula(
     """
     import pandas as pd
 
-    if family not in get_args(Family):
-        raise unknown("family", family, get_args(Family))
+    response = response_class(family)
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
     df, how = as_table(df), Spellings.of(spellings)
@@ -86,10 +85,10 @@ def from_formula(
     if na == "drop":
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
     # (a response of which the formula names a level is no number)
-    response = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
-    refuse_text(df, (response | terms.predictors | more.columns) - terms.split - terms.places)
+    of_left = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
+    refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
-    table.check(needs_residual=family == "gaussian" and not known_se)
+    table.check(needs_residual=response.residual and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
     federation = Federation.from_frame(
         wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,

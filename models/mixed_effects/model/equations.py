@@ -36,11 +36,12 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, param, sample
+from hierfl.responses.registry import RESPONSES, response_of
 
-from ..responses.registry import family_of
 from .arithmetic import each, linear, of_groups, positive
 from .covariance import Covariance
 from .prior_text import check_priors
+from .response_settings import with_responses
 
 #: where priors of the population say nothing
 ESTIMATED = {"population": ("auto", "ml", "reml")}
@@ -57,6 +58,7 @@ class MixedModel(Method):
     network: Design
 
     @dataclass(frozen=True)
+    @with_responses(after="family_prior")
     class Settings:
         """What is estimated, how, and where it begins."""
 
@@ -127,9 +129,6 @@ class MixedModel(Method):
             "distances of thresholds, log hazard ratios, logit of extra zeros): normal(MEAN, SD) | flat; empty for "
             "normal(0, 3)", unless=ESTIMATED
         )  # fmt: skip
-        cuts: str = setting(
-            "", "exponential: times at which the hazard steps, such as 3, 6, 12; empty for a constant one"
-        )
         lkj: float = setting(
             1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED
         )
@@ -167,9 +166,7 @@ class MixedModel(Method):
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
         if s.one_round and not self.exact:
             raise UserError(f"one_round is of a gaussian response, not a {network.family} one")
-        if s.cuts and network.family != "exponential":
-            raise UserError(f"cuts are of an exponential response's hazard, not of a {network.family} one")
-        self.response_family = family_of(network, s)
+        self.response_family = response_of(network, s)
 
     def shared(self, start: InitialWeights) -> State:
         p, learned = len(self.network.fixed), self.settings.prior == "hierarchical"
@@ -234,7 +231,7 @@ class MixedModel(Method):
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
         """p(y | eta)."""
-        return self.response_family.response(eta, values, columns)
+        return self.response_family.distribution(eta, values, columns)
 
     # -- what clients' likelihoods are functions of -------------------------------------------------------------------
 
@@ -286,4 +283,4 @@ class MixedModel(Method):
     @property
     def exact(self) -> bool:
         """Whether a client's posterior is known in closed form."""
-        return self.network.family == "gaussian"
+        return RESPONSES[self.network.family].closed_form

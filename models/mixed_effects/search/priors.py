@@ -83,7 +83,7 @@ class Priors:
         """
         if not numbers.shape[-1]:
             return numbers.new_zeros(numbers.shape[:-1])
-        if not self.method.exact:
+        if self.method.response_family.own_prior == "family_prior":
             kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
             mean, sd = about if kind == "normal" else (0.0, torch.inf)
             return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))

@@ -16,7 +16,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.errors import UserError
 from hierfl.models.mixed_effects.likelihood.quadrature.newton import Problem
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.responses.gamma_ratios import rising
+from hierfl.responses.gamma_ratios import rising
 from hierfl.rng import generator
 
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

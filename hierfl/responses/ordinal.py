@@ -13,15 +13,19 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from pyro.distributions import TorchDistribution, constraints
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from hierfl.data.formula.design import Columns
-from hierfl.data.formula.units import INTERCEPT
+from ..data.formula.units import INTERCEPT
+from ..errors import UserError
+from .base import Response, Rows
+from .reading import Cells, Label, Observed
 
-from .families import ResponseFamily
+#: the most levels of an ordinal response
+MOST_LEVELS = 50
 
 
 class CumulativeLogit(TorchDistribution):
@@ -103,8 +107,15 @@ def edges(y: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return above, below, y > len(c), y <= 1
 
 
+def label_of(level: Any) -> Label:
+    """A level as the table has it, if it is text or a number; a whole number without decimals."""
+    if isinstance(level, str) or (isinstance(level, int | float) and not isinstance(level, bool)):
+        return int(level) if isinstance(level, float) and level.is_integer() else level
+    return str(level)
+
+
 @dataclass(frozen=True)
-class OrdinalFamily(ResponseFamily):
+class OrdinalResponse(Response):
     """y ~ CumulativeLogit(eta, g).
 
     Attributes:
@@ -114,7 +125,63 @@ class OrdinalFamily(ResponseFamily):
 
     levels: int
     labels: tuple[Any, ...] = ()
-    ratio: ClassVar[str] = "odds ratio"
+
+    name = "ordinal"
+    about = (
+        "P(y <= k) = logistic(c_k - eta): thresholds, in place of the intercept; whole numbers, or an ordered "
+        "category, whose names stay"
+    )
+    ratio = "odds ratio"
+    order = 80
+    ordered = True
+
+    @classmethod
+    def read(cls, cells: Cells) -> Observed:
+        """See :class:`.base.Response`: levels from 1."""
+        name, order = cells.name, cells.order
+        if cells.kind == "categoric":
+            if order is None or len(order) != cells.values.shape[1]:
+                raise UserError(f"the levels of {name!r} have no order: number them, or make it an ordered category")
+            return Observed(cells.values.argmax(1) + 1.0, labels=tuple(map(label_of, order)))
+        values = cells.column
+        if values.ndim != 1 or cells.kind != "numeric" or not (values == np.floor(values)).all():
+            raise UserError(f"an ordinal response is whole numbers or an ordered category, and {name!r} is neither")
+        found, place = np.unique(values, return_inverse=True)
+        return Observed(place + 1.0, labels=tuple(map(label_of, found.tolist())))
+
+    @classmethod
+    def check_levels(cls, name: str, counts: np.ndarray, labels: Sequence[Label] = ()) -> None:
+        """Refuses levels from which no thresholds can be learned: fewer than three, too many, or one without rows."""
+        if not 3 <= len(counts) <= MOST_LEVELS:
+            raise UserError(
+                f"an ordinal response has 3 to {MOST_LEVELS} levels, and {name!r} has {len(counts)}"
+                + ("; of two, binomial" if len(counts) == 2 else "")
+            )
+        if not counts.all():
+            place = int(np.argmin(counts > 0))
+            label = labels[place] if labels else place + 1
+            raise UserError(f"level {label!r} of the response {name!r} has no rows: leave it out of its levels")
+
+    @classmethod
+    def check_fixed(cls, intercept: bool) -> None:
+        """See :class:`.base.Response`."""
+        if not intercept:
+            raise UserError("an ordinal response has thresholds, which are an intercept: write y ~ 1 + ...")
+
+    @classmethod
+    def centre_parts(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """See :class:`.base.Response`."""
+        return np.stack([np.ones_like(y), np.ones_like(y)], 1)
+
+    @classmethod
+    def centre(cls, total: float, of: float) -> float:
+        """See :class:`.base.Response`: thresholds are around it."""
+        return 0.0
+
+    @classmethod
+    def of(cls, design: Any, settings: Any) -> Response:
+        """See :class:`.base.Response`."""
+        return cls(design.levels, design.labels)
 
     @property
     def starts(self) -> Mapping[str, Tensor]:
@@ -122,14 +189,14 @@ class OrdinalFamily(ResponseFamily):
         at = (torch.arange(1, self.levels).double() / self.levels).logit()
         return {"gaps": at.diff().log()}
 
-    def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
-        """See :class:`.families.ResponseFamily`."""
+    def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
+        """See :class:`.base.Response`."""
         return CumulativeLogit(eta, values["gaps"], self.codes)
 
     def slope_and_weight(
-        self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], columns: Columns
+        self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor]:
-        """See :class:`.families.ResponseFamily`; F(a) + F(b) - 1, and f(a) + f(b)."""
+        """See :class:`.base.Response`; F(a) + F(b) - 1, and f(a) + f(b)."""
         above, below, top, bottom = edges(y, values["gaps"])
         a, b = above - eta, below - eta
         upper, lower = torch.where(top, 1.0, a.sigmoid()), torch.where(bottom, 0.0, b.sigmoid())
@@ -154,7 +221,7 @@ class OrdinalFamily(ResponseFamily):
 
     @property
     def level_names(self) -> tuple[Any, ...]:
-        """See :class:`.families.ResponseFamily`."""
+        """See :class:`.base.Response`."""
         return self.labels or tuple(range(1, self.levels + 1))
 
     @property
@@ -164,15 +231,15 @@ class OrdinalFamily(ResponseFamily):
         return tuple(map(float, self.level_names if numbers else range(1, self.levels + 1)))
 
     def mean_of(self, fn: Any) -> Tensor:
-        """See :class:`.families.ResponseFamily`; of levels that are text their number's, from 1."""
+        """See :class:`.base.Response`; of levels that are text their number's, from 1."""
         mean: Tensor = fn.reported.mean
         return mean
 
     def level_probabilities(self, fn: Any) -> Tensor:
-        """See :class:`.families.ResponseFamily`."""
+        """See :class:`.base.Response`."""
         found: Tensor = fn.probabilities
         return found
 
     def in_table_numbers(self, y: Tensor) -> Tensor:
-        """See :class:`.families.ResponseFamily`."""
+        """See :class:`.base.Response`."""
         return y.new_tensor(self.codes)[y.long() - 1]

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import UserError
-from .hints import written
+from ..data.formula.hints import written
+from ..errors import UserError
 
 #: levels that a message shows
 LEVELS_SHOWN = 6
 
 
-def text_response(name: str, levels: Sequence[object], family: str) -> UserError:
+def no_numbers(name: str, levels: Sequence[object], family: str) -> UserError:
     """The error for a response of text or categories where numbers belong.
 
     Args:
@@ -22,10 +22,20 @@ def text_response(name: str, levels: Sequence[object], family: str) -> UserError
         levels: that it has.
         family: of the model.
     """
+    two = "; of two levels, or of one against the others, the family is binomial" if len(levels) > 1 else ""
+    return UserError(f"the response {name!r} holds no numbers but {_shown(levels)}; a {family} one needs them{two}")
+
+
+def no_zeros_and_ones(name: str, levels: Sequence[object]) -> UserError | None:
+    """The error for text or categories where 0 and 1 belong; None for what is no column with levels.
+
+    Args:
+        name: of the response.
+        levels: that it has.
+    """
     shown, of_column = _shown(levels), re.fullmatch(r"(?:[CST]\()?([^()]*)\)?", name)
-    if family != "binomial" or not levels or of_column is None:
-        two = "; of two levels, or of one against the others, the family is binomial" if len(levels) > 1 else ""
-        return UserError(f"the response {name!r} holds no numbers but {shown}; a {family} one needs them{two}")
+    if not levels or of_column is None:
+        return None
     last, column = levels[-1], written(of_column[1])
     if isinstance(last, str) and not re.search(r"['\"]|__", last):
         way = f"{column}[{last!r}] ~ or I({column} == {last!r}) ~"
