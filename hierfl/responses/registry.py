@@ -54,7 +54,7 @@ def read_room(folder: Path) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for path in sorted(folder.glob("*.py")):
         for cls, said in stated(path, STATED):
-            if "name" not in said:
+            if not said.get("name"):  # (what others share)
                 continue
             if "about" not in said or said["name"] in found:
                 raise TypeError(f"{path.name}: {cls} has a name of its own, and says what it is about")

@@ -133,8 +133,8 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     monkeypatch.setattr(exchange, "WORTH", 6000)
     monkeypatch.setattr(exchange, "MOST_POINTS", 2**15)
     df = table(case, 1, 8, 1, 8, sds=(0, 0.8, 0))
-    gaussian, how = case.family == "gaussian", dict(case.how)
-    how |= PRIORS | ({"residual_prior": "half-normal(1)"} if gaussian else {})
+    residual, how = case.family in ("gaussian", "lognormal"), dict(case.how)
+    how |= PRIORS | ({"residual_prior": "half-normal(1)"} if residual else {})
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | site)", family=case.family, draws=8000, **how)  # type: ignore[arg-type]
     assert fitted.summary().numbers["effective_points"] > 5000
     draws = fitted.method.parts(fitted.run.shared["effects.draws"])
@@ -150,7 +150,7 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
         total = log_likelihood(there, df, case, ("site",), 0.25)
         total += stats.norm.logpdf(theta[0] + theta[1] * df.x.mean(), 0, 2) + stats.norm.logpdf(theta[1])
         total += stats.norm.logpdf(np.exp(theta[2])) + theta[2]
-        if gaussian:
+        if residual:
             return total + stats.norm.logpdf(np.exp(theta[3])) + theta[3]
         return total + stats.norm.logpdf(theta[3:], 0, 3).sum()
 
