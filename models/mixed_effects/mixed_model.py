@@ -63,12 +63,11 @@ def mixed_model(
             missing values, orders and references.
         formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is. Of
             ``(1 | site/patient)`` the patients lie inside the sites.
-        family: of the response.
+        family: of the response, a name of :data:`~hierfl.responses.registry.RESPONSES`.
         client: the clients' column; by default the outermost of the random terms'. With ``client="site"``,
             ``(1 | region/site)`` has regions above the sites.
         known_se: a column of known standard errors of a gaussian response.
-        event: a column that says what ended a time of an exponential or weibull response: 1 the event, 0 the end of
-            watching.
+        event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
         weights: a column of how many rows each one stands for; so often its log density counts.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":

@@ -52,12 +52,13 @@ def from_formula(
         formula: such as ``y ~ 1 + x + (1 + x | site)``: the column right of the bar is the client's. Of
             ``(1 | site/patient)`` the patients lie inside the client; with ``client="site"``, ``(1 | region/site)``
             has regions above it.
-        family: of the response; binomial ones are 0 or 1, or ``p(successes, trials)``; counts whole numbers from 0;
-            ordinal ones whole numbers or an ordered category; times above zero.
+        family: of the response, a name of :data:`~hierfl.responses.registry.RESPONSES`; binomial ones are 0 or 1, or
+            ``p(successes, trials)``; counts whole numbers from 0; ordinal ones whole numbers or an ordered category;
+            times above zero.
         client: the clients' column; by default the outermost of the random terms'.
         known_se: a column of known standard errors of a gaussian response.
-        event: a column of what ended a time of an exponential or weibull response: 1 the event, 0 the end of watching;
-            all are events without one.
+        event: a column of what ended a time until something happens: 1 the event, 0 the end of watching; all are events
+            without one.
         weights: a column of how many rows each one stands for.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.
         spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone:

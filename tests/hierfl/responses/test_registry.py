@@ -50,6 +50,14 @@ def test_the_documentations_list_follows() -> None:
     assert sorted(rows) == sorted(f"| `{name}` | {one.about} | {ratio[name]}" for name, one in RESPONSES.items())
 
 
+def test_the_documented_diff_is_the_file() -> None:
+    """Add to docs/extend.md what `git diff` says of it."""
+    source = (ROOT / "hierfl" / "responses" / "lognormal.py").read_text(encoding="utf-8").splitlines()
+    text = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
+    shown = text.partition("+++ b/hierfl/responses/lognormal.py\n")[2].partition("\n```")[0].splitlines()
+    assert shown == [f"@@ -0,0 +1,{len(source)} @@", *(f"+{line}" for line in source)]
+
+
 def test_a_response_is_one_file(tmp_path) -> None:
     """Read in its place of the list, without being imported; two of one name are refused."""
     (tmp_path / "tweedie.py").write_text(

@@ -42,6 +42,7 @@ FORMULAS: list[tuple[str, str, RowColumns]] = [
     ("p(hits, year) ~ sex + (1 | site)", "beta-binomial", RowColumns()),
     ("stage ~ age + sex + (1 | site)", "ordinal", RowColumns()),
     ("gap ~ age + (1 | site)", "weibull", RowColumns(event="sick")),
+    ("gap ~ center(age) + (1 | site)", "lognormal", RowColumns(weights="se")),
 ]
 
 
