@@ -15,6 +15,7 @@ explored is the likelihood's, times what keeps standard deviations off zero (pri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,15 +31,18 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
-from .likelihood.gaussian.row_sums import RowSums, columns_of
-from .likelihood.posterior import Conditional, JointDraws, chains_of
+from .likelihood.choice import likelihood_of
+from .likelihood.moments import chains_of
+from .likelihood.posterior import Conditional, JointDraws
+from .likelihood.protocol import Likelihood
 from .model.effects import effects_of, in_table_units
 from .model.equations import MixedModel
+from .model.names import held
 from .report.shrinkage import shrinkage_table
 from .report.summary import effects_table
 from .search.loop import PopulationSearch
 from .search.one_round import CrossProducts
-from .search.questions import Likelihoods, Phase
+from .search.questions import Phase
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,25 +66,24 @@ class MixedEffects(MixedModel):
     needs_everyone = True
     independent_draws = True
 
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """Chosen once."""
+        return likelihood_of(self)
+
     def shared(self, start: InitialWeights) -> State:
         search, values = PopulationSearch(self), super().shared(start)
         short = {k.partition(".")[2]: v for k, v in values.items()}
         return {**values, **search.initial(), "effects.at": self.numbers(short)}
 
     def personal(self, start: InitialWeights) -> State:
-        q, m, unknowns = self.covariance.q, columns_of(self), self.covariance.q
-        held = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
-        places: tuple[int, ...] = ()
-        if self.slots:
-            inner = self.covariances["inner_root"].q
-            places, m, unknowns = (self.slots,), m + inner, q + self.slots * inner
-            held |= {"c_mean": torch.zeros(self.slots, inner), "c_draws": torch.zeros(1, 0, self.slots, inner)}
-            held["c_root"] = self.first_sd("inner_root").diag().expand(self.slots, inner, inner)
-        if self.exact:
-            held |= {"gram": torch.zeros(*places, m, m), "rows": torch.zeros(4)}
-        else:
-            held["u_mode"] = torch.zeros(unknowns)
-        return {k: v.double() for k, v in held.items()}
+        q = self.covariance.q
+        first = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
+        for level in self.inside:
+            first |= {"c_mean": torch.zeros(level.slots, level.q), "c_draws": torch.zeros(1, 0, level.slots, level.q)}
+            first["c_root"] = self.first_sd(level.name).diag().expand(level.slots, level.q, level.q)
+        first |= self.likelihood.personal()
+        return {k: v.double() for k, v in first.items()}
 
     def guide(self, batch: Batch) -> None:
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet before the end
@@ -91,7 +94,7 @@ class MixedEffects(MixedModel):
                 sample("c", EmpiricalDraws(param("c_draws"), 2) if seen else effects("c").to_event(1))
 
     def local(self) -> list[LocalStep]:
-        return [*([RowSums(self)] if self.exact else []), Conditional(self)]
+        return [*self.likelihood.steps(), Conditional(self)]
 
     def schedule(self) -> Schedule:
         return Schedule(final_steps=[*self.local(), *([JointDraws(self)] if self.settings.draws else [])])
@@ -120,7 +123,7 @@ class MixedEffects(MixedModel):
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
         """See :func:`~hierfl.models.mixed_effects.model.effects.effects_of`."""
         found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
-        return effects_of(self, {**Likelihoods.held(shared), **found}) if found else None
+        return effects_of(self, {**held(shared), **found}) if found else None
 
     @property
     def prediction_draws(self) -> int:
@@ -130,7 +133,7 @@ class MixedEffects(MixedModel):
     @property
     def global_moments(self) -> bool:
         """Of a gaussian response they say all, given the population."""
-        return self.exact and not self.settings.draws and not self.slots
+        return not (self.likelihood.searches_beta or self.settings.draws or self.inside)
 
     def client_summary(self, v: State) -> State:
         mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))

@@ -28,7 +28,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.formula.design import Columns, Design
 from hierfl.data.formula.grouping import Grouping
-from hierfl.data.formula.parsed import CLIENT, INNER, OUTER
+from hierfl.data.formula.parsed import OUTER
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
@@ -38,8 +38,10 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, param, sample
 from hierfl.responses.registry import RESPONSES, response_of
 
+from ..likelihood.protocol import Likelihood
 from .arithmetic import each, linear, of_groups, positive
 from .covariance import Covariance
+from .levels import Level, levels_of
 from .prior_text import check_priors
 from .response_settings import with_responses
 
@@ -47,8 +49,6 @@ from .response_settings import with_responses
 ESTIMATED = {"population": ("auto", "ml", "reml")}
 #: nodes along each effect of a group of clients, by how many it has; odd, so that one is in the middle
 REGION_NODES = {1: 9, 2: 7}
-#: shared values: the roots of the covariances, by the level of their effects
-ROOTS = {CLIENT: "root", INNER: "inner_root", OUTER: "outer_root"}
 
 
 class MixedModel(Method):
@@ -139,32 +139,23 @@ class MixedModel(Method):
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
-        if self.settings.population == "auto" and self.exact:
-            self.settings = replace(self.settings, population="reml")
+        if self.settings.population == "auto":
+            self.settings = replace(self.settings, population=self.likelihood.automatic)
         s = self.settings
         if s.covariance == "diagonal":
             network = self.network = network.uncorrelated()
         check_priors(s)
         if s.population == "bayes" and not s.draws:
             raise UserError("a posterior of the population is made of its draws: draws must be above 0")
-        if s.kenward_roger and not self.exact:
-            raise UserError(f"kenward_roger is of a gaussian response, not of a {network.family} one")
-        if s.population == "reml" and not self.exact and network.outer:
-            raise UserError("population=reml with groups of clients is of a gaussian response: population=auto")
-        if s.population == "reml" and not self.exact and s.profile:
-            raise UserError("profile intervals of other responses than gaussian are of population=auto or ml")
+        self.likelihood.check()
         #: by the names of the shared values that are their roots: the levels' effects, and their covariances
-        self.groupings: dict[str, Grouping] = {ROOTS[k]: of for k, of in network.groupings.items()}
-        self.covariances = {k: Covariance(of.blocks) for k, of in self.groupings.items()}
+        self.levels = levels_of(network)
+        self.groupings: dict[str, Grouping] = {level.name: level.grouping for level in self.levels}
+        self.covariances: dict[str, Covariance] = {level.name: level.covariance for level in self.levels}
         self.covariance = self.covariances["root"]
-        if network.outer and not self.exact and len(network.outer.names) not in REGION_NODES:
-            raise UserError(
-                f"groups of clients have at most {max(REGION_NODES)} random effects of a {network.family} response, "
-                f"not {len(network.outer.names)}"
-            )
         if s.one_round and len(self.groupings) > 1:
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
-        if s.one_round and not self.exact:
+        if s.one_round and self.likelihood.searches_beta:
             raise UserError(f"one_round is of a gaussian response, not a {network.family} one")
         self.response_family = response_of(network, s)
 
@@ -185,6 +176,26 @@ class MixedModel(Method):
     def first_roots(self) -> State:
         """The entries of each level's L to begin with."""
         return {k: of.diagonal(self.first_sd(k)) for k, of in self.covariances.items()}
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What clients compute, and what the server makes of its sums."""
+        raise NotImplementedError
+
+    @property
+    def inside(self) -> tuple[Level, ...]:
+        """Levels inside a client."""
+        return tuple(level for level in self.levels[1:] if level.where == "site")
+
+    @property
+    def above(self) -> tuple[Level, ...]:
+        """Levels above the clients, whose effects the server integrates out."""
+        return tuple(level for level in self.levels if level.where == "server")
+
+    @property
+    def effects(self) -> list[str]:
+        """What clients call their own effects, and those of groups inside."""
+        return [level.personal for level in self.levels if level.where == "site"]
 
     @property
     def regions(self) -> int:
@@ -241,7 +252,7 @@ class MixedModel(Method):
         learned = self.settings.prior == "hierarchical"
         sizes = {k: of.entries for k, of in self.covariances.items()} if learned else {}
         sizes |= {name: first.numel() for name, first in self.response_family.starts.items()}
-        return sizes if self.exact else {**sizes, "beta": len(self.network.fixed)}
+        return {**sizes, "beta": len(self.network.fixed)} if self.likelihood.searches_beta else sizes
 
     @property
     def k(self) -> int:
@@ -278,7 +289,7 @@ class MixedModel(Method):
     def restricted(self) -> bool:
         """Whether restricted estimates of another response than gaussian are searched."""
         asked = self.settings.population in ("auto", "reml")
-        return asked and not self.exact and self.k > len(self.network.fixed)
+        return asked and self.likelihood.searches_beta and self.k > len(self.network.fixed)
 
     @property
     def exact(self) -> bool:

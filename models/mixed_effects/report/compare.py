@@ -12,8 +12,8 @@ from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run.result import Run
 
-from ..likelihood.posterior import short
 from ..method import MixedEffects
+from ..model.names import short
 from ..search.questions import Phase
 from .coefficients import degrees_of_freedom, satterthwaite_f
 from .fitting import fitted

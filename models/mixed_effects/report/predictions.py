@@ -16,10 +16,9 @@ from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
-from ..likelihood.posterior import short
 from ..model.arithmetic import linear
 from ..model.equations import MixedModel
-from ..search.questions import Likelihoods
+from ..model.names import held, short
 from .estimates_only import at_nodes
 
 if TYPE_CHECKING:
@@ -135,9 +134,9 @@ def _draws(method: MixedModel, run: Run, number: int) -> tuple[State, State]:
     every = len(shared["effects.draws"])
     some = torch.arange(every) if number == every else (torch.arange(number) * every) // number
     parts = method.parts(shared["effects.draws"][some])
-    held = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in Likelihoods.held(shared).items()}
+    same = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in held(shared).items()}
     names = [name for name in ("b", "c") if f"{name}_draws" in run.personal]
-    return {**held, **parts}, {name: run.personal[f"{name}_draws"].flatten(1, 2)[:, some] for name in names}
+    return {**same, **parts}, {name: run.personal[f"{name}_draws"].flatten(1, 2)[:, some] for name in names}
 
 
 def _estimates(method: MixedModel, run: Run) -> tuple[State, State]:

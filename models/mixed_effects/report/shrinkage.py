@@ -14,12 +14,13 @@ from hierfl.data.padding import buckets
 from hierfl.inference.state import State
 
 from ..likelihood.gaussian.draws import gaussian_mode
-from ..likelihood.posterior import short, triangle
+from ..likelihood.moments import triangle
 from ..likelihood.quadrature.nested import problem_of
 from ..likelihood.quadrature.newton import NEWTON_STEPS, NEWTON_TOLERANCE, damping
 from ..model.arithmetic import linear
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
+from ..model.names import short
 
 if TYPE_CHECKING:
     import pandas as pd

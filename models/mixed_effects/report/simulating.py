@@ -11,9 +11,9 @@ from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
-from ..likelihood.posterior import short
 from ..model.arithmetic import linear
 from ..model.equations import MixedModel
+from ..model.names import short
 
 
 def simulated(run: Run, number: int, seed: int) -> Tensor:

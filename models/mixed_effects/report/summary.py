@@ -17,12 +17,12 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from ..likelihood.posterior import short
 from ..model.effects import effects_of
 from ..model.equations import MixedModel
+from ..model.names import held, short
 from ..search.bounds import Bound, at_bounds
 from ..search.profile import UNKNOWN
-from ..search.questions import Likelihoods, Phase
+from ..search.questions import Phase
 from ..search.separation import directions
 from .coefficients import coefficient_tests, coefficients_covariance, inverse_of
 from .intervals import belong
@@ -138,7 +138,7 @@ def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
     if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
         return None
     parts = method.parts(draws)
-    return effects_of(method, {**Likelihoods.held(shared), **parts})[1]
+    return effects_of(method, {**held(shared), **parts})[1]
 
 
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from ..likelihood.gaussian.regions import symmetric, without_regions
-from ..likelihood.quadrature.region_nodes import RegionExpansion, moved_heights
+from ..likelihood.gaussian.likelihood import Gaussian
+from ..likelihood.protocol import Coefficients
+from ..likelihood.quadrature.region_nodes import RegionExpansion
 from ..model.covariance import Covariance
 from ..model.equations import MixedModel
 from .climb import FAR, LONGEST
@@ -104,22 +105,13 @@ class Surface:
             criterion: which.
             numbers: the others, (..., k).
         """
-        p = len(self.method.network.fixed)
-        packed = without_regions(self.method, packed, numbers)
-        cross = symmetric(packed[..., :-1], p + 1)
-        a, b, yy = cross[..., :p, :p], cross[..., :p, p], cross[..., p, p]
-        height = -0.5 * packed[..., -1]
-        normal = Priors(self.method).beta() if criterion == "mixing" else None
-        if normal is not None:
-            mean, sd = (v.to(packed) for v in normal)
-            a, b = a + torch.diag_embed(sd.square().reciprocal()), b + mean / sd.square()
-            height = height + log_normal(torch.zeros_like(mean), mean, sd)
-        factor = torch.linalg.cholesky_ex(a).L
-        beta = torch.cholesky_solve(b[..., None], factor).squeeze(-1)
-        height = height - 0.5 * (yy - (b * beta).sum(-1))
-        if criterion != "ml":
-            height = height - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * p * math.log(2 * math.pi)
-        return beta, a, height
+        likelihood = self.method.likelihood
+        assert isinstance(likelihood, Gaussian)
+        return likelihood.beta(packed, numbers, self.coefficients(criterion))
+
+    def coefficients(self, criterion: Criterion) -> Coefficients:
+        """What a criterion does with coefficients in which the clients' sums are quadratic."""
+        return Coefficients(criterion != "ml", Priors(self.method).beta() if criterion == "mixing" else None)
 
     @property
     def reml_constant(self) -> float:
@@ -147,17 +139,11 @@ class Surface:
         mixing = criterion == "mixing"
         turned = coordinates or mixing
         here = self.of_coordinates(at) if turned else at
+        coefficients = self.coefficients(criterion)
 
         def value(where: Tensor) -> Tensor:
             step = (self.of_coordinates(where) if turned else where) - here
-            if self.method.exact:
-                c = sums["cross"] + step @ sums["cross_1"]
-                c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)
-                height = self.beta(c, criterion, here + step)[2]
-            elif known is not None:
-                height = moved_heights(self.method, sums, known, here, step)
-            else:
-                height = sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
+            height = self.method.likelihood.height(sums, here, step, known, coefficients)
             return height + self.log_prior(where) if mixing else height
 
         if not len(at):

@@ -6,7 +6,6 @@ Everything is in the design's units, in which columns have a spread of one.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from hierfl.data.formula.units import INTERCEPT
 
+from ..model.arithmetic import log_normal
 from ..model.equations import MixedModel
 from ..model.prior_text import log_density, read
 
@@ -92,9 +92,3 @@ class Priors:
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
         found = log_density(*read("residual_prior", text), numbers.exp()) + numbers
         return found.sum(-1)
-
-
-def log_normal(values: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-    """The sum of log N(values | mean, sd^2) along the last dimension; flat, and zero, where sd is infinite."""
-    found = -0.5 * ((values - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
-    return torch.where(sd.isfinite(), found, 0.0).sum(-1)
