@@ -47,8 +47,6 @@ from .response_settings import with_responses
 
 #: where priors of the population say nothing
 ESTIMATED = {"population": ("auto", "ml", "reml")}
-#: nodes along each effect of a group of clients, by how many it has; odd, so that one is in the middle
-REGION_NODES = {1: 9, 2: 7}
 
 
 class MixedModel(Method):
@@ -258,6 +256,11 @@ class MixedModel(Method):
     def k(self) -> int:
         """How many there are."""
         return sum(self.sizes.values())
+
+    @property
+    def parameters(self) -> int:
+        """Numbers that are estimated, coefficients among them."""
+        return sum({**self.sizes, "beta": len(self.network.fixed)}.values())
 
     def parts(self, numbers: Tensor) -> State:
         """The values (..., size) that numbers (..., k) are, the family's single ones (...).

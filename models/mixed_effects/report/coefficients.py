@@ -34,7 +34,7 @@ def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | No
     where there are no such estimates: the curvature at the maximum says it.
     """
     p = len(method.network.fixed)
-    if method.exact:
+    if not method.likelihood.searches_beta:
         if method.settings.kenward_roger:
             turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
             return turn @ KenwardRoger.of(method, estimates).adjusted @ turn.T
@@ -163,7 +163,7 @@ def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
 
     They are infinite where a coefficient is learned from rows.
     """
-    if method.exact:
+    if not method.likelihood.searches_beta:
         return satterthwaite(method, estimates)
     if has_restricted(method, estimates):
         sums = {name: estimates[name].cpu() for name in ("counts", *containment.sizes(method))}

@@ -89,14 +89,14 @@ def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test
     Raises:
         UserError: for an F test of models that differ in more than coefficients, or of another response.
     """
-    exact = _method(large).exact
-    if test == "f" and not (means_only and exact):
+    known = not _method(large).likelihood.searches_beta
+    if test == "f" and not (means_only and known):
         raise UserError("an F test is of models of a gaussian response with the same random effects")
     if test == "bootstrap" and _method(large).settings.one_round:
         raise UserError("test='bootstrap' fits again and again: of one_round it is test='likelihood-ratio'")
     if test != "auto":
         return test
-    if means_only and exact:
+    if means_only and known:
         return "f"
     if means_only and _from_groups(large, more):
         return "bootstrap"
@@ -184,8 +184,7 @@ def _method(model: Model) -> MixedEffects:
 
 def _parameters(model: Model) -> int:
     """Numbers that are estimated."""
-    method = _method(model)
-    return method.k + (len(method.network.fixed) if method.exact else 0)
+    return _method(model).parameters
 
 
 def _refitted(model: Model, population: str) -> Model:

@@ -11,12 +11,9 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
-from hierfl.inference.state import State
 
-from ..likelihood.gaussian.draws import gaussian_mode
 from ..likelihood.moments import triangle
-from ..likelihood.quadrature.nested import problem_of
-from ..likelihood.quadrature.newton import NEWTON_STEPS, NEWTON_TOLERANCE, damping
+from ..likelihood.quadrature.newton import NEWTON_TOLERANCE
 from ..model.arithmetic import linear
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
@@ -60,7 +57,8 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
     loose = {**shared, "root": method.covariance.diagonal(width)}
     for clients in passes(fitted):
         batch, values = federation.batch(clients), fitted.values(clients)
-        u, factor = _modes(method, batch, values, loose)
+        with torch.no_grad():
+            u, factor = method.likelihood.modes(batch, values, loose)
         z = design.split(batch.x).z
         z = z if batch.mask is None else z * batch.mask[..., None]
         root = method.covariance.matrix(loose["root"])
@@ -92,15 +90,6 @@ def passes(fitted: Fitted) -> Iterator[list[int]]:
     for first, last in buckets([sizes[j] for j in order], EXAMPLES_PER_PASS):
         for row in range(first, last, CLIENTS_PER_PASS):
             yield order[row : min(row + CLIENTS_PER_PASS, last)]
-
-
-@torch.no_grad()
-def _modes(method: MixedModel, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-    """u (S, q), and F (S, q, q), at some shared values."""
-    if method.exact:
-        return gaussian_mode(method, values["gram"], values["rows"], shared)
-    mode, factors = problem_of(method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
-    return mode[..., : method.covariance.q], factors[0]
 
 
 def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor:
@@ -162,7 +151,7 @@ def _pooled(fitted: Fitted) -> Tensor:
     columns = method.network.split(batch.x)
     values = {name: shared[name] for name in method.response_family.starts}
     beta = shared["beta"].clone()
-    for _ in range(NEWTON_STEPS):
+    for _ in range(method.likelihood.newton_steps):
         slope, weight = method.response_family.slope_and_weight(
             method.predictor(columns, beta), batch.y, values, columns
         )
@@ -172,7 +161,7 @@ def _pooled(fitted: Fitted) -> Tensor:
         target = slope.flatten()[root > 0, None] / root[root > 0, None]
         step = torch.linalg.lstsq(rows, target, driver="gelsd").solution[:, 0]
         far = linear(columns.x, step).abs().amax()
-        beta = beta + (step if method.exact else damping(far) * step)
-        if method.exact or far < NEWTON_TOLERANCE:
+        beta = beta + method.likelihood.damping(far) * step
+        if far < NEWTON_TOLERANCE:
             break
     return beta

@@ -143,7 +143,7 @@ def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
 
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:
     """See :func:`effects_table`."""
-    parameters = method.k + (len(method.network.fixed) if method.exact else 0)
+    parameters = method.parameters
     clients, rows, *inside = estimates["counts"].tolist()
     found = {"parameters": float(parameters), "rows": rows, "groups": clients}
     if inside:

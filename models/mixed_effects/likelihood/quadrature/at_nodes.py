@@ -13,13 +13,13 @@ from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
-from ...model.equations import REGION_NODES
 from ...model.names import held
 from ..gaussian.cross_products import in_groups
 from ..gaussian.row_sums import counts_of
 from ..protocol import Coefficients, Drawn, Normals
 from .integral import expansion, heights_at, passes
 from .likelihood import Quadrature
+from .nodes import REGION_NODES
 from .region_nodes import (
     MOVED_NODES,
     TRIES,

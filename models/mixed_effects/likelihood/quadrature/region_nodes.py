@@ -21,9 +21,9 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from ...model.equations import REGION_NODES, MixedModel
+from ...model.equations import MixedModel
 from ..gaussian.regions import outer_root
-from .nodes import rule
+from .nodes import REGION_NODES, rule
 
 #: nodes stay where they are while the mode is so near to the middle one, in standard deviations, and the logarithm of
 #: the standard deviation to what it was
@@ -36,7 +36,7 @@ TRIES = 10
 
 def asks_at_nodes(method: MixedModel) -> bool:
     """Whether clients are asked at nodes of their regions' effects."""
-    return bool(method.regions) and not method.exact
+    return not method.likelihood.both_at_once
 
 
 def node_count(method: MixedModel) -> int:
