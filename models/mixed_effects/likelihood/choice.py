@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from hierfl.responses.registry import RESPONSES
+
 from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
 from .quadrature.likelihood import Quadrature
 
-#: responses that are normal given the effects
-CLOSED_FORM = ("gaussian",)
-
 
 def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
-    if method.network.family in CLOSED_FORM:
+    if RESPONSES[method.network.family].closed_form:
         return Gaussian(method)
     return AtNodes(method) if method.network.outer else Quadrature(method)
