@@ -80,8 +80,9 @@ class MixedEffects(MixedModel):
         q = self.covariance.q
         first = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
         for level in self.inside:
-            first |= {"c_mean": torch.zeros(level.slots, level.q), "c_draws": torch.zeros(1, 0, level.slots, level.q)}
-            first["c_root"] = self.first_sd(level.name).diag().expand(level.slots, level.q, level.q)
+            size, q = level.size, level.q
+            first |= {"c_mean": torch.zeros(size, q), "c_draws": torch.zeros(1, 0, size, q)}
+            first["c_root"] = self.first_sd(level.name).diag().expand(size, q, q)
         first |= self.likelihood.personal()
         return {k: v.double() for k, v in first.items()}
 
@@ -89,9 +90,9 @@ class MixedEffects(MixedModel):
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet before the end
         seen = draws.shape[-2] > 0
         with clients(batch):
-            sample("b", EmpiricalDraws(draws, 1) if seen else effects("b"))
-            if self.slots:
-                sample("c", EmpiricalDraws(param("c_draws"), 2) if seen else effects("c").to_event(1))
+            for level in self.at_site:
+                name, many = level.effects, level.inside
+                sample(name, EmpiricalDraws(param(f"{name}_draws"), 1 + many) if seen else effects(name, many))
 
     def local(self) -> list[LocalStep]:
         return [*self.likelihood.steps(), Conditional(self)]
@@ -100,7 +101,7 @@ class MixedEffects(MixedModel):
         return Schedule(final_steps=[*self.local(), *([JointDraws(self)] if self.settings.draws else [])])
 
     def new_client_steps(self) -> Sequence[LocalStep]:
-        if self.slots:
+        if self.inside:
             raise UserError("groups inside a client that was never seen have no numbers: nothing is fitted to its rows")
         return super().new_client_steps()
 
@@ -146,9 +147,9 @@ class MixedEffects(MixedModel):
     def coordinates(self) -> dict[str, list[str]]:
         """The random effects' names, and those of the table of effects."""
         found = {"b_dim_0": list(self.network.random)}
-        if self.network.inner:
-            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, self.slots))]
-            found["c_dim_1"] = list(self.network.inner.names)
+        for level in self.inside:
+            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
+            found["c_dim_1"] = list(level.grouping.names)
         return found
 
     @property
@@ -175,6 +176,7 @@ class MixedEffects(MixedModel):
         return shrinkage_table(fitted) if fitted.federation.clients > 1 else None
 
 
-def effects(name: str) -> MultivariateNormal:
-    """A normal guide of random effects."""
-    return MultivariateNormal(param(f"{name}_mean"), scale_tril=param(f"{name}_root"))
+def effects(name: str, many: bool) -> Any:
+    """A normal guide of random effects, or of those of many groups."""
+    found = MultivariateNormal(param(f"{name}_mean"), scale_tril=param(f"{name}_root"))
+    return found.to_event(1) if many else found

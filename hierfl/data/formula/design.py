@@ -51,6 +51,13 @@ class Columns(NamedTuple):
     z_inner: Tensor | None = None
     z_outer: Tensor | None = None
 
+    def of(self, level: str) -> tuple[Tensor, Tensor | None]:
+        """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
+        found = {CLIENT: (self.z, None), INNER: (self.z_inner, self.inner), OUTER: (self.z_outer, self.outer)}
+        z, group = found[level]
+        assert z is not None
+        return z, group
+
 
 @dataclass(frozen=True)
 class Design(Architecture):

@@ -15,4 +15,4 @@ def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
     if RESPONSES[method.network.family].closed_form:
         return Gaussian(method)
-    return AtNodes(method) if method.network.outer else Quadrature(method)
+    return AtNodes(method) if method.above else Quadrature(method)

@@ -32,10 +32,10 @@ def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
     """
     p, q = len(method.network.fixed), method.covariance.q
     found = {"squares": (p,), "left": (q, p)}
-    if method.network.inner:
-        found["left_inner"] = (method.covariances["inner_root"].q, p)
-    if method.network.outer:
-        found["by_region"] = (method.regions, 2 * p + 1)
+    for level in method.inside:
+        found["left_inner"] = (level.q, p)
+    for level in method.above:
+        found["by_region"] = (level.groups, 2 * p + 1)
     return found
 
 
@@ -48,20 +48,22 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
         mask = torch.ones_like(batch.y) if batch.mask is None else batch.mask.to(batch.y)
         x, z = columns.x * mask[..., None], columns.z * mask[..., None]
         found = {"squares": x.square().sum(-2), "left": _left(x, z, mask)}
-        if columns.inner is not None and columns.z_inner is not None:
-            z_inner = columns.z_inner * mask[..., None]
-            found["left_inner"] = _left(x, z_inner, mask, columns.inner, method.slots)
-        if columns.outer is not None:
+        for level in method.inside:
+            z_inner, group = columns.of(level.kind)
+            found["left_inner"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
+        for level in method.above:
             mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
             about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
-            number = (columns.outer.amax(-1).long() - 1).clamp_min(0)
-            place = torch.nn.functional.one_hot(number, method.regions).to(about)
+            group = columns.of(level.kind)[1]
+            assert group is not None
+            number = (group.amax(-1).long() - 1).clamp_min(0)
+            place = torch.nn.functional.one_hot(number, level.groups).to(about)
             found["by_region"] = place[..., None] * about[:, None]
         parts.append(found)
     return {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
 
 
-def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, slots: int = 1) -> Tensor:
+def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, size: int = 1) -> Tensor:
     """Squares of x (S, n, p) once a constant and each of z (S, n, q) are regressed out in each group, (S, q, p).
 
     A column of z that is a constant itself leaves what is left of the constant alone.
@@ -70,7 +72,7 @@ def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, slots
 
     def of_group(values: Tensor) -> Tensor:
         """Sums over each row's group, (S, n, .)."""
-        total = values.new_zeros(len(values), slots, values.shape[-1])
+        total = values.new_zeros(len(values), size, values.shape[-1])
         total.scatter_add_(1, index.long()[..., None].expand_as(values), values)
         return of_groups(total.unsqueeze(1), index)
 
@@ -104,7 +106,7 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
         between = (square - total.square() / number.clamp_min(1)).sum(0)
         same = found["left"].amin(0) <= CONTAINED * squares
         regional = same & (between <= CONTAINED * square.sum(0).clamp_min(torch.finfo(torch.float64).tiny))
-    above = float(method.regions) if regional.any() else 0.0
+    above = float(sum(level.groups for level in method.above)) if regional.any() else 0.0
     client = torch.zeros(len(names), dtype=torch.bool)
     contained = found["left"] <= CONTAINED * squares
     intercepts = [k for k, name in enumerate(method.network.random) if name in INTERCEPT]

@@ -29,7 +29,7 @@ class Conditional:
     @property
     def trains(self) -> Sequence[str]:
         """Means and roots, and the mode in u where there is one to search."""
-        names = [f"{name}_{part}" for name in self.method.effects for part in ("mean", "root")]
+        names = [f"{level.effects}_{part}" for level in self.method.at_site for part in ("mean", "root")]
         return [*names, *self.method.likelihood.searched]
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
@@ -50,7 +50,7 @@ class JointDraws:
     @property
     def trains(self) -> Sequence[str]:
         """Draws (chains, kept, q), their mean and a root of their covariance; and those of groups inside."""
-        return [f"{name}_{part}" for name in self.method.effects for part in ("draws", "mean", "root")]
+        return [f"{level.effects}_{part}" for level in self.method.at_site for part in ("draws", "mean", "root")]
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Where there are draws of the population; elsewhere everything stays, and is conditional on the estimates."""

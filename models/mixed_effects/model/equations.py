@@ -28,7 +28,6 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.formula.design import Columns, Design
 from hierfl.data.formula.grouping import Grouping
-from hierfl.data.formula.parsed import OUTER
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
@@ -137,20 +136,20 @@ class MixedModel(Method):
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
-        if self.settings.population == "auto":
-            self.settings = replace(self.settings, population=self.likelihood.automatic)
-        s = self.settings
-        if s.covariance == "diagonal":
+        if self.settings.covariance == "diagonal":
             network = self.network = network.uncorrelated()
-        check_priors(s)
-        if s.population == "bayes" and not s.draws:
-            raise UserError("a posterior of the population is made of its draws: draws must be above 0")
-        self.likelihood.check()
         #: by the names of the shared values that are their roots: the levels' effects, and their covariances
         self.levels = levels_of(network)
         self.groupings: dict[str, Grouping] = {level.name: level.grouping for level in self.levels}
         self.covariances: dict[str, Covariance] = {level.name: level.covariance for level in self.levels}
         self.covariance = self.covariances["root"]
+        if self.settings.population == "auto":
+            self.settings = replace(self.settings, population=self.likelihood.automatic)
+        s = self.settings
+        check_priors(s)
+        if s.population == "bayes" and not s.draws:
+            raise UserError("a posterior of the population is made of its draws: draws must be above 0")
+        self.likelihood.check()
         if s.one_round and len(self.groupings) > 1:
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
         if s.one_round and self.likelihood.searches_beta:
@@ -161,8 +160,8 @@ class MixedModel(Method):
         p, learned = len(self.network.fixed), self.settings.prior == "hierarchical"
         where = "effects" if learned else "held"
         values = {"effects.beta": torch.zeros(p), **{f"{where}.{k}": root for k, root in self.first_roots().items()}}
-        if OUTER in self.network.groupings:
-            values["effects.regions"] = torch.zeros(self.regions + 1, self.covariances["outer_root"].q)
+        for level in self.above:
+            values[f"effects.{level.effects}"] = torch.zeros(level.size, level.q)
         values |= {f"effects.{name}": first for name, first in self.response_family.starts.items()}
         return {k: v.double() for k, v in values.items()}
 
@@ -183,7 +182,7 @@ class MixedModel(Method):
     @property
     def inside(self) -> tuple[Level, ...]:
         """Levels inside a client."""
-        return tuple(level for level in self.levels[1:] if level.where == "site")
+        return tuple(level for level in self.levels if level.inside)
 
     @property
     def above(self) -> tuple[Level, ...]:
@@ -191,19 +190,19 @@ class MixedModel(Method):
         return tuple(level for level in self.levels if level.where == "server")
 
     @property
-    def effects(self) -> list[str]:
-        """What clients call their own effects, and those of groups inside."""
-        return [level.personal for level in self.levels if level.where == "site"]
+    def at_site(self) -> tuple[Level, ...]:
+        """Levels whose effects clients know: theirs, and those of groups inside."""
+        return tuple(level for level in self.levels if level.where == "site")
 
     @property
     def regions(self) -> int:
-        """Groups of clients, R; of what is said of them the first is of one that is not known."""
-        return len(self.network.outer.groups) if self.network.outer else 0
+        """Groups of clients, R."""
+        return sum(level.groups for level in self.above)
 
     @property
     def slots(self) -> int:
-        """Places for a client's groups, the first for one that is not known; 0 where they have none."""
-        return self.network.inner.most + 1 if self.network.inner else 0
+        """Places for a client's groups, 0 where they have none."""
+        return sum(level.size for level in self.inside)
 
     def values(self) -> State:
         """The family's own numbers, by their short names."""
@@ -220,16 +219,16 @@ class MixedModel(Method):
             raise UserError("mixed-effects models are fitted in double precision: dtype=torch.float64")
         columns = self.network.split(batch.x)
         with clients(batch):
-            b = sample("b", self.prior("root"))  # (K, S, 1, q)
-            if columns.inner is not None:  # (K, S, 1, groups, q_in)
-                c = sample("c", each(self.prior("inner_root"), self.slots))
+            effects = {}  # (K, S, 1, q), and (K, S, 1, groups, q) of groups inside
+            for level in self.at_site:
+                prior = self.prior(level.name)
+                effects[level.kind] = sample(level.effects, each(prior, level.size) if level.inside else prior)
             with data(batch):
-                eta = self.predictor(columns, param("effects.beta")) + linear(columns.z, b)
-                if columns.inner is not None:
-                    eta = eta + linear(columns.z_inner, of_groups(c, columns.inner))  # type: ignore[arg-type]
-                if columns.outer is not None:
-                    w = of_groups(param("effects.regions"), columns.outer)
-                    eta = eta + linear(columns.z_outer, w)  # type: ignore[arg-type]
+                effects |= {level.kind: param(f"effects.{level.effects}") for level in self.above}
+                eta = self.predictor(columns, param("effects.beta"))
+                for kind, values in effects.items():
+                    z, group = columns.of(kind)
+                    eta = eta + linear(z, values if group is None else of_groups(values, group))
                 with poutine.scale(scale=1.0 if columns.weight is None else columns.weight):
                     sample("y", self.response(eta, self.values(), columns), obs=batch.y)
 
@@ -271,11 +270,11 @@ class MixedModel(Method):
         sizes = self.sizes
         if numbers.shape[-1] > self.k:
             sizes = {**sizes, "beta": len(self.network.fixed)}
-            if self.network.outer:
-                sizes["regions"] = (self.regions + 1) * self.covariances["outer_root"].q
+            sizes |= {level.effects: level.size * level.q for level in self.above}
         found = dict(zip(sizes, numbers.split(list(sizes.values()), -1), strict=True))
-        if "regions" in found:
-            found["regions"] = found["regions"].unflatten(-1, (self.regions + 1, -1))
+        for level in self.above:
+            if level.effects in found:
+                found[level.effects] = found[level.effects].unflatten(-1, (level.size, -1))
         return {k: v.squeeze(-1) if k in self.single else v for k, v in found.items()}
 
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:

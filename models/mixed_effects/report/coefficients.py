@@ -53,10 +53,12 @@ def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | No
 def _reported(method: MixedModel, estimates: State) -> Tensor:
     """Derivatives (r, k) of the coefficients that are reported, in the table's units, by the restricted numbers."""
     every = {k: v[None] for k, v in estimates.items()}
+    own = [k for k, name in enumerate(effects_of(method, every)[0]) if name in method.network.fixed]
+    if not own:
+        return estimates["restricted"].new_zeros(0, len(estimates["restricted"]))
 
     def reported(at: Tensor) -> Tensor:
-        labels, values = effects_of(method, {**every, **method.parts(at[None])})
-        return values[0, [k for k, name in enumerate(labels) if name in method.network.fixed]]
+        return effects_of(method, {**every, **method.parts(at[None])})[1][0, own]
 
     found: Tensor = torch.autograd.functional.jacobian(reported, estimates["restricted"])
     return found
@@ -174,6 +176,7 @@ def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
     for k, name in enumerate(method.network.fixed):
         if name in method.network.random or name in INTERCEPT:
             df[k] = max(1.0, float(estimates["counts"][0]) - 1)
-        if method.network.outer and name in method.network.outer.names:
-            df[k] = max(1.0, method.regions - 1.0)
+        for level in method.above:
+            if name in level.grouping.names:
+                df[k] = max(1.0, level.groups - 1.0)
     return df

@@ -37,23 +37,20 @@ def at_nodes(
     if level == "population":
         return eta, eta.new_ones(1)
     mean, variance = eta[0], torch.zeros_like(eta[0])
-    for name, level_root, z, inner in (
-        ("b", "root", columns.z, None),
-        ("c", "inner_root", columns.z_inner, columns.inner),
-    ):
-        if z is None:
-            continue
+    for of in method.at_site:
+        z, group = columns.of(of.kind)
         if owner is None:
-            root = method.covariances[level_root].matrix(population[level_root])[0].expand(len(mean), -1, -1)
+            root = of.root(population[of.name])[0].expand(len(mean), -1, -1)
         else:
-            places = (owner,) if inner is None else (owner, inner[0].long())
-            mean = mean + linear(z[0], own[f"{name}_mean"][places])
-            root = own[f"{name}_root"][places]
+            places = (owner,) if group is None else (owner, group[0].long())
+            mean = mean + linear(z[0], own[f"{of.effects}_mean"][places])
+            root = own[f"{of.effects}_root"][places]
         variance = variance + (z[0][:, None] @ root).squeeze(1).square().sum(-1)
-    if columns.z_outer is not None and columns.outer is not None:
-        group, z = columns.outer[0].long(), columns.z_outer[0]
-        mean = mean + linear(z, population["regions"][0][group]) * (group > 0)
-        root = method.covariances["outer_root"].matrix(population["outer_root"])[0]
-        variance = variance + (z @ root).square().sum(-1) * (group == 0)
+    for of in method.above:
+        z, group = columns.of(of.kind)
+        assert group is not None
+        index = group[0].long()
+        mean = mean + linear(z[0], population[of.effects][0][index]) * (index > 0)
+        variance = variance + (z[0] @ of.root(population[of.name])[0]).square().sum(-1) * (index == 0)
     nodes, weights = (mean.new_tensor(found) for found in np.polynomial.hermite.hermgauss(NODES))
     return mean + (2 * variance).sqrt() * nodes[:, None], weights / weights.sum()

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-from ..likelihood.gaussian.regions import symmetric, without_regions
+from ..likelihood.gaussian.elimination import symmetric
+from ..likelihood.gaussian.regions import without_regions
 from ..model.equations import MixedModel
 
 #: a variance on its bound, near which L moves nothing, is taken for known: singular values below this share

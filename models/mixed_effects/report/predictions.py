@@ -73,11 +73,13 @@ def predicted(
         else:
             weights = eta.new_full((len(eta),), 1 / len(eta))
             if whose is not None:
-                eta = eta + _of_clients(columns, own, whose)
+                eta = eta + _of_clients(method, columns, own, whose)
             elif level == "new":
                 eta = eta + _of_new(method, columns, population, run.options.seed)
-            if level != "population" and columns.z_outer is not None and columns.outer is not None:
-                eta = eta + linear(columns.z_outer[0], population["regions"][:, columns.outer[0].long()])
+            for above in method.above if level != "population" else ():
+                z, group = columns.of(above.kind)
+                assert group is not None
+                eta = eta + linear(z[0], population[above.effects][:, group[0].long()])
         seed = key(run.options.seed, "response", first)
         parts.append(_summary(method, eta, weights, population, columns, interval, seed))
     table = pd.concat(parts).set_axis(df.index)
@@ -86,23 +88,24 @@ def predicted(
     return table
 
 
-def _of_clients(columns: Columns, own: State, owner: Tensor) -> Tensor:
+def _of_clients(method: MixedModel, columns: Columns, own: State, owner: Tensor) -> Tensor:
     """What rows' clients' effects add to eta, and those of groups inside them, (D, n)."""
-    found = linear(columns.z[0], own["b"][owner].transpose(0, 1))
-    if columns.z_inner is None or columns.inner is None:
-        return found
-    c = own["c"][owner, :, columns.inner[0].long()]  # (n, D, q)
-    return found + linear(columns.z_inner[0], c.transpose(0, 1))
+    found = columns.x.new_zeros(())
+    for level in method.at_site:
+        z, group = columns.of(level.kind)
+        effects = own[level.effects]
+        rows = effects[owner] if group is None else effects[owner, :, group[0].long()]  # (n, D, q)
+        found = found + linear(z[0], rows.transpose(0, 1))
+    return found
 
 
 def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) -> Tensor:
     """The same of one client that is not known, with one group inside it, (D, n)."""
     found = columns.x.new_zeros(())
-    for level, z in (("root", columns.z), ("inner_root", columns.z_inner)):
-        if z is not None:
-            root, name = method.covariances[level].matrix(population[level]), f"new {level}"
-            noise = normals(torch.Size(root.shape[:2]), seed, name, dtype=torch.float64)
-            found = found + linear(z[0], (root @ noise[..., None]).squeeze(-1)[:, None])
+    for level in method.at_site:
+        root, name = level.root(population[level.name]), f"new {level.name}"
+        noise = normals(torch.Size(root.shape[:2]), seed, name, dtype=torch.float64)
+        found = found + linear(columns.of(level.kind)[0][0], (root @ noise[..., None]).squeeze(-1)[:, None])
     return found
 
 

@@ -15,6 +15,7 @@ from hierfl.inference.run.result import Run
 
 from ..model.effects import in_table_units
 from ..model.equations import MixedModel
+from ..model.levels import Level
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,18 +28,19 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
     """See :meth:`hierfl.models.mixed_effects.mixed_model.FittedMixedModel.ranef`."""
     method, federation = run.fitted.method, run.fitted.federation
     assert isinstance(method, MixedModel)
-    named = {"client": "root"} | {of.factor: name for name, of in method.groupings.items() if of.factor}
+    named = {of.grouping.factor or "client": of for of in method.levels}
     if level not in named:
         raise unknown("level of random effects", level, named)
-    of, own = method.groupings[named[level]], run.personal
-    if level == "client":
+    found, own = named[level], run.personal
+    of = found.grouping
+    if found.where == "server":
+        return _table({level: list(of.groups)}, of, *_of_server(run, found))
+    if not found.inside:
         return _table(
             {"client": list(federation.ids), "n": federation.sizes()},
             of,
             *in_table_units(of, own["b_mean"], own["b_root"]),
         )
-    if named[level] == "outer_root":
-        return _table({level: list(of.groups)}, of, *_regions(run, of))
     mean, sd = in_table_units(of, own["c_mean"], own["c_root"])
     places = federation.about["reader"].places.inner
     where = [(j, name, k) for j, client in enumerate(federation.ids) for name, k in places.get(client, {}).items()]
@@ -47,14 +49,15 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
     return _table(names, of, mean[at], sd[at])
 
 
-def _regions(run: Run, of: Grouping) -> tuple[Tensor, Tensor]:
+def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
     """The same of groups of clients, (R, q): by draws; without them there are no standard deviations."""
-    method, turn = run.fitted.method, of.to_users(run.shared["effects.regions"])
+    method, effects = run.fitted.method, run.shared[f"effects.{level.effects}"]
     assert isinstance(method, MixedModel)
+    turn = level.grouping.to_users(effects)
     if not len(run.shared["effects.draws"]):
-        mean = run.shared["effects.regions"][1:] @ turn.T
+        mean = effects[1:] @ turn.T
         return mean, torch.full_like(mean, torch.nan)
-    draws = method.parts(run.shared["effects.draws"])["regions"][:, 1:] @ turn.T
+    draws = method.parts(run.shared["effects.draws"])[level.effects][:, 1:] @ turn.T
     return draws.mean(0), draws.std(0)
 
 

@@ -107,16 +107,15 @@ def _regions(fitted: Fitted, like: Tensor) -> Tensor:
     """Effects of the clients' groups on the coefficients that clients have, too, (J, q)."""
     method = fitted.method
     assert isinstance(method, MixedModel)
-    design = method.network
+    random = method.network.random
     found = like.new_zeros(fitted.federation.clients, method.covariance.q)
-    if design.outer is None:
-        return found
-    effects = fitted.shared["effects.regions"] @ design.outer.to_users(like).T
-    homes = fitted.federation.about["reader"].places.homes
-    own = effects[torch.tensor([homes.get(name, 0) for name in fitted.federation.ids])]
-    for k, name in enumerate(design.outer.names):
-        if name in design.random:
-            found[:, design.random.index(name)] = own[:, k]
+    for level in method.above:
+        effects = fitted.shared[f"effects.{level.effects}"] @ level.grouping.to_users(like).T
+        homes = fitted.federation.about["reader"].places.homes
+        own = effects[torch.tensor([homes.get(name, 0) for name in fitted.federation.ids])]
+        for k, name in enumerate(level.grouping.names):
+            if name in random:
+                found[:, random.index(name)] = own[:, k]
     return found
 
 

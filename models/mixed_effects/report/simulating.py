@@ -13,6 +13,7 @@ from hierfl.rng import key, normals
 
 from ..model.arithmetic import linear
 from ..model.equations import MixedModel
+from ..model.levels import Level
 from ..model.names import short
 
 
@@ -28,17 +29,18 @@ def simulated(run: Run, number: int, seed: int) -> Tensor:
     assert isinstance(method, MixedModel)
     values = {k: v.cpu() for k, v in short(run.shared).items()}
     x, y = federation.x.to(torch.float64), federation.y.clone()
-    regions = _effects(method, values, "outer_root", method.regions + 1, key(seed, number, "regions"))
+    above = {of.kind: _effects(of, values, of.size, key(seed, number, "regions")) for of in method.above}
     for client, rows in zip(federation.ids, federation.train, strict=True):
         own = key(seed, number, client)
         columns = method.network.split(x[rows][None])
         eta = method.predictor(columns, values["beta"])[0]
-        eta = eta + linear(columns.z[0], _effects(method, values, "root", 1, key(own, "client")))
-        if columns.inner is not None and columns.z_inner is not None:
-            inner = _effects(method, values, "inner_root", method.slots, key(own, "groups"))
-            eta = eta + linear(columns.z_inner[0], inner[columns.inner[0].long()])
-        if columns.outer is not None and columns.z_outer is not None:
-            eta = eta + linear(columns.z_outer[0], regions[columns.outer[0].long()])
+        effects = {}
+        for of in method.at_site:
+            groups, name = (of.size, "groups") if of.inside else (1, "client")
+            effects[of.kind] = _effects(of, values, groups, key(own, name))
+        for kind, drawn in {**effects, **above}.items():
+            z, group = columns.of(kind)
+            eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
         here = Columns(**{k: v[0] for k, v in columns._asdict().items() if v is not None})
         with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
             torch.default_generator.manual_seed(key(own, "rows") % 2**63)
@@ -46,10 +48,8 @@ def simulated(run: Run, number: int, seed: int) -> Tensor:
     return y
 
 
-def _effects(method: MixedModel, values: State, level: str, groups: int, seed: int) -> Tensor:
+def _effects(level: Level, values: State, groups: int, seed: int) -> Tensor:
     """New effects of so many groups of a level, (groups, q)."""
-    if level not in method.covariances:
-        return torch.zeros(groups, 1, dtype=torch.float64)
-    root = method.covariances[level].matrix(values[level])
-    z = normals(torch.Size([groups, len(root)]), seed, level, dtype=torch.float64)
+    root = level.root(values[level.name])
+    z = normals(torch.Size([groups, len(root)]), seed, level.name, dtype=torch.float64)
     return z @ root.T

@@ -148,8 +148,8 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
     found = {"parameters": float(parameters), "rows": rows, "groups": clients}
     if inside:
         found["inner_groups"] = inside[0]
-    if method.regions:
-        found["outer_groups"] = float(method.regions)
+    for level in method.above:
+        found["outer_groups"] = float(level.groups)
     if not bayes:
         height = float(estimates["height"])
         found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}

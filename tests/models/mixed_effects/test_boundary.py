@@ -12,8 +12,8 @@ from support.levels import table as with_levels
 from support.responses import CASES
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.likelihood.posterior import short
 from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.model.names import short
 from hierfl.models.mixed_effects.report.fitting import fitted
 from hierfl.models.mixed_effects.report.intervals import belonging, boundary_tests
 from hierfl.models.mixed_effects.report.summary import effects_table

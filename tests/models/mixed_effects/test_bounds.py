@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.likelihood.posterior import short
+from hierfl.models.mixed_effects.model.names import short
 from hierfl.models.mixed_effects.search.bounds import AT_MEANS, CORRELATION_NOTE, NO_CORRELATION, SD_NOTE, at_bounds
 
 

@@ -13,8 +13,9 @@ from support.responses import CASES, Case
 
 from hierfl import mixed_model
 from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.models.mixed_effects.likelihood.posterior import JointDraws, short
+from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
 from hierfl.models.mixed_effects.model.effects import users_beta
+from hierfl.models.mixed_effects.model.names import short
 from hierfl.models.mixed_effects.search import loop as exchange
 
 DRAWS = 6000

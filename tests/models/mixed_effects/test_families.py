@@ -18,9 +18,10 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.run.result import Run
-from hierfl.models.mixed_effects.likelihood.posterior import JointDraws, short
+from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
 from hierfl.models.mixed_effects.likelihood.quadrature.newton import Problem
 from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.model.names import short
 from hierfl.models.mixed_effects.report.summary import effects_table
 from hierfl.models.mixed_effects.search.loop import PopulationSearch
 

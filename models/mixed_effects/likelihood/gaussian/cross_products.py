@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from ...model.arithmetic import IMPOSSIBLE, sound
-from ...model.covariance import Covariance
 from ...model.equations import MixedModel
+from .elimination import over_rows, without, without_inside
 from .row_sums import columns_of
 from .taylor import Taylor
 
@@ -43,8 +43,7 @@ def packed_size(p: int) -> int:
 def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any]) -> tuple[Any, Any]:
     """[Z_out X y]^T V^-1 [Z_out X y], its upper triangle row by row (..., c - 1, S), and log |V| + n log 2 pi (..., S).
 
-    Entry by entry, with clients along the last dimension: of small matrices that takes a quarter of the time that it
-    does through LAPACK, and the same lines serve numbers with derivatives.
+    Level by level, innermost outward; see :mod:`.elimination`.
 
     Args:
         method: whose L.
@@ -53,82 +52,13 @@ def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any
         numbers: what is searched, one after the other: :class:`.taylor.Taylor`, or tensors (M, 1) of many points.
     """
     entries, log_s = entries_of(method, gram, numbers)
-    left: Any = gram
     volume: Any = rows[0] * math.log(2 * math.pi) - rows[1]
-    if method.slots:
-        left, inside = without_inner(method, gram, entries["inner_root"], log_s)
+    left, volumes = without_inside(method.inside, gram, entries, log_s)
+    for inside in volumes:
         volume = inside + volume
-    q, m = method.covariance.q, columns_of(method)
-    factor, w, inverse = eliminated(method.covariance, left, entries["root"], log_s)
-    cross = remainder(left, w, inverse, torch.triu_indices(m - q, m - q, device=gram.device) + q, q)
-    cross, volume = cross * over_rows(inverse), log_volume(factor) + volume
+    cross, own, inverse = without(method.levels[0], left, entries["root"], log_s)
+    cross, volume = cross * over_rows(inverse), own + volume
     return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
-
-
-def without_inner(method: MixedModel, gram: Tensor, entries: Sequence[Any], log_s: Any) -> tuple[Any, Any]:
-    """[Z Z_out X y]^T V_in^-1 [Z Z_out X y] s^2 of clients, (..., m, m, S), and what it adds to log |V|, (..., S).
-
-    Args:
-        method: whose groups.
-        gram: theirs, (m_in, m_in, groups S).
-        entries: of their L, as the numbers of :func:`packed`.
-        log_s: likewise.
-    """
-    m, q = columns_of(method), method.covariances["inner_root"].q
-    factor, w, inverse = eliminated(method.covariances["inner_root"], gram, entries, log_s)
-    upper = torch.triu_indices(m, m, device=gram.device)
-    place = upper.new_zeros(m, m)
-    place[upper[0], upper[1]] = torch.arange(upper.shape[1], device=gram.device)
-    place = torch.triu(place) + torch.triu(place, 1).T
-    left = remainder(gram, w, inverse, upper + q, q)
-    return at_rows(summed(left, method.slots), place), summed(log_volume(factor), method.slots)
-
-
-def remainder(gram: Any, w: Sequence[Any], inverse: Any, at: Tensor, q: int) -> Any:
-    """G less w^T w / s^2 at some places (2, c) of G, beyond its first q: (..., c, S)."""
-    up, across = at - q
-    less = sum_of([at_rows(one, up) * at_rows(one, across) for one in w])
-    whole = gram[at[0], at[1]] if isinstance(gram, Taylor) else gram[..., at[0], at[1], :]
-    return whole - less * over_rows(inverse)
-
-
-def log_volume(factor: Sequence[Sequence[Any]]) -> Any:
-    """log |F F^T|, (..., S)."""
-    return sum_of([row[-1].log() for row in factor]) * 2.0
-
-
-def eliminated(
-    covariance: Covariance, gram: Tensor, entries: Sequence[Any], log_s: Any
-) -> tuple[list[list[Any]], list[Any], Any]:
-    """F, row by row, each entry (..., S); w = F^-1 L^T G_z[xy], q of (..., p + 1, S); and 1 / s^2.
-
-    Args:
-        covariance: where L's entries are.
-        gram: G, (..., m, m, S).
-        entries: of L, one after the other, as the numbers of :func:`packed`.
-        log_s: likewise; None for 0.
-    """
-    q, places = covariance.q, covariance.places
-    inverse: Any = 1.0 if log_s is None else (log_s * -2.0).exp()
-    lower = [[(i, entries[e]) for e, (i, k) in enumerate(places) if k == c] for c in range(q)]
-    zl = [sum_of([over_rows(entry) * row_of(gram, i) for i, entry in lower[c]]) for c in range(q)]  # L^T G_z.
-    factor: list[list[Any]] = []
-    for a in range(q):
-        row: list[Any] = []
-        for c in range(a + 1):
-            bend = sum_of([of_row(zl[a], i) * entry for i, entry in lower[c]]) * inverse
-            rest = bend + 1.0 if c == a else bend
-            for m in range(c):
-                rest = rest - row[m] * (row[m] if c == a else factor[c][m])
-            row.append(rest.sqrt() if c == a else rest / factor[c][c])
-        factor.append(row)
-    w: list[Any] = []
-    for a in range(q):
-        rest = from_row(zl[a], q)
-        for c in range(a):
-            rest = rest - over_rows(factor[a][c]) * w[c]
-        w.append(rest / over_rows(factor[a][a]))
-    return factor, w, inverse
 
 
 def entries_of(method: MixedModel, like: Tensor, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
@@ -141,44 +71,6 @@ def entries_of(method: MixedModel, like: Tensor, numbers: Sequence[Any]) -> tupl
         found[name] = numbers[first : first + covariance.entries]
         first += covariance.entries
     return found, numbers[first] if len(numbers) > first else None
-
-
-def row_of(x: Any, i: int) -> Any:
-    """A row of each matrix (..., m, m, S)."""
-    return x[i] if isinstance(x, Taylor) else x[..., i, :, :]
-
-
-def summed(x: Any, groups: int) -> Any:
-    """(..., S) of (..., groups S)."""
-    return x.summed(groups) if isinstance(x, Taylor) else x.unflatten(-1, (groups, -1)).sum(-2)
-
-
-def over_rows(x: Any) -> Any:
-    """Beside the rows of a matrix: tensors (M, S) of many points as (M, 1, S)."""
-    return x.unsqueeze(-2) if isinstance(x, Tensor) and x.dim() > 1 else x
-
-
-def of_row(x: Any, i: int) -> Any:
-    """A row of (..., m, S)."""
-    return x[i] if isinstance(x, Taylor) else x[..., i, :]
-
-
-def from_row(x: Any, i: int) -> Any:
-    """All rows from there of (..., m, S)."""
-    return x[i:] if isinstance(x, Taylor) else x[..., i:, :]
-
-
-def at_rows(x: Any, places: Tensor) -> Any:
-    """Some rows of (..., m, S)."""
-    return x[places] if isinstance(x, Taylor) else x[..., places, :]
-
-
-def sum_of(parts: Sequence[Any]) -> Any:
-    """One after the other."""
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
 
 
 def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
@@ -213,12 +105,17 @@ def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor)
 
 def passes(method: MixedModel, gram: Tensor, rows: Tensor, each: int) -> list[tuple[Tensor, Tensor]]:
     """Clients in parts whose numbers fit into memory, ``each`` for every one of G's."""
-    groups = max(1, method.slots)
+    groups = groups_of(method)
     size = max(1, NUMBERS_PER_PASS // (each * gram.shape[0] ** 2 * groups))
     if size >= rows.shape[-1]:
         return [(gram, rows)]
     split = gram.unflatten(-1, (groups, -1)).split(size, -1)
     return list(zip((part.flatten(-2) for part in split), rows.split(size, -1), strict=True))
+
+
+def groups_of(method: MixedModel) -> int:
+    """Places for groups inside a client; 1 where there are none."""
+    return math.prod(level.size for level in method.inside)
 
 
 def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Tensor:
@@ -230,17 +127,18 @@ def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Ten
         rows: the third number of each client is its group's, (3, S).
         dim: not the first.
     """
-    if not method.regions:
+    if not method.above:
         return values.contiguous()
+    (level,) = method.above
     last = values.movedim(dim, -1).unsqueeze(-2)
-    own = torch.nn.functional.one_hot(rows[2].long() - 1, method.regions).to(values)
+    own = torch.nn.functional.one_hot(rows[2].long() - 1, level.groups).to(values)
     beside = own.view(len(own), *[1] * (last.dim() - 3), -1, 1) * last
     return beside.flatten(-2).movedim(-1, dim).contiguous()
 
 
 def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c); the others as for :func:`polynomial`."""
-    inside = gram.shape[0] ** 2 * method.slots
+    inside = gram.shape[0] ** 2 * sum(level.size for level in method.inside)
     each = max(packed_size(columns_of(method) - method.covariance.q - 1), inside)
     size = max(1, NUMBERS_PER_PASS // (each * rows.shape[-1]))
     parts = []

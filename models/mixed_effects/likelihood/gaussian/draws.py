@@ -16,7 +16,7 @@ from hierfl.inference.state import State
 
 from ...model.covariance import Covariance
 from ...model.equations import MixedModel
-from .cross_products import eliminated, sum_of, without_inner
+from .elimination import back, eliminated, forward, sum_of, turned, without_inside
 from .row_sums import clients_last
 
 #: draws x groups x entries of their matrices that are held at a time
@@ -49,14 +49,14 @@ def gaussian_effects(
         z: standard normals by level, (D, S, q) and (D, groups S, q).
     """
     last, number = clients_last(gram), len(shared["beta"])
-    size = max(1, NUMBERS_PER_PASS // last.numel()) if method.slots else number
+    size = max(1, NUMBERS_PER_PASS // last.numel()) if method.inside else number
     found: list[tuple[Effects, Effects | None]] = []
     for first in range(0, number, size):
         some = slice(first, first + size)
         part, z_part = {k: v[some] for k, v in shared.items()}, {k: v[some] for k, v in z.items()}
         found.append(_effects(method, last, rows, part, z_part))
     clients = joined([one for one, _ in found])
-    return clients, joined([inner for _, inner in found if inner is not None]) if method.slots else None
+    return clients, joined([inner for _, inner in found if inner is not None]) if method.inside else None
 
 
 def joined(parts: Sequence[Effects]) -> Effects:
@@ -73,20 +73,26 @@ def _effects(
 ) -> tuple[Effects, Effects | None]:
     log_s, shape = _log_s(shared), (len(shared["beta"]), rows.shape[0])
     others = coefficients(method, rows, shared)
-    left = last
-    if method.slots:
-        left, _ = without_inner(method, last, entries(shared, "inner_root"), log_s)
+    left = of_clients(method, last, shared, log_s)
     root = method.covariance.matrix(shared["root"])
     factor, v = whitened(method.covariance, left, entries(shared, "root"), log_s, others, shape)
     found = _drawn(root, factor, v, z["root"])
-    if not method.slots:
+    if not method.inside:
         return found, None
+    (level,) = method.inside
     own = [*(found.draws[..., k] for k in range(root.shape[-1])), *others]
-    inner_shape = (shape[0], shape[1] * method.slots)
-    of_groups = [one.expand(shape).repeat(1, method.slots) for one in own]
-    inner, root = method.covariances["inner_root"], method.covariances["inner_root"].matrix(shared["inner_root"])
-    factor, v = whitened(inner, last, entries(shared, "inner_root"), log_s, of_groups, inner_shape)
-    return found, _drawn(root, factor, v, z["inner_root"])
+    inner_shape = (shape[0], shape[1] * level.size)
+    of_groups = [one.expand(shape).repeat(1, level.size) for one in own]
+    factor, v = whitened(level.covariance, last, entries(shared, level.name), log_s, of_groups, inner_shape)
+    return found, _drawn(level.root(shared[level.name]), factor, v, z[level.name])
+
+
+def of_clients(method: MixedModel, last: Tensor, shared: State, log_s: Tensor | None) -> Tensor:
+    """G of clients, (D, m, m, S) or (m, m, S), of that of their groups."""
+    left: Tensor = without_inside(
+        method.inside, last, {level.name: entries(shared, level.name) for level in method.inside}, log_s
+    )[0]
+    return left
 
 
 def _drawn(root: Tensor, factor: list[list[Tensor]], v: list[Tensor], z: Tensor) -> Effects:
@@ -123,9 +129,8 @@ def _log_s(shared: Mapping[str, Tensor]) -> Tensor | None:
 def coefficients(method: MixedModel, rows: Tensor, shared: Mapping[str, Tensor]) -> list[Tensor]:
     """Of the columns [Z_out X]: their clients' region's effects, (D, S) each, and beta, (D, 1) each."""
     beta = [one[:, None] for one in shared["beta"].unbind(-1)]
-    if not method.regions:
-        return beta
-    return [*shared["regions"][:, rows[:, 0, 2].long()].unbind(-1), *beta]
+    above = [shared[level.effects][:, rows[:, 0, 2].long()].unbind(-1) for level in method.above]
+    return [*(one for effects in above for one in effects), *beta]
 
 
 def whitened(
@@ -156,8 +161,7 @@ def gaussian_mode(
     """u's mean (S, q), and F (S, q, q), at shared values {name: (*shape)}; the others as RowSums has them."""
     at = {k: value[None] for k, value in shared.items()}
     last, log_s = clients_last(gram), _log_s(at)
-    if method.slots:
-        last, _ = without_inner(method, last, entries(at, "inner_root"), log_s)
+    last = of_clients(method, last, at, log_s)
     shape = (1, rows.shape[0])
     factor, v = whitened(method.covariance, last, entries(at, "root"), log_s, coefficients(method, rows, at), shape)
     nothing = torch.zeros_like(v[0][0])
@@ -176,43 +180,16 @@ def gaussian_groups(
         shared: of the population.
         b, b_root: mean (S, q) and a root of the covariance of the client's effects, which the groups' follow.
     """
-    q, inner = b.shape[-1], method.covariances["inner_root"]
+    q, (level,) = b.shape[-1], method.inside
     # at b, and one step along each of its numbers: the mean is a linear function of b
     points = torch.cat([b[None], b + torch.eye(q).to(b)[:, None]])
     at = {k: value[None].expand(1 + q, *value.shape) for k, value in shared.items()}
     own = [*points.unbind(-1), *(one.expand(1 + q, len(b)) for one in coefficients(method, rows, at))]
-    of_groups = [one.repeat(1, method.slots) for one in own]
-    shape, root = (1 + q, len(b) * method.slots), inner.matrix(at["inner_root"])
-    factor, v = whitened(inner, clients_last(gram), entries(at, "inner_root"), _log_s(at), of_groups, shape)
-    found = _drawn(root, factor, v, b.new_zeros(*shape, inner.q))
-    size = (method.slots, len(b))
+    of_groups = [one.repeat(1, level.size) for one in own]
+    shape, root = (1 + q, len(b) * level.size), level.root(at[level.name])
+    factor, v = whitened(level.covariance, clients_last(gram), entries(at, level.name), _log_s(at), of_groups, shape)
+    found = _drawn(root, factor, v, b.new_zeros(*shape, level.q))
+    size = (level.size, len(b))
     means, within = found.means.unflatten(1, size).transpose(1, 2), found.within.unflatten(0, size).transpose(0, 1)
     follow = (means[1:] - means[0]).movedim(0, -1) @ b_root[:, None]  # (S, G, q_in, q)
     return means[0], within + follow @ follow.mT
-
-
-def forward(factor: list[list[Tensor]], b: Sequence[Tensor]) -> list[Tensor]:
-    """F^-1 b, entry by entry."""
-    found: list[Tensor] = []
-    for a, row in enumerate(factor):
-        rest = b[a]
-        for c in range(a):
-            rest = rest - row[c] * found[c]
-        found.append(rest / row[a])
-    return found
-
-
-def back(factor: list[list[Tensor]], v: Sequence[Tensor]) -> list[Tensor]:
-    """F^-T v, entry by entry."""
-    q, found = len(v), dict[int, Tensor]()
-    for a in reversed(range(q)):
-        rest = v[a]
-        for c in range(a + 1, q):
-            rest = rest - factor[c][a] * found[c]
-        found[a] = rest / factor[a][a]
-    return [found[a] for a in range(q)]
-
-
-def turned(root: Tensor, u: Sequence[Tensor]) -> list[Tensor]:
-    """L u, L (D, q, q), entry by entry."""
-    return [sum_of([root[:, i, a, None] * u[a] for a in range(i + 1)]) for i in range(len(u))]

@@ -19,7 +19,7 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     u, factor = gaussian_mode(method, gram, rows, shared)
     b, lower = u @ root.mT, triangle(root, factor)
     found = {"b_mean": b.unsqueeze(1), "b_root": lower.unsqueeze(1)}
-    if method.slots:
+    if method.inside:
         mean, covariance = gaussian_groups(method, gram, rows, shared, b, lower)
         found |= {"c_mean": mean.unsqueeze(1), "c_root": cholesky(covariance).unsqueeze(1)}
     return found
@@ -27,16 +27,15 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
-    number, groups = len(draws["beta"]), method.slots
-    noise = chunk.noise(phase, number)
+    noise = chunk.noise(phase, len(draws["beta"]))
     z = {"root": noise.normal("u", None, torch.Size((method.covariance.q,))).squeeze(2)}
-    if groups:
-        size = torch.Size((groups, method.covariances["inner_root"].q))
-        z["inner_root"] = noise.normal("v", None, size).squeeze(2).transpose(1, 2).flatten(1, 2)
+    for level in method.inside:
+        size = torch.Size((level.size, level.q))
+        z[level.name] = noise.normal("v", None, size).squeeze(2).transpose(1, 2).flatten(1, 2)
     clients, inner = gaussian_effects(method, chunk.values["gram"], chunk.values["rows"], draws, z)
     found = kept("b", *moments(clients), clients.draws)
     if inner is not None:
-        of_groups = (groups, len(chunk.clients))
+        of_groups = (method.inside[0].size, len(chunk.clients))
         mean, covariance = (v.unflatten(0, of_groups).transpose(0, 1) for v in moments(inner))
         found |= kept("c", mean, covariance, inner.draws.unflatten(1, of_groups).transpose(1, 2))
     return found

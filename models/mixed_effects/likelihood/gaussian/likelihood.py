@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar
 
 import torch
@@ -22,7 +22,8 @@ from ..protocol import Coefficients, Drawn, Likelihood, Normals
 from .cross_products import at_points, packed_size, polynomial
 from .draws import gaussian_mode
 from .effects import conditional, joint
-from .regions import region_draws, symmetric, without_regions
+from .elimination import symmetric
+from .regions import region_draws, without_regions
 from .row_sums import RowSums, clients_last, columns_of
 
 #: G (m, m, S) of clients or groups, and n, sum log W, ... (., S)
@@ -49,7 +50,7 @@ class Gaussian(Likelihood):
     def personal(self) -> State:
         """G, and n with sum log W, see :class:`.row_sums.RowSums`."""
         m = columns_of(self.method) + sum(level.q for level in self.method.inside)
-        groups = [level.slots for level in self.method.inside]
+        groups = [level.size for level in self.method.inside]
         return {"gram": torch.zeros(*groups, m, m), "rows": torch.zeros(4)}
 
     def steps(self) -> list[LocalStep]:
@@ -59,7 +60,7 @@ class Gaussian(Likelihood):
     @cached_property
     def cells(self) -> int:
         """Of a quadratic in the coefficients, and of effects of groups of clients, for each of those groups."""
-        groups = max(1, self.method.regions)
+        groups = math.prod(level.groups for level in self.method.above)
         return packed_size(columns_of(self.method) - self.method.covariance.q - 1) * groups
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:
@@ -137,9 +138,9 @@ class Gaussian(Likelihood):
         """Coefficients, the sums themselves, and effects of groups of clients."""
         beta = self.beta(sums["cross"], numbers, coefficients)[0]
         found = {"beta": beta} | {name: sums[name] for name in self.kept_sums}
-        if self.method.regions:
+        for level in self.method.above:
             every = sums["cross"][None], numbers[None], beta[None]
-            found["regions"] = region_draws(self.method, *every, None)[0]
+            found[level.effects] = region_draws(self.method, *every, None)[0]
         return found
 
     def drawn(
@@ -154,8 +155,8 @@ class Gaussian(Likelihood):
         away = torch.linalg.solve_triangular(factor.mT[at], z[..., None], upper=True).squeeze(-1)
         beta = mean[at] + away
         draws, middle = torch.cat([numbers, beta], -1), torch.cat([middle, mean[at].mean(0)])
-        if self.method.regions:
-            w = region_draws(self.method, many[at], numbers, beta, lambda like: normals("regions", like))
+        for level in self.method.above:
+            w = region_draws(self.method, many[at], numbers, beta, partial(normals, level.effects))
             draws, middle = torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()])
         return Drawn(draws, middle)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ...model.equations import MixedModel
+from .elimination import symmetric
 
 
 def without_regions(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tensor:
@@ -26,7 +27,7 @@ def without_regions(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tens
         packed: sums over the clients of each region of :func:`.cross_products.packed`.
         numbers: of the population, (..., k).
     """
-    if not method.regions:
+    if not method.above:
         return packed
     root, cross, volume = _read(method, packed, numbers)
     q = root.shape[-1]
@@ -55,7 +56,7 @@ def region_draws(
     factor, root = _factor(root, cross, q), root.expand(*cross.shape[:-2], q, q)
     away = cross[..., :q, -1] - (cross[..., :q, q:-1] @ beta[:, None, :, None]).squeeze(-1)
     v = torch.linalg.solve_triangular(factor, root.mT @ away[..., None], upper=False)
-    z = away.new_zeros(len(away), method.regions + 1, q)
+    z = away.new_zeros(len(away), method.above[0].size, q)
     z = z if noise is None else noise(z)
     u = torch.linalg.solve_triangular(factor.mT, v + z[:, 1:, :, None], upper=True)
     both = torch.cat([z[:, :1, :, None], u], 1)
@@ -69,15 +70,15 @@ def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
         method: whose.
         numbers: of the population, (..., k).
     """
+    (level,) = method.above
     parts = method.parts(numbers[..., : method.k])
-    entries = parts.get("outer_root", method.first_roots()["outer_root"].to(numbers))
-    return method.covariances["outer_root"].matrix(entries)
+    return level.root(parts.get(level.name, method.first_roots()[level.name].to(numbers)))
 
 
 def _read(method: MixedModel, packed: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L (..., 1, q, q), C (..., R, m, m) and log |V| (..., R)."""
     root = outer_root(method, numbers).unsqueeze(-3)
-    packed = packed.unflatten(-1, (method.regions, -1))
+    packed = packed.unflatten(-1, (method.above[0].groups, -1))
     m = root.shape[-1] + len(method.network.fixed) + 1
     return root, symmetric(packed[..., :-1], m), packed[..., -1]
 
@@ -86,12 +87,3 @@ def _factor(root: Tensor, cross: Tensor, q: int) -> Tensor:
     """F of F F^T = I + L^T C_zz L, (..., R, q, q)."""
     one = torch.eye(q, dtype=root.dtype, device=root.device)
     return torch.linalg.cholesky_ex(one + root.mT @ cross[..., :q, :q] @ root).L
-
-
-def symmetric(upper: Tensor, size: int) -> Tensor:
-    """(..., size, size) of its upper triangle, row by row."""
-    place = torch.zeros(size, size, dtype=torch.long)
-    up, across = torch.triu_indices(size, size)
-    place[up, across] = torch.arange(len(up))
-    place = torch.triu(place) + torch.triu(place, 1).T
-    return upper[..., place.to(upper.device).flatten()].unflatten(-1, (size, size))

@@ -42,8 +42,8 @@ class RowSums:
 
 def columns_of(method: MixedModel) -> int:
     """m, columns of a client's G: [Z Z_out X y]."""
-    outer = method.covariances["outer_root"].q if method.network.outer else 0
-    return method.covariance.q + outer + len(method.network.fixed) + 1
+    above = sum(level.q for level in method.above)
+    return method.covariance.q + above + len(method.network.fixed) + 1
 
 
 def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -60,10 +60,11 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
-    of_all = columns.inner.long() + method.slots * torch.arange(len(root), device=root.device)[:, None]
+    (level,) = method.inside
+    of_all = columns.inner.long() + level.size * torch.arange(len(root), device=root.device)[:, None]
     products = (root[..., :, None] * root[..., None, :]).flatten(0, 1)
-    gram = products.new_zeros(len(root) * method.slots, *products.shape[1:])
-    return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), method.slots)), rows
+    gram = products.new_zeros(len(root) * level.size, *products.shape[1:])
+    return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), level.size)), rows
 
 
 def counts_of(method: MixedModel, batch: Batch) -> Tensor:
@@ -74,8 +75,10 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     nothing = batch.y.new_zeros(len(batch.y))
     region = nothing if columns.outer is None else columns.outer.amax(-1)
     groups = nothing
-    if columns.inner is not None:
-        there = batch.y.new_zeros(len(batch.y), method.slots).scatter_(1, columns.inner.long(), 1.0)
+    for level in method.inside:
+        group = columns.of(level.kind)[1]
+        assert group is not None
+        there = batch.y.new_zeros(len(batch.y), level.size).scatter_(1, group.long(), 1.0)
         groups = there[:, 1:].sum(1)  # (rows that fill up have number 0)
     return torch.stack([times.sum(-1), (times * log_w).sum(-1), region, groups], -1)
 

@@ -44,6 +44,16 @@ class Taylor:
             torch.stack([part.bend.expand(*shape, k, k) for part in parts]),
         )
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of the numbers."""
+        return self.value.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.value.device
+
     def __getitem__(self, at: slice | int | Tensor | tuple[Tensor, ...]) -> Taylor:
         """Along the first dimensions of the shape."""
         return Taylor(self.value[at], self.slope[at], self.bend[at])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
+from ...model.levels import Level
 from ...model.names import held
 from ..gaussian.cross_products import in_groups
 from ..gaussian.row_sums import counts_of
@@ -42,7 +44,7 @@ class AtNodes(Quadrature):
     def check(self) -> None:
         """Refuses more effects of a group than there are nodes for."""
         super().check()
-        names = self.method.network.outer.names if self.method.network.outer else ()
+        names = [name for level in self.method.above for name in level.grouping.names]
         if len(names) not in REGION_NODES:
             raise UserError(
                 f"groups of clients have at most {max(REGION_NODES)} random effects of a {self.method.network.family} "
@@ -50,13 +52,18 @@ class AtNodes(Quadrature):
             )
 
     @property
+    def level(self) -> Level:
+        """The groups of clients."""
+        return self.method.above[0]
+
+    @property
     def cells(self) -> int:
         """A height for each node of each group."""
-        return self.method.regions * node_count(self.method)
+        return self.level.groups * node_count(self.method)
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:
         """Derivatives are in the groups' effects, too."""
-        m, cells = self.method.k + self.method.covariances["outer_root"].q, self.cells
+        m, cells = self.method.k + self.level.q, self.cells
         return {"height": (cells,), "slope": (cells, m), "curvature": (cells, m, m), "many": (points, cells)}
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
@@ -97,7 +104,7 @@ class AtNodes(Quadrature):
         self, sums: Mapping[str, Tensor], numbers: Tensor, known: RegionExpansion, coefficients: Coefficients
     ) -> State:
         """Effects of groups of clients."""
-        return {"regions": drawn_regions(self.method, sums["height"][None], known, numbers[None], None)[0]}
+        return {self.level.effects: drawn_regions(self.method, sums["height"][None], known, numbers[None], None)[0]}
 
     def drawn(
         self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: RegionExpansion,
@@ -105,7 +112,7 @@ class AtNodes(Quadrature):
     ) -> Drawn:  # fmt: skip
         """Effects of groups of clients are drawn given the numbers."""
         draws, middle = drawn
-        w = drawn_regions(self.method, many[at], known, draws, lambda like: normals("regions", like))
+        w = drawn_regions(self.method, many[at], known, draws, partial(normals, self.level.effects))
         return Drawn(torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()]))
 
     # -- nodes ------------------------------------------------------------------------------------------------------

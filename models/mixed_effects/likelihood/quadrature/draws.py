@@ -37,14 +37,14 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     for part in parts_of(chunk):
         mode, factors = problem_of(method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
         values = {"b_mean": mode[:, :q] @ root.mT, "b_root": triangle(root, factors[0]), "u_mode": mode}
-        if method.slots:
-            inner = method.covariances["inner_root"].matrix(shared["inner_root"])
+        for level in method.inside:
+            inner = level.root(shared[level.name])
             _, factor_g, m = factors
             # of v_g: its own curvature's, and what it follows u by
             one = torch.eye(inner.shape[-1]).to(inner).expand_as(factor_g)
             follow = torch.linalg.solve_triangular(factors[0].unsqueeze(-3), m.mT, upper=False)
             spread = torch.cholesky_solve(one, factor_g) + follow.mT @ follow
-            v = mode[:, q:].unflatten(-1, (method.slots, -1))
+            v = mode[:, q:].unflatten(-1, (level.size, -1))
             values |= {"c_mean": v @ inner.mT, "c_root": cholesky(inner @ spread @ inner.mT)}
         found.append({k: v.unsqueeze(1) for k, v in values.items()})
     return {k: torch.cat([part[k] for part in found]) for k in found[0]}
@@ -67,13 +67,13 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
                 heights = partial(problem.marginal_heights, mode=mode, factors=factors)
                 u = metropolis(heights, mode[..., :q], factors[0], noise[first : first + size])
                 if isinstance(problem, Nested):
-                    inner_pieces.append(_groups(method, problem, part, (phase, first), u, mode, factors, some))
+                    inner_pieces.append(_groups(problem, part, (phase, first), u, mode, factors, some))
             root = method.covariance.matrix(some["root"].squeeze(1))  # (D, 1, q, q)
             pieces.append((root @ u[..., None]).squeeze(-1))
         found.append((torch.cat(pieces), torch.cat(inner_pieces) if inner_pieces else None))
     b = torch.cat([own for own, _ in found], 1)
     values = kept("b", *sample_moments(b), b)
-    if method.slots:
+    if method.inside:
         c = torch.cat([inner for _, inner in found if inner is not None], 1)
         values |= kept("c", *sample_moments(c), c)
     return values
@@ -85,15 +85,14 @@ def _nodes(method: MixedModel) -> int:
 
 
 def _groups(
-    method: MixedModel, problem: Nested, part: ClientChunk, phase: object, u: Tensor, mode: Tensor, factors: Factors,
-    some: State,
-) -> Tensor:  # fmt: skip
+    problem: Nested, part: ClientChunk, phase: object, u: Tensor, mode: Tensor, factors: Factors, some: State
+) -> Tensor:
     """Effects of groups inside the clients given u, (D, S, G, q_in)."""
     v, factor = problem.followed(u, mode, factors)
-    size = torch.Size((method.slots, STEPS + 1, v.shape[-1] + 2))
+    size = torch.Size((problem.level.size, STEPS + 1, v.shape[-1] + 2))
     noise = part.noise(phase, len(u)).normal("v", None, size).squeeze(2)
     drawn = metropolis(partial(problem.group_heights, u), v, factor, noise)
-    root = method.covariances["inner_root"].matrix(some["inner_root"])  # (D, 1, 1, q, q)
+    root = problem.level.root(some[problem.level.name])  # (D, 1, 1, q, q)
     return (root @ drawn[..., None]).squeeze(-1)
 
 

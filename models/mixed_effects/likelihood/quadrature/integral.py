@@ -102,7 +102,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
         size, found = max(1, EXAMPLES_PER_PASS // each), []
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in points.items()}
-            if method.regions:
+            if method.above:
                 some["w"] = part.values["many"][:, 0, first : first + size].transpose(0, 1).unsqueeze(-2)
             with pyro.validation_enabled(False):
                 problem = problem_of(method, batch, some)

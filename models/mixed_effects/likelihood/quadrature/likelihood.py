@@ -45,7 +45,7 @@ class Quadrature(Likelihood):
         s, family = self.method.settings, self.method.network.family
         if s.kenward_roger:
             raise UserError(f"kenward_roger is of a gaussian response, not of a {family} one")
-        if s.population == "reml" and self.method.network.outer:
+        if s.population == "reml" and self.method.above:
             raise UserError("population=reml with groups of clients is of a gaussian response: population=auto")
         if s.population == "reml" and s.profile:
             raise UserError("profile intervals of other responses than gaussian are of population=auto or ml")
@@ -54,7 +54,7 @@ class Quadrature(Likelihood):
 
     def personal(self) -> State:
         """The mode of all effects, from which the next search begins."""
-        unknowns = self.method.covariance.q + sum(level.slots * level.q for level in self.method.inside)
+        unknowns = self.method.covariance.q + sum(level.size * level.q for level in self.method.inside)
         return {"u_mode": torch.zeros(unknowns)}
 
     @property

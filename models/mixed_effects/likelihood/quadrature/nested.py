@@ -25,6 +25,7 @@ from hierfl.data.batch import Batch
 
 from ...model.arithmetic import linear, of_groups
 from ...model.equations import MixedModel
+from ...model.levels import Level
 from .newton import Factors, Problem, root_of
 from .nodes import nodes_of, rule
 
@@ -35,7 +36,9 @@ FOLLOWING = 2
 def problem_of(method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
     """The clients' rows at some shared values; see :meth:`.newton.Problem.of`."""
     flat = Problem.of(method, batch, shared)
-    return Nested.inside(flat, shared["inner_root"]) if method.slots else flat
+    for level in method.inside:
+        flat = Nested.inside(flat, level, shared[level.name])
+    return flat
 
 
 @dataclass(frozen=True)
@@ -43,22 +46,22 @@ class Nested(Problem):
     """Clients with groups inside: unknowns are [u, v_1, ..., v_G], (..., S, q + G q_in).
 
     Attributes:
+        level: of the groups.
         zl_inner: Z_in L_in, (..., S, n, q_in).
         group: of each row, (S, n).
     """
 
+    level: Level
     zl_inner: Tensor
     group: Tensor
 
     @classmethod
-    def inside(cls, flat: Problem, entries: Tensor) -> Nested:
+    def inside(cls, flat: Problem, level: Level, entries: Tensor) -> Nested:
         """With the groups that rows have: entries of L_in as other shared values are."""
-        root = flat.method.covariances["inner_root"].matrix(entries)
-        columns = flat.columns
-        assert columns.z_inner is not None
-        assert columns.inner is not None
-        zl = columns.z_inner @ (root.squeeze(-3) if root.dim() > 2 else root)
-        return cls(**{**vars(flat), "zl_inner": zl, "group": columns.inner})
+        root = level.root(entries)
+        z, group = flat.columns.of(level.kind)
+        zl = z @ (root.squeeze(-3) if root.dim() > 2 else root)
+        return cls(**{**vars(flat), "level": level, "zl_inner": zl, "group": group})
 
     @cached_property
     def q(self) -> int:
@@ -68,7 +71,7 @@ class Nested(Problem):
     def parts(self, unknown: Tensor) -> tuple[Tensor, Tensor]:
         """u (..., S, q), and v (..., S, G, q_in)."""
         v = unknown[..., self.q :]
-        return unknown[..., : self.q], v.unflatten(-1, (self.method.slots, self.zl_inner.shape[-1]))
+        return unknown[..., : self.q], v.unflatten(-1, (self.level.size, self.zl_inner.shape[-1]))
 
     def inner(self, v: Tensor) -> Tensor:
         """What groups' effects add to eta, (..., S, n)."""
@@ -106,7 +109,7 @@ class Nested(Problem):
         lead = torch.broadcast_shapes(x.shape[: x.dim() - event - 1], self.group.shape[:1])
         x = x.expand(*lead, *x.shape[x.dim() - event - 1 :])
         index = self.group.long().view(*self.group.shape, *[1] * event).expand(x.shape)
-        zero = x.new_zeros(*lead, self.method.slots, *x.shape[x.dim() - event :])
+        zero = x.new_zeros(*lead, self.level.size, *x.shape[x.dim() - event :])
         return zero.scatter_add(len(lead), index, x)
 
     def marginal_heights(self, u: Tensor, mode: Tensor, factors: Factors) -> Tensor:

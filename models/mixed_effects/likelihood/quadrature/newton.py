@@ -63,10 +63,10 @@ class Problem:
         values = {name: shared[name] for name in method.response_family.starts}
         zl = columns.z @ (root.squeeze(-3) if root.dim() > 2 else root)
         fixed = method.predictor(columns, shared["beta"])
-        if columns.z_outer is not None:
-            assert columns.outer is not None
-            w = shared["w"] if "w" in shared else of_groups(shared["regions"], columns.outer)
-            fixed = fixed + linear(columns.z_outer, w)
+        for level in method.above:
+            z, group = columns.of(level.kind)
+            assert group is not None
+            fixed = fixed + linear(z, shared["w"] if "w" in shared else of_groups(shared[level.effects], group))
         return cls(method, batch.y, batch.mask, columns, values, fixed, zl)
 
     def along(self, u: Tensor) -> Tensor:

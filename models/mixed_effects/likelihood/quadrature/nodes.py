@@ -34,5 +34,4 @@ def nodes_per_row(method: MixedModel) -> int:
 
 
 def _effects(method: MixedModel) -> int:
-    inner = method.covariances.get("inner_root")
-    return method.covariance.q + (inner.q if inner else 0)
+    return sum(level.q for level in method.at_site)

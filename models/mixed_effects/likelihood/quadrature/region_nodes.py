@@ -41,7 +41,7 @@ def asks_at_nodes(method: MixedModel) -> bool:
 
 def node_count(method: MixedModel) -> int:
     """Nodes of a region, K."""
-    q = method.covariances["outer_root"].q
+    q = method.above[0].q
     return int(REGION_NODES[q] ** q)
 
 
@@ -66,7 +66,7 @@ class RegionExpansion:
         """What :meth:`state` has written; before, nothing is known."""
         if "regions.at" in state:
             return cls(**{f.name: state[f"regions.{f.name}"] for f in fields(cls)})
-        k, r, q = method.k, method.regions, method.covariances["outer_root"].q
+        k, r, q = method.k, method.above[0].groups, method.above[0].q
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in ((k,), (r, q), (r, q), (r, q, q), (r, q, k))))
 
     @classmethod
@@ -170,7 +170,7 @@ def drawn_regions(
     u, _ = known.nodes(method, numbers)
     weights = posterior_weights(heights.unflatten(-1, u.shape[1:3]), u).softmax(-1)[..., None]
     mean = (weights * u).sum(-2)
-    z = mean.new_zeros(len(mean), method.regions + 1, mean.shape[-1])
+    z = mean.new_zeros(len(mean), method.above[0].size, mean.shape[-1])
     if noise is not None:
         gap = u - mean.unsqueeze(-2)
         spread = torch.linalg.cholesky_ex(gap.mT @ (weights * gap)).L
