@@ -24,8 +24,8 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
 
 from ..model.equations import MixedModel
-from .loop import PopulationSearch
-from .questions import Phase
+from .loop import PopulationSearch, skipped
+from .requests import Asked, Phase, carried
 
 
 @dataclass(frozen=True)
@@ -79,13 +79,13 @@ class CrossProducts:
         up, across = torch.triu_indices(self.columns, self.columns, device=chunk.federation.device)
         return {
             "gram": chunk.values["gram"].squeeze(1)[:, up, across], "rows": chunk.values["rows"].squeeze(1)[:, :2],
-            "counts": self.search.counts(chunk),
+            "counts": self.method.likelihood.counts(chunk),
         }  # fmt: skip
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """The whole search, asked of the cross-products."""
         if int(context.reported) < context.num_clients:
-            return {**old, "effects.to_go": old["effects.to_go"] * torch.nan}
+            return skipped(old)
         if Phase(int(old["effects.phase"])) == Phase.DONE:
             return old
         m = self.columns
@@ -93,9 +93,12 @@ class CrossProducts:
         gram = total["gram"].new_zeros(context.num_clients, m, m)
         gram[:, up, across] = total["gram"]
         gram[:, across, up] = total["gram"]
+        rows = gram.permute(1, 2, 0).contiguous(), total["rows"].T.contiguous()
         state, memory = dict(old), dict[str, Tensor]()
         for number in range(1, ROUNDS + 1):
-            found = self.search.asked(gram.permute(1, 2, 0).contiguous(), total["rows"].T.contiguous(), state)
+            asked = Asked(self.method, state, rows)
+            at_points = [request for request in carried(self.method, state) if request.at]
+            found = self.search.replies(asked, at_points, len(gram), gram.device)
             sums = {name: value.sum(0) for name, value in found.items()} | {"counts": total["counts"]}
             state = self.search.update(state, sums, replace(context, rule_state=memory, round=number))
             if Phase(int(state["effects.phase"])) == Phase.DONE:

@@ -48,9 +48,9 @@ class Priors:
         """Means and standard deviations of the coefficients, (p,) each; None where their prior is flat."""
         s, d = self.method.settings, self.method.network
         if not self.bayes:
-            # (a gaussian response says where its coefficients are; others may put them at infinity)
+            # (where they are not searched, the sums say where coefficients are; others may be at infinity)
             flat = torch.full((len(d.fixed),), WIDE_BETA, dtype=torch.float64)
-            return None if self.method.exact else (torch.zeros_like(flat), flat)
+            return (torch.zeros_like(flat), flat) if self.method.likelihood.searches_beta else None
         scale = torch.tensor(d.fixed_units.scale, dtype=torch.float64)
         mean, sd = torch.zeros_like(scale), torch.full_like(scale, WIDE * d.scale)
         for k, name in enumerate(d.fixed):

@@ -21,11 +21,11 @@ def directions(method: MixedModel, estimates: Mapping[str, Tensor]) -> tuple[Ten
 
     There the estimates have gone far, and hardly any curvature is left. Coefficients are looked at in directions in
     which the linear predictor has a spread of one: columns that nearly go together have hardly any curvature along
-    their difference either, and it is no separation. A gaussian response has none.
+    their difference either, and it is no separation. Where coefficients are not searched, there is none.
     """
     numbers = method.numbers(estimates)
     turn = torch.eye(len(numbers)).to(numbers)
-    if method.exact:
+    if not method.likelihood.searches_beta:
         return turn, torch.zeros(len(numbers), dtype=torch.bool, device=numbers.device)
     p = len(method.network.fixed)
     if method.network.fixed_correlation:

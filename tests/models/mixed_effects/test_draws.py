@@ -16,7 +16,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
 from hierfl.models.mixed_effects.model.effects import users_beta
 from hierfl.models.mixed_effects.model.names import short
-from hierfl.models.mixed_effects.search import loop as exchange
+from hierfl.models.mixed_effects.search.phases import explore
 
 DRAWS = 6000
 GRID = np.arange(-6, 6.01, 0.1)
@@ -131,8 +131,8 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     """Means within 0.05 standard deviations, and these within 5 %, of importance sampling from another density, with
     the likelihood by sums over a grid; so many points that neither has a part in that.
     """
-    monkeypatch.setattr(exchange, "WORTH", 6000)
-    monkeypatch.setattr(exchange, "MOST_POINTS", 2**15)
+    monkeypatch.setattr(explore, "WORTH", 6000)
+    monkeypatch.setattr(explore, "MOST_POINTS", 2**15)
     df = table(case, 1, 8, 1, 8, sds=(0, 0.8, 0))
     residual, how = case.family in ("gaussian", "lognormal"), dict(case.how)
     how |= PRIORS | ({"residual_prior": "half-normal(1)"} if residual else {})

@@ -13,7 +13,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.report.summary import effects_table
-from hierfl.models.mixed_effects.search.loop import Phase
+from hierfl.models.mixed_effects.search.requests import Phase
 
 
 @pytest.mark.parametrize("population", ["ml", "reml"])
