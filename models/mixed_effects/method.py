@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pyro.distributions import MultivariateNormal
@@ -32,26 +32,15 @@ from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
 from .likelihood.choice import likelihood_of
-from .likelihood.moments import chains_of
 from .likelihood.posterior import Conditional, JointDraws
 from .likelihood.protocol import Likelihood
-from .model.effects import effects_of, in_table_units
-from .model.equations import MixedModel
-from .model.names import held
-from .report.shrinkage import shrinkage_table
-from .report.summary import effects_table
+from .report.answers import Answers
 from .search.loop import PopulationSearch
 from .search.one_round import CrossProducts
 from .search.questions import Phase
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
 
-    from hierfl.inference.evaluation.fitted import Fitted
-
-
-class MixedEffects(MixedModel):
+class MixedEffects(Answers):
     """Random intercepts and slopes: ML, REML or a posterior, and every client's own."""
 
     name = "mixed-effects"
@@ -112,20 +101,6 @@ class MixedEffects(MixedModel):
         """Whether the population is found."""
         return int(shared["effects.phase"]) == Phase.DONE
 
-    def shared_draws(self, shared: State, number: int) -> State:
-        """The population at each of so many of the kept draws, {name: (number, 1, 1, *shape)}."""
-        draws = shared["effects.draws"]
-        if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
-            return {}
-        some = EmpiricalDraws(draws.unflatten(0, (chains_of(len(draws)), -1)), 1).some(number)
-        parts = self.parts(some)
-        return {f"effects.{k}": v[:, None, None] for k, v in parts.items()}
-
-    def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
-        """See :func:`~hierfl.models.mixed_effects.model.effects.effects_of`."""
-        found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
-        return effects_of(self, {**held(shared), **found}) if found else None
-
     @property
     def prediction_draws(self) -> int:
         """All that there are."""
@@ -135,45 +110,6 @@ class MixedEffects(MixedModel):
     def global_moments(self) -> bool:
         """Of a gaussian response they say all, given the population."""
         return not (self.likelihood.searches_beta or self.settings.draws or self.inside)
-
-    def client_summary(self, v: State) -> State:
-        mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))
-        columns: State = {}
-        for k, name in enumerate(self.network.random):
-            columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}
-        return columns
-
-    @property
-    def coordinates(self) -> dict[str, list[str]]:
-        """The random effects' names, and those of the table of effects."""
-        found = {"b_dim_0": list(self.network.random)}
-        for level in self.inside:
-            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
-            found["c_dim_1"] = list(level.grouping.names)
-        return found
-
-    @property
-    def level_names(self) -> Sequence[Any]:
-        """Of an ordinal response."""
-        return self.response_family.level_names
-
-    def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws (..., q) of random effects, of the table's columns as they are; responses y in the table's numbers."""
-        if name == "y":
-            return self.response_family.in_table_numbers(values)
-        return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
-
-    def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
-        """See :func:`~hierfl.models.mixed_effects.report.summary.effects_table`."""
-        return effects_table(fitted)
-
-    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
-        """See :func:`~hierfl.models.mixed_effects.report.shrinkage.shrinkage_table`; None at a site.
-
-        One site's rows say neither what all rows together would, nor which fixed effects go with a random one: there
-        a column may be the same in every row.
-        """
-        return shrinkage_table(fitted) if fitted.federation.clients > 1 else None
 
 
 def effects(name: str, many: bool) -> Any:

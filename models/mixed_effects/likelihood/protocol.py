@@ -8,7 +8,7 @@ is known in closed form (:mod:`.gaussian.likelihood`), of others by quadrature (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -51,7 +51,7 @@ class Likelihood(Protocol):
     #: whether coefficients are among the k numbers; else sums are quadratic in them, and the others say what they are
     searches_beta: ClassVar[bool]
     #: what population="auto" is
-    automatic: ClassVar[str]
+    automatic: ClassVar[Literal["reml", "auto"]]
     #: points of a round at most
     most_points: ClassVar[int]
     #: Newton steps to a maximum in coefficients, at most
@@ -69,6 +69,7 @@ class Likelihood(Protocol):
         Raises:
             UserError: for one.
         """
+        return
 
     # -- what clients keep and send -----------------------------------------------------------------------------------
 

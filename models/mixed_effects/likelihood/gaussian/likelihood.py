@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Gaussian(Likelihood):
 
     method: MixedModel
     searches_beta: ClassVar[bool] = False
-    automatic: ClassVar[str] = "reml"
+    automatic: ClassVar[Literal["reml", "auto"]] = "reml"
     most_points: ClassVar[int] = 256
     newton_steps: ClassVar[int] = 1
     keeps_points: ClassVar[bool] = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Quadrature(Likelihood):
 
     method: MixedModel
     searches_beta: ClassVar[bool] = True
-    automatic: ClassVar[str] = "auto"
+    automatic: ClassVar[Literal["reml", "auto"]] = "auto"
     #: each point is a search of its own
     most_points: ClassVar[int] = 128
     newton_steps: ClassVar[int] = NEWTON_STEPS
