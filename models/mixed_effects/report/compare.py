@@ -35,7 +35,7 @@ REPLICATES = 199
 
 
 def compared(one: Model, other: Model, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
-    """See :meth:`hierfl.models.mixed_effects.mixed_model.FittedMixedModel.compare`."""
+    """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.compare`."""
     import pandas as pd
 
     if test not in get_args(Test):

@@ -36,7 +36,7 @@ NUMBERS_PER_PASS = 5_000_000
 def predicted(
     run: Run, df: pd.DataFrame, level: Level, interval: float | None, draws: int | None = None
 ) -> pd.DataFrame:
-    """See :meth:`hierfl.models.mixed_effects.mixed_model.FittedMixedModel.predict`.
+    """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.predict`.
 
     Args:
         run: the fit.

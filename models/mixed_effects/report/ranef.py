@@ -25,7 +25,7 @@ LEVEL = 0.9
 
 
 def random_effects(run: Run, level: str) -> pd.DataFrame:
-    """See :meth:`hierfl.models.mixed_effects.mixed_model.FittedMixedModel.ranef`."""
+    """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.ranef`."""
     method, federation = run.fitted.method, run.fitted.federation
     assert isinstance(method, MixedModel)
     named = {of.grouping.factor or "client": of for of in method.levels}
