@@ -20,7 +20,7 @@ from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
-from hierfl.responses.registry import RESPONSES, response_of
+from hierfl.responses.registry import response_of
 
 from ..likelihood.protocol import Likelihood
 from .covariance import Covariance
@@ -84,16 +84,6 @@ class Population(Method):
         """Levels whose effects clients know: theirs, and those of groups inside."""
         return tuple(level for level in self.levels if level.where == "site")
 
-    @property
-    def regions(self) -> int:
-        """Groups of clients, R."""
-        return sum(level.groups for level in self.above)
-
-    @property
-    def slots(self) -> int:
-        """Places for a client's groups, 0 where they have none."""
-        return sum(level.size for level in self.inside)
-
     def first_sd(self, level: str = "root") -> Tensor:
         """The standard deviations of a level's effects to begin with, of columns in the design's units, (q,)."""
         sd = self.settings.sd_0 * self.network.scale
@@ -154,8 +144,3 @@ class Population(Method):
         """Whether restricted estimates of another response than gaussian are searched."""
         asked = self.settings.population in ("auto", "reml")
         return asked and self.likelihood.searches_beta and self.k > len(self.network.fixed)
-
-    @property
-    def exact(self) -> bool:
-        """Whether a client's posterior is known in closed form."""
-        return RESPONSES[self.network.family].closed_form

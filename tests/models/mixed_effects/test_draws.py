@@ -28,8 +28,8 @@ def held_draws(fitted) -> dict[str, np.ndarray]:
     """Draws (D, J, ...) of clients' effects, and of groups inside them, the population held at its estimates."""
     run, method = fitted.run, fitted.method
     values = short(run.shared)
-    row = [method.numbers(values)] + ([values["beta"]] if method.exact else [])
-    row += [values["regions"].flatten()] if method.regions else []
+    row = [method.numbers(values)] + ([] if method.likelihood.searches_beta else [values["beta"]])
+    row += [values["regions"].flatten()] if method.above else []
     shared = {**run.shared, "effects.draws": torch.cat(row).expand(DRAWS, -1)}
     federation = run.fitted.federation
     order = sorted(range(federation.clients), key=lambda j: -len(federation.train[j]))

@@ -34,11 +34,6 @@ MOVED_NODES = 1e-6
 TRIES = 10
 
 
-def asks_at_nodes(method: MixedModel) -> bool:
-    """Whether clients are asked at nodes of their regions' effects."""
-    return not method.likelihood.both_at_once
-
-
 def node_count(method: MixedModel) -> int:
     """Nodes of a region, K."""
     q = method.above[0].q
