@@ -20,8 +20,9 @@ from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
 from ..moments import cholesky, kept, sample_moments, triangle
-from .nested import Nested, problem_of
-from .newton import Factors
+from .groups import Groups
+from .nested import followed, group_heights, marginal_heights
+from .newton import Factors, Problem
 from .nodes import nodes_of
 
 #: steps of a Metropolis chain, the share of its proposals that are the prior's, and how much wider the others are
@@ -35,7 +36,7 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     found, q = list[State](), method.covariance.q
     root = method.covariance.matrix(shared["root"])
     for part in parts_of(chunk):
-        mode, factors = problem_of(method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
+        mode, factors = Problem.of(method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
         values = {"b_mean": mode[:, :q] @ root.mT, "b_root": triangle(root, factors[0]), "u_mode": mode}
         for level in method.inside:
             inner = level.root(shared[level.name])
@@ -62,12 +63,12 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in draws.items()}
             with pyro.validation_enabled(False):
-                problem = problem_of(method, batch, some)
+                problem = Problem.of(method, batch, some)
                 mode, factors = problem.mode(part.values["u_mode"].squeeze(1))
-                heights = partial(problem.marginal_heights, mode=mode, factors=factors)
+                heights = partial(marginal_heights, problem, mode=mode, factors=factors)
                 u = metropolis(heights, mode[..., :q], factors[0], noise[first : first + size])
-                if isinstance(problem, Nested):
-                    inner_pieces.append(_groups(problem, part, (phase, first), u, mode, factors, some))
+                if problem.groups is not None:
+                    inner_pieces.append(_groups(problem, problem.groups, part, (phase, first), u, mode, factors, some))
             root = method.covariance.matrix(some["root"].squeeze(1))  # (D, 1, q, q)
             pieces.append((root @ u[..., None]).squeeze(-1))
         found.append((torch.cat(pieces), torch.cat(inner_pieces) if inner_pieces else None))
@@ -85,14 +86,15 @@ def _nodes(method: MixedModel) -> int:
 
 
 def _groups(
-    problem: Nested, part: ClientChunk, phase: object, u: Tensor, mode: Tensor, factors: Factors, some: State
-) -> Tensor:
+    problem: Problem, groups: Groups, part: ClientChunk, phase: object, u: Tensor, mode: Tensor, factors: Factors,
+    some: State,
+) -> Tensor:  # fmt: skip
     """Effects of groups inside the clients given u, (D, S, G, q_in)."""
-    v, factor = problem.followed(u, mode, factors)
-    size = torch.Size((problem.level.size, STEPS + 1, v.shape[-1] + 2))
+    v, factor = followed(problem, groups, u, mode, factors)
+    size = torch.Size((groups.level.size, STEPS + 1, v.shape[-1] + 2))
     noise = part.noise(phase, len(u)).normal("v", None, size).squeeze(2)
-    drawn = metropolis(partial(problem.group_heights, u), v, factor, noise)
-    root = problem.level.root(some[problem.level.name])  # (D, 1, 1, q, q)
+    drawn = metropolis(partial(group_heights, problem, groups, u), v, factor, noise)
+    root = groups.level.root(some[groups.level.name])  # (D, 1, 1, q, q)
     return (root @ drawn[..., None]).squeeze(-1)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyro
 import torch
 from torch import Tensor
@@ -21,9 +20,9 @@ from hierfl.inference.state import State
 
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
-from .nested import problem_of
+from .nested import marginal_heights
 from .newton import Factors, Problem
-from .nodes import nodes_of, nodes_per_row, rule
+from .nodes import integral, nodes_of, nodes_per_row
 
 #: nodes x points x examples of a pass: with second derivatives some fifty numbers are held for each
 EXAMPLES_PER_PASS = 1_000_000
@@ -31,15 +30,8 @@ EXAMPLES_PER_PASS = 1_000_000
 
 def log_marginals(problem: Problem, mode: Tensor, factors: Factors) -> Tensor:
     """(..., S): around a mode and the curvature there, as :meth:`.newton.Problem.mode` finds them."""
-    factor = factors[0]
-    q = factor.shape[-1]
-    v, log_weight = rule(nodes_of(problem.method), q, mode)
-    # F^-T v for all nodes: (..., S, q, K), and the nodes in front
-    away = torch.linalg.solve_triangular(factor.mT, v.mT.expand(*factor.shape[:-2], q, len(v)), upper=True)
-    heights = problem.marginal_heights(mode[..., :q] + away.movedim(-1, 0), mode, factors)
-    log_weight = log_weight.view(-1, *[1] * (heights.dim() - 1))
-    volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * q * np.log(2 * np.pi)
-    return (heights + log_weight).logsumexp(0) - volume
+    u, factor = problem.parts(mode)[0], factors[0]
+    return integral(lambda at: marginal_heights(problem, at, mode, factors), u, factor, nodes_of(problem.method))
 
 
 def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
@@ -59,7 +51,7 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
         batch = part.batch()
         leaves = {k: _leaf(part, k, shared) for k in names}
         with torch.enable_grad(), pyro.validation_enabled(False):
-            problem = problem_of(method, batch, {**shared, **leaves})
+            problem = Problem.of(method, batch, {**shared, **leaves})
             mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
             height = log_marginals(problem, *problem.differentiable(mode))
             slope = along(height.sum(), list(leaves.values()), again=True)
@@ -105,7 +97,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
             if method.above:
                 some["w"] = part.values["many"][:, 0, first : first + size].transpose(0, 1).unsqueeze(-2)
             with pyro.validation_enabled(False):
-                problem = problem_of(method, batch, some)
+                problem = Problem.of(method, batch, some)
                 found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1))))
         parts.append(torch.cat(found).mT)
     heights = torch.cat(parts)

@@ -20,8 +20,7 @@ from ..gaussian.row_sums import counts_of
 from ..protocol import Coefficients, Drawn, Likelihood, Normals
 from .draws import conditional, joint
 from .integral import expansion, heights_at, passes
-from .nested import problem_of
-from .newton import NEWTON_STEPS, damping
+from .newton import NEWTON_STEPS, Problem, damping
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class Quadrature(Likelihood):
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
         """By Newton's method from zero."""
-        mode, factors = problem_of(self.method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
+        mode, factors = Problem.of(self.method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
         return mode[..., : self.method.covariance.q], factors[0]
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:

@@ -4,6 +4,9 @@ In b = L u, u ~ N(0, I), with A = Z L and W = diag of minus the second derivativ
 
     u  <-  u + t H^-1 (A^T d log p(y | eta) / d eta - u),    H = I + A^T W A = F F^T
 
+With groups inside a client (:mod:`.groups`) the step is joint. The curvature has an arrow's shape, and is solved group
+by group, innermost outward: F F^T = H - sum_g H_gu^T M_g is that of u where each v_g follows at -M_g.
+
 Log likelihoods that are concave are generalised self-concordant in eta (their third derivative is never above the
 second), for which steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and
 Tran-Dinh, Math. Programming 2019). For those that are not, the height is looked at, too.
@@ -22,6 +25,7 @@ from hierfl.data.formula.design import Columns
 
 from ...model.arithmetic import linear, of_groups
 from ...model.equations import MixedModel
+from .groups import Groups, root_of
 
 #: Newton steps to a mode, at most, and the length of the last one on the scale of eta
 NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
@@ -42,6 +46,7 @@ class Problem:
         values: the family's own numbers.
         fixed: the linear predictor without random effects, (..., S, n).
         zl: Z L, (..., S, n, q).
+        groups: inside the clients; None for none. Then unknowns are [u, v_1, ..., v_G], (..., S, q + G q_in).
     """
 
     method: MixedModel
@@ -51,6 +56,7 @@ class Problem:
     values: Mapping[str, Tensor]
     fixed: Tensor
     zl: Tensor
+    groups: Groups | None = None
 
     @classmethod
     def of(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
@@ -67,14 +73,28 @@ class Problem:
             z, group = columns.of(level.kind)
             assert group is not None
             fixed = fixed + linear(z, shared["w"] if "w" in shared else of_groups(shared[level.effects], group))
-        return cls(method, batch.y, batch.mask, columns, values, fixed, zl)
+        groups = [Groups.of(level, columns, shared[level.name]) for level in method.inside]
+        return cls(method, batch.y, batch.mask, columns, values, fixed, zl, *groups)
 
-    def along(self, u: Tensor) -> Tensor:
-        """What random effects add to eta, (..., S, n) of u (..., S, q)."""
+    def parts(self, unknown: Tensor) -> tuple[Tensor, Tensor | None]:
+        """u (..., S, q), and v (..., S, G, q_in) where there are groups."""
+        q = self.zl.shape[-1]
+        if self.groups is None:
+            return unknown, None
+        return unknown[..., :q], unknown[..., q:].unflatten(-1, (self.groups.level.size, self.groups.zl.shape[-1]))
+
+    def of_client(self, u: Tensor) -> Tensor:
+        """What the clients' own effects add to eta, (..., S, n) of u (..., S, q)."""
         return linear(self.zl, u.unsqueeze(-2))
 
+    def along(self, unknown: Tensor) -> Tensor:
+        """What random effects add to eta, (..., S, n) of all unknowns."""
+        u, v = self.parts(unknown)
+        own = self.of_client(u)
+        return own if self.groups is None or v is None else own + self.groups.along(v)
+
     def eta(self, u: Tensor) -> Tensor:
-        """(..., S, n) of u (..., S, q)."""
+        """(..., S, n) of all unknowns."""
         return self.fixed + self.along(u)
 
     def terms(self, eta: Tensor) -> Tensor:
@@ -84,10 +104,6 @@ class Problem:
     def heights(self, u: Tensor) -> Tensor:
         """log p(D_j | u) + log N(u | 0, I) but for its constant, (..., S)."""
         return self.terms(self.eta(u)).sum(-1) - 0.5 * u.square().sum(-1)
-
-    def marginal_heights(self, u: Tensor, mode: Tensor, factors: Factors) -> Tensor:
-        """The same where effects of groups inside a client are integrated out, around mode and factors."""
-        return self.heights(u)
 
     def slope_and_weight(self, u: Tensor, *, safe: bool) -> tuple[Tensor, Tensor]:
         """Of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function that touches in u."""
@@ -101,13 +117,23 @@ class Problem:
         terms = terms if self.columns.weight is None else terms * self.columns.weight
         return terms if self.mask is None else torch.where(self.mask, terms, 0.0)
 
-    def step(self, u: Tensor, *, safe: bool = False) -> tuple[Tensor, Factors]:
-        """Newton's step (..., S, q), and F (..., S, q, q)."""
-        slope, weight = self.slope_and_weight(u, safe=safe)
-        one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
-        factor = root_of(one + (self.zl * weight[..., None]).mT @ self.zl)
-        ahead = (self.zl * slope[..., None]).sum(-2) - u
-        return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), (factor,)
+    def step(self, unknown: Tensor, *, safe: bool = False) -> tuple[Tensor, Factors]:
+        """Newton's step, and F (..., S, q, q); with groups F_g, and M_g (..., S, G, q_in, q), too."""
+        slope, weight = self.slope_and_weight(unknown, safe=safe)
+        (u, v), a = self.parts(unknown), self.zl
+        bend = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device) + (a * weight[..., None]).mT @ a
+        ahead = (a * slope[..., None]).sum(-2) - u
+        if self.groups is None or v is None:
+            factor = root_of(bend)
+            return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), (factor,)
+        factor_g, ahead_g = self.groups.around(slope, weight, v)
+        across = self.groups.across(weight, a)
+        m = torch.cholesky_solve(across, factor_g)
+        factor = root_of(bend - (across.mT @ m).sum(-3))
+        ahead = ahead - (m.mT @ ahead_g[..., None]).squeeze(-1).sum(-2)
+        move = torch.cholesky_solve(ahead[..., None], factor).squeeze(-1)
+        follow = torch.cholesky_solve(ahead_g[..., None], factor_g) - m @ move[..., None, :, None]
+        return torch.cat([move, follow.squeeze(-1).flatten(-2)], -1), (factor, factor_g, m)
 
     @torch.no_grad()
     def mode(self, start: Tensor) -> tuple[Tensor, Factors]:
@@ -160,12 +186,6 @@ class Problem:
         for _ in range(2):
             u = u + self.step(u)[0]
         return u, self.step(u)[1]
-
-
-def root_of(curvature: Tensor) -> Tensor:
-    """F of F F^T, (..., q, q); not numbers where there is none: one row's failure is its own."""
-    factor, failed = torch.linalg.cholesky_ex(curvature)
-    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
 
 
 def damping(far: Tensor) -> Tensor:

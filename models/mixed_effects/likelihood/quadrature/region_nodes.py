@@ -12,7 +12,6 @@ clients have last said about w at the middle node, by
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
@@ -23,7 +22,7 @@ from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
 from ..gaussian.regions import outer_root
-from .nodes import REGION_NODES, rule
+from .nodes import REGION_NODES, away, integral_at, weighted
 
 #: nodes stay where they are while the mode is so near to the middle one, in standard deviations, and the logarithm of
 #: the standard deviation to what it was
@@ -97,10 +96,8 @@ class RegionExpansion:
     def nodes(self, method: MixedModel, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """u at the nodes (..., R, K, q), and F, at numbers (..., k)."""
         u, factor = self.around(method, numbers)
-        q = u.shape[-1]
-        at, _ = rule(REGION_NODES[q], q, u)
-        away = torch.linalg.solve_triangular(factor.mT, at.mT.expand(*factor.shape[:-2], q, len(at)), upper=True)
-        return u.unsqueeze(-2) + away.mT, factor
+        far, _ = away(factor, REGION_NODES[u.shape[-1]], u)
+        return u.unsqueeze(-2) + far.mT, factor
 
     def effects(self, method: MixedModel, numbers: Tensor) -> Tensor:
         """w at the nodes (..., R, K, q)."""
@@ -115,17 +112,9 @@ class RegionExpansion:
         return bool(far < NEAR) and bool(wider.max() < NEAR)
 
 
-def posterior_weights(heights: Tensor, u: Tensor) -> Tensor:
-    """Log weights of the nodes, (..., R, K), of heights (..., R, K) there: their sum is the integral but for F."""
-    q = u.shape[-1]
-    _, log_weight = rule(REGION_NODES[q], q, u)
-    return heights + log_weight - 0.5 * u.square().sum(-1) - 0.5 * q * math.log(2 * math.pi)
-
-
 def log_integrals(heights: Tensor, u: Tensor, factor: Tensor) -> Tensor:
     """log p(D | theta), the sum over regions, (...), of heights (..., R, K) at nodes."""
-    volume = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return (posterior_weights(heights, u).logsumexp(-1) - volume).sum(-1)
+    return integral_at(heights, u, factor, REGION_NODES[u.shape[-1]]).sum(-1)
 
 
 def moved_heights(
@@ -163,7 +152,7 @@ def drawn_regions(
         noise: standard normals of the shape of what it is given; None for means.
     """
     u, _ = known.nodes(method, numbers)
-    weights = posterior_weights(heights.unflatten(-1, u.shape[1:3]), u).softmax(-1)[..., None]
+    weights = weighted(heights.unflatten(-1, u.shape[1:3]), u, REGION_NODES[u.shape[-1]]).softmax(-1)[..., None]
     mean = (weights * u).sum(-2)
     z = mean.new_zeros(len(mean), method.above[0].size, mean.shape[-1])
     if noise is not None:
