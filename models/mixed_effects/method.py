@@ -37,7 +37,7 @@ from .likelihood.protocol import Likelihood
 from .report.answers import Answers
 from .search.loop import PopulationSearch
 from .search.one_round import CrossProducts
-from .search.questions import Phase
+from .search.requests import Phase
 
 
 class MixedEffects(Answers):

@@ -13,7 +13,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 
 from ..model.equations import MixedModel
 from ..model.names import held, short
-from ..search.questions import Phase
+from ..search.requests import Phase
 
 
 @dataclass(frozen=True)

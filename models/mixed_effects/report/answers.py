@@ -14,7 +14,7 @@ from ..likelihood.moments import chains_of
 from ..model.effects import effects_of, in_table_units
 from ..model.equations import MixedModel
 from ..model.names import held
-from ..search.questions import Phase
+from ..search.requests import Phase
 from .shrinkage import shrinkage_table
 from .summary import effects_table
 

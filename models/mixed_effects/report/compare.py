@@ -14,7 +14,7 @@ from hierfl.inference.run.result import Run
 
 from ..method import MixedEffects
 from ..model.names import short
-from ..search.questions import Phase
+from ..search.requests import Phase
 from .coefficients import degrees_of_freedom, satterthwaite_f
 from .fitting import fitted
 from .kenward_roger import KenwardRoger

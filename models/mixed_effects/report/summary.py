@@ -22,7 +22,7 @@ from ..model.equations import MixedModel
 from ..model.names import held, short
 from ..search.bounds import Bound, at_bounds
 from ..search.profile import UNKNOWN
-from ..search.questions import Phase
+from ..search.requests import Phase
 from ..search.separation import directions
 from .coefficients import coefficient_tests, coefficients_covariance, inverse_of
 from .intervals import belong

@@ -20,7 +20,6 @@ from hierfl.inference.state import State
 
 from ..model.equations import MixedModel
 from .requests import REQUESTS, Asked, Request, carried, most_points
-from .requests import Phase as Phase
 
 
 @dataclass(frozen=True)
