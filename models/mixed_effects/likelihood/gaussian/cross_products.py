@@ -27,7 +27,8 @@ from torch import Tensor
 
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
-from .elimination import over_rows, without, without_inside
+from .elimination import eliminate
+from .entrywise import Entrywise, over_rows, without_inside
 from .row_sums import columns_of
 from .taylor import Taylor
 
@@ -56,8 +57,9 @@ def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any
     left, volumes = without_inside(method.inside, gram, entries, log_s)
     for inside in volumes:
         volume = inside + volume
-    cross, own, inverse = without(method.levels[0], left, entries["root"], log_s)
-    cross, volume = cross * over_rows(inverse), own + volume
+    clients = Entrywise(method.covariance, left, entries["root"], log_s)
+    cross, own = eliminate(clients)
+    cross, volume = cross * over_rows(clients.inverse), own + volume
     return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
 
 

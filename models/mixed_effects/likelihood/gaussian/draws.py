@@ -16,7 +16,7 @@ from hierfl.inference.state import State
 
 from ...model.covariance import Covariance
 from ...model.equations import MixedModel
-from .elimination import back, eliminated, forward, sum_of, turned, without_inside
+from .entrywise import Entrywise, back, forward, sum_of, turned, without_inside
 from .row_sums import clients_last
 
 #: draws x groups x entries of their matrices that are held at a time
@@ -147,11 +147,11 @@ def whitened(
         others: coefficients of the other columns than the effects' and the response, (D, S or 1) each.
         shape: (D, S).
     """
-    factor, w, inverse = eliminated(covariance, gram, entries, log_s)
-    v = []
-    for one in w:
+    level = Entrywise(covariance, gram, entries, log_s)
+    factor, v = level.factor(), []
+    for one in level.half(factor):
         gap = one[..., -1, :] - sum_of([one[..., k, :] * other for k, other in enumerate(others)])
-        v.append((gap * inverse).expand(shape))
+        v.append((gap * level.inverse).expand(shape))
     return [[entry.expand(shape) for entry in row] for row in factor], v
 
 

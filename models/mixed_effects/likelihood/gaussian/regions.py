@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ...model.equations import MixedModel
-from .elimination import symmetric
+from .batched import Batched
+from .elimination import eliminate, symmetric
 
 
 def without_regions(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tensor:
@@ -30,13 +31,8 @@ def without_regions(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tens
     if not method.above:
         return packed
     root, cross, volume = _read(method, packed, numbers)
-    q = root.shape[-1]
-    factor = _factor(root, cross, q)
-    v = torch.linalg.solve_triangular(factor, root.mT @ cross[..., :q, q:], upper=False)
-    left = cross[..., q:, q:] - v.mT @ v
-    volume = volume + 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    up, across = torch.triu_indices(left.shape[-1], left.shape[-1], device=left.device)
-    return torch.cat([left[..., up, across], volume[..., None]], -1).sum(-2)
+    left, more = eliminate(Batched(root, cross))
+    return torch.cat([left, (volume + more)[..., None]], -1).sum(-2)
 
 
 def region_draws(
@@ -52,15 +48,11 @@ def region_draws(
         noise: standard normals for the draws, of the shape of what it is given; None for means.
     """
     root, cross, _ = _read(method, packed, numbers)
-    q = root.shape[-1]
-    factor, root = _factor(root, cross, q), root.expand(*cross.shape[:-2], q, q)
-    away = cross[..., :q, -1] - (cross[..., :q, q:-1] @ beta[:, None, :, None]).squeeze(-1)
-    v = torch.linalg.solve_triangular(factor, root.mT @ away[..., None], upper=False)
-    z = away.new_zeros(len(away), method.above[0].size, q)
+    z = cross.new_zeros(len(cross), method.above[0].size, root.shape[-1])
     z = z if noise is None else noise(z)
-    u = torch.linalg.solve_triangular(factor.mT, v + z[:, 1:, :, None], upper=True)
+    u = Batched(root, cross).effects(beta[:, None, :, None], z[:, 1:])
     both = torch.cat([z[:, :1, :, None], u], 1)
-    return (root[:, :1] @ both).squeeze(-1)
+    return (root @ both).squeeze(-1)
 
 
 def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
@@ -81,9 +73,3 @@ def _read(method: MixedModel, packed: Tensor, numbers: Tensor) -> tuple[Tensor, 
     packed = packed.unflatten(-1, (method.above[0].groups, -1))
     m = root.shape[-1] + len(method.network.fixed) + 1
     return root, symmetric(packed[..., :-1], m), packed[..., -1]
-
-
-def _factor(root: Tensor, cross: Tensor, q: int) -> Tensor:
-    """F of F F^T = I + L^T C_zz L, (..., R, q, q)."""
-    one = torch.eye(q, dtype=root.dtype, device=root.device)
-    return torch.linalg.cholesky_ex(one + root.mT @ cross[..., :q, :q] @ root).L
