@@ -31,7 +31,6 @@ from .config import Configuration, RunConfig
 if TYPE_CHECKING:
     from hierfl.data.formula.missing import Missing
     from hierfl.data.formula.parsed import Formula
-    from hierfl.data.formula.responses import Family
 
 
 def build(
@@ -114,7 +113,7 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     used = {*(terms.response or ()), *terms.predictors, *more.values()}
     df = tables.read(run.data, used, terms.places, split=terms.split, reading=reading)
     federation, design = from_formula(
-        df, run.formula, family=cast("Family", run.family), client=run.group or None, **more,
+        df, run.formula, family=run.family or "", client=run.group or None, **more,
         na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
         test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip

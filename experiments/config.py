@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Literal
 
 from hierfl.errors import unknown
+from hierfl.responses.registry import RESPONSES, spoken
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -200,8 +201,7 @@ class RunConfig:
         metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
     family: str | None = option(
-        "Distribution of a table's response: gaussian, binomial, poisson, negative-binomial, zero-inflated-poisson, "
-        "beta-binomial, gamma, ordinal, exponential or weibull. [default: gaussian]", None,
+        f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,
         commands=("run", "ablate"), data="tables", same_data=True,
     )  # fmt: skip
     known_se: str | None = option(

@@ -88,6 +88,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_population(summary: dict[str, Any], folder: Path, screen: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
+    from hierfl.responses.registry import RESPONSES
+
     from ..run_folder.config_file import read_config
     from ..run_folder.files import EFFECT_COLUMNS, read_effects
     from ..run_folder.summary import fit_warnings
@@ -101,7 +103,9 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
     if summary.get("log_likelihood") is not None:
         config = read_config(folder)
         population = config.settings.get("population")
-        restricted = population == "reml" or (population == "auto" and config.run.family == "gaussian")
+        response = RESPONSES.get(config.run.family or "")
+        exact = response is not None and response.closed_form
+        restricted = population == "reml" or (population == "auto" and exact)
         name = "REML criterion" if restricted else "log likelihood"
         numbers = [f"{name} {summary['log_likelihood']:.3f}"]
         numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]

@@ -19,6 +19,7 @@ from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import make_settings
+from hierfl.responses.registry import RESPONSES
 
 from .. import methods
 from ..config import RunConfig, flag
@@ -141,7 +142,7 @@ def _data(
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
         dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""}, spellings)
-        if about["family"] == "ordinal" and len(terms.response or ()) == 1:
+        if about["family"] in RESPONSES and RESPONSES[about["family"]].ordered and len(terms.response or ()) == 1:
             dictionary = dictionary.with_order(df, *(terms.response or ()))
         return about, dictionary.as_table()
     if not y:

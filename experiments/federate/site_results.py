@@ -14,7 +14,7 @@ from hierfl.inference.evaluation.personal import evaluate_personal
 from hierfl.inference.run.result import Run
 from hierfl.metrics.pooling import over_clients
 from hierfl.metrics.registry import global_metrics, names_of
-from hierfl.models.mixed_effects.predictions import predicted
+from hierfl.models.mixed_effects.report.predictions import predicted
 
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results

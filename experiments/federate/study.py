@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
@@ -34,7 +34,6 @@ from .. import methods
 from ..config import Configuration, RunConfig, kinds, options
 
 if TYPE_CHECKING:
-    from hierfl.data.formula.responses import Family
     from hierfl.inference import Method
     from hierfl.nn.architecture import Architecture
 
@@ -243,12 +242,11 @@ def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
     dictionary = Dictionary.of(table.get("columns", {}), path, spellings)
     held |= {"test": said["test_fraction"]}
     if said["kind"] == "formula":
-        family = cast("Family", said["family"])
         more = RowColumns(said["known_se"], said.get("event", ""), said.get("weights", ""))
         na = said.get("na", "refuse")
         if na not in get_args(Missing):
             raise unknown(f"value of data.na in {path}:", na, get_args(Missing))
-        return FormulaData(StudyFormula(said["formula"], dictionary, family, more), na=na, **held)
+        return FormulaData(StudyFormula(said["formula"], dictionary, said["family"], more), na=na, **held)
     return ColumnData(
         dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"],
         learn_sd=said.get("learn_sd", "no"), **held,

@@ -41,7 +41,7 @@ SHORT = {
 
 def read_effects(folder: Path) -> list[list[str]]:
     """effects.csv as it is shown: name, estimate, its standard error or why there is none, interval and test."""
-    from hierfl.models.mixed_effects.summary import p_value
+    from hierfl.models.mixed_effects.report.summary import p_value
 
     needs = ("effect", "estimate", "standard_error", "lower", "upper", "statistic", "df", "p", "note")
     frame = read_frame(folder / "effects.csv", ("effect", "note"), needs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
 from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
-from hierfl.models.mixed_effects.fit_notes import fit_notes
+from hierfl.models.mixed_effects.report.fit_notes import fit_notes
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
 from .files import versions

@@ -13,8 +13,6 @@ from .reading.read import ENDINGS, read_file
 if TYPE_CHECKING:
     import pandas as pd
 
-    from .formula.responses import Family
-
 
 @dataclass(frozen=True)
 class NamedTable:
@@ -25,7 +23,7 @@ class NamedTable:
     formula: str
     client: str
     known_se: str = ""
-    family: Family = "gaussian"
+    family: str = "gaussian"
 
 
 def eight_schools() -> pd.DataFrame:

@@ -1,8 +1,6 @@
-"""Mixed-effects models of tables, each file on what those before it say.
+"""Mixed-effects models of tables, each room on what those before it say.
 
-``families`` the responses, ``covariance`` the random effects' L, ``model`` the joint model; ``taylor`` and
-``cross_products`` the likelihood of a gaussian response from sums over rows, ``modes`` and ``quadrature`` that of
-others; ``prior_text``, ``priors`` and ``surface`` what is made of it, ``climb`` and ``explore`` how that is searched,
-``exchange`` the rounds; ``posterior`` the clients' effects, ``summary`` estimates and tests, ``shrinkage`` clients
-beside the population, ``method`` all of it; ``mixed_model`` one call for it, with ``predictions`` and ``comparing``.
+``model`` is the equations as text, ``responses`` what y may be, ``likelihood`` what clients compute (``gaussian`` in
+closed form, others by ``quadrature``), ``search`` what the server makes of their sums, ``report`` what is printed.
+``method`` is all of it as a method, ``mixed_model`` one call for it.
 """

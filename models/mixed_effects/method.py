@@ -15,7 +15,8 @@ explored is the likelihood's, times what keeps standard deviations off zero (pri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 from pyro.distributions import MultivariateNormal
@@ -30,24 +31,16 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, param, sample
 
-from .effects import effects_of, in_table_units
-from .exchange import PopulationSearch
-from .model import MixedModel
-from .one_round import CrossProducts
-from .posterior import Conditional, JointDraws, chains_of
-from .questions import Likelihoods, Phase
-from .row_sums import RowSums, columns_of
-from .shrinkage import shrinkage_table
-from .summary import effects_table
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
-
-    from hierfl.inference.evaluation.fitted import Fitted
+from .likelihood.choice import likelihood_of
+from .likelihood.posterior import Conditional, JointDraws
+from .likelihood.protocol import Likelihood
+from .report.answers import Answers
+from .search.loop import PopulationSearch
+from .search.one_round import CrossProducts
+from .search.requests import Phase
 
 
-class MixedEffects(MixedModel):
+class MixedEffects(Answers):
     """Random intercepts and slopes: ML, REML or a posterior, and every client's own."""
 
     name = "mixed-effects"
@@ -62,42 +55,42 @@ class MixedEffects(MixedModel):
     needs_everyone = True
     independent_draws = True
 
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """Chosen once."""
+        return likelihood_of(self)
+
     def shared(self, start: InitialWeights) -> State:
         search, values = PopulationSearch(self), super().shared(start)
         short = {k.partition(".")[2]: v for k, v in values.items()}
         return {**values, **search.initial(), "effects.at": self.numbers(short)}
 
     def personal(self, start: InitialWeights) -> State:
-        q, m, unknowns = self.covariance.q, columns_of(self), self.covariance.q
-        held = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
-        places: tuple[int, ...] = ()
-        if self.slots:
-            inner = self.covariances["inner_root"].q
-            places, m, unknowns = (self.slots,), m + inner, q + self.slots * inner
-            held |= {"c_mean": torch.zeros(self.slots, inner), "c_draws": torch.zeros(1, 0, self.slots, inner)}
-            held["c_root"] = self.first_sd("inner_root").diag().expand(self.slots, inner, inner)
-        if self.exact:
-            held |= {"gram": torch.zeros(*places, m, m), "rows": torch.zeros(4)}
-        else:
-            held["u_mode"] = torch.zeros(unknowns)
-        return {k: v.double() for k, v in held.items()}
+        q = self.covariance.q
+        first = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
+        for level in self.inside:
+            size, q = level.size, level.q
+            first |= {"c_mean": torch.zeros(size, q), "c_draws": torch.zeros(1, 0, size, q)}
+            first["c_root"] = self.first_sd(level.name).diag().expand(size, q, q)
+        first |= self.likelihood.personal()
+        return {k: v.double() for k, v in first.items()}
 
     def guide(self, batch: Batch) -> None:
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet before the end
         seen = draws.shape[-2] > 0
         with clients(batch):
-            sample("b", EmpiricalDraws(draws, 1) if seen else effects("b"))
-            if self.slots:
-                sample("c", EmpiricalDraws(param("c_draws"), 2) if seen else effects("c").to_event(1))
+            for level in self.at_site:
+                name, many = level.effects, level.inside
+                sample(name, EmpiricalDraws(param(f"{name}_draws"), 1 + many) if seen else effects(name, many))
 
     def local(self) -> list[LocalStep]:
-        return [*([RowSums(self)] if self.exact else []), Conditional(self)]
+        return [*self.likelihood.steps(), Conditional(self)]
 
     def schedule(self) -> Schedule:
         return Schedule(final_steps=[*self.local(), *([JointDraws(self)] if self.settings.draws else [])])
 
     def new_client_steps(self) -> Sequence[LocalStep]:
-        if self.slots:
+        if self.inside:
             raise UserError("groups inside a client that was never seen have no numbers: nothing is fitted to its rows")
         return super().new_client_steps()
 
@@ -108,20 +101,6 @@ class MixedEffects(MixedModel):
         """Whether the population is found."""
         return int(shared["effects.phase"]) == Phase.DONE
 
-    def shared_draws(self, shared: State, number: int) -> State:
-        """The population at each of so many of the kept draws, {name: (number, 1, 1, *shape)}."""
-        draws = shared["effects.draws"]
-        if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
-            return {}
-        some = EmpiricalDraws(draws.unflatten(0, (chains_of(len(draws)), -1)), 1).some(number)
-        parts = self.parts(some)
-        return {f"effects.{k}": v[:, None, None] for k, v in parts.items()}
-
-    def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
-        """See :func:`~hierfl.models.mixed_effects.effects.effects_of`."""
-        found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
-        return effects_of(self, {**Likelihoods.held(shared), **found}) if found else None
-
     @property
     def prediction_draws(self) -> int:
         """All that there are."""
@@ -130,48 +109,10 @@ class MixedEffects(MixedModel):
     @property
     def global_moments(self) -> bool:
         """Of a gaussian response they say all, given the population."""
-        return self.exact and not self.settings.draws and not self.slots
-
-    def client_summary(self, v: State) -> State:
-        mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))
-        columns: State = {}
-        for k, name in enumerate(self.network.random):
-            columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}
-        return columns
-
-    @property
-    def coordinates(self) -> dict[str, list[str]]:
-        """The random effects' names, and those of the table of effects."""
-        found = {"b_dim_0": list(self.network.random)}
-        if self.network.inner:
-            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, self.slots))]
-            found["c_dim_1"] = list(self.network.inner.names)
-        return found
-
-    @property
-    def level_names(self) -> Sequence[Any]:
-        """Of an ordinal response."""
-        return self.response_family.level_names
-
-    def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws (..., q) of random effects, of the table's columns as they are; responses y in the table's numbers."""
-        if name == "y":
-            return self.response_family.in_table_numbers(values)
-        return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
-
-    def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
-        """See :func:`~hierfl.models.mixed_effects.summary.effects_table`."""
-        return effects_table(fitted)
-
-    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
-        """See :func:`~hierfl.models.mixed_effects.shrinkage.shrinkage_table`; None at a site.
-
-        One site's rows say neither what all rows together would, nor which fixed effects go with a random one: there
-        a column may be the same in every row.
-        """
-        return shrinkage_table(fitted) if fitted.federation.clients > 1 else None
+        return not (self.likelihood.searches_beta or self.settings.draws or self.inside)
 
 
-def effects(name: str) -> MultivariateNormal:
-    """A normal guide of random effects."""
-    return MultivariateNormal(param(f"{name}_mean"), scale_tril=param(f"{name}_root"))
+def effects(name: str, many: bool) -> Any:
+    """A normal guide of random effects, or of those of many groups."""
+    found = MultivariateNormal(param(f"{name}_mean"), scale_tril=param(f"{name}_root"))
+    return found.to_event(1) if many else found

@@ -29,7 +29,7 @@ def test_the_files_that_a_class_inherits_from_in_order() -> None:
     assert names("ditto") == ["_global_and_personal.py", "_common_settings.py", "_whole_network.py"]
     assert names("fedv") == ["_common_settings.py"]  # (no class but its own file's)
     mixed = names("mixed-effects")
-    assert {"model.py", "families.py", "covariance.py", "cross_products.py", "posterior.py"} <= set(mixed)
+    assert {"equations.py", "covariance.py", "cross_products.py", "posterior.py", "to_estimates.py"} <= set(mixed)
     assert not {"mixed_model.py", "predictions.py", "comparing.py"} & set(mixed)
 
 

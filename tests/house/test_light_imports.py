@@ -13,6 +13,7 @@ import pytest
     [
         "hierfl.data.datasets.registry", "hierfl.data.partition.registry", "hierfl.data.tables",
         "hierfl.metrics.registry", "hierfl.metrics.paired", "hierfl.plots.registry",
+        "hierfl.responses.registry",
     ],
 )  # fmt: skip
 def test_lists_need_no_torch(name: str) -> None:

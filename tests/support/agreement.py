@@ -15,8 +15,8 @@ from responses import CASES, Case, hessian, quadrature, referee_point
 from scipy.optimize import minimize
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.exchange import PopulationSearch
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report.summary import effects_table
+from hierfl.models.mixed_effects.search.loop import PopulationSearch
 
 
 def row(what: str, beta: np.ndarray, spread: np.ndarray, height: float, errors: np.ndarray) -> str:

@@ -13,7 +13,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report.summary import effects_table
 
 #: yields of dyestuff, six batches of five samples (Davies, 1947; lme4's Dyestuff)
 DYESTUFF = pd.DataFrame(

@@ -90,6 +90,10 @@ def _gamma(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     return stats.gamma.logpdf(_column(df.y, eta), shape, scale=np.exp(eta) / shape)
 
 
+def _lognormal(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return stats.lognorm.logpdf(_column(df.y, eta), np.exp(own[0]), scale=np.exp(eta))
+
+
 def _ordinal(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     edges = np.r_[-np.inf, 0.0, np.cumsum(np.exp(own)), np.inf]
     y = _column(df.y, eta).astype(int)
@@ -159,6 +163,10 @@ CASES = {
         ),
         Case(
             "gamma", (0.7,), lambda rng, eta: {"y": rng.gamma(np.exp(0.7), np.exp(eta - 0.7))}, _gamma
+        ),
+        Case(
+            "lognormal", (-0.2,), lambda rng, eta: {"y": np.exp(eta + np.exp(-0.2) * rng.normal(size=len(eta)))},
+            _lognormal,
         ),
         Case(
             "ordinal", _gaps([0.0, 1.2, 2.0]),

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import UserError
+from ...responses.registry import response_class
 from ..formula import gate
 from ..formula.groups import Groups
 from ..formula.literals import check_levels_named
 from ..formula.parsed import Levels
-from ..formula.responses import Family, check_levels
 from ..formula.row_numbers import RowColumns
 from .dictionary import Column, Dictionary
 from .sums import Moments
@@ -26,6 +26,7 @@ from .sums import Moments
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ...responses.base import Response
     from ..formula.parsed import Formula
 
 #: transforms that remember a column's mean (and spread), which sums can say
@@ -49,7 +50,7 @@ class StudyFormula:
 
     formula: str
     dictionary: Dictionary
-    family: Family = "gaussian"
+    family: str = "gaussian"
     more: RowColumns = field(default_factory=RowColumns)
 
     def __post_init__(self) -> None:
@@ -69,11 +70,11 @@ class StudyFormula:
         if missing := sorted(self.used - set(self.dictionary.columns)):
             raise UserError(f"the formula's column {missing[0]!r} is not in the dictionary")
         check_levels_named(terms, self._levels())
-        if self.family == "ordinal":
+        if self.response.ordered:
             (name, *others) = sorted(terms.response)
             if others or self.columns[name].kind != "category":
                 raise UserError("an ordinal response is a category of the dictionary, with its levels in their order")
-            check_levels(name, np.ones(len(self.columns[name].levels)))
+            self.response.check_levels(name, np.ones(len(self.columns[name].levels)))
 
     def _levels(self) -> dict[str, pd.Series]:
         """Of each column that is used: its levels, or a number."""
@@ -123,14 +124,19 @@ class StudyFormula:
         return sorted(n for n in self.terms.predictors if self.columns[n].kind in ("number", "whole"))
 
     @property
+    def response(self) -> type[Response]:
+        """Of the family."""
+        return response_class(self.family)
+
+    @property
     def centre(self) -> float:
-        """About where the response lies."""
-        return self.columns[next(iter(self.terms.response or ()))].centre if self.family == "gaussian" else 0.0
+        """About where the response lies, as its own sums have it."""
+        return self.response.near(self.columns[next(iter(self.terms.response or ()))].centre)
 
     @property
     def ordinal_levels(self) -> tuple[str, ...] | tuple[int, ...]:
         """Of an ordinal response."""
-        return self.columns[next(iter(self.terms.response or ()))].levels if self.family == "ordinal" else ()
+        return self.columns[next(iter(self.terms.response or ()))].levels if self.response.ordered else ()
 
     def table(self, df: pd.DataFrame) -> pd.DataFrame:
         """A site's columns, checked, with an ordinal response's levels in their order."""

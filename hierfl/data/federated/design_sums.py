@@ -14,7 +14,7 @@ class DesignSums:
     """A second round of sums. They add up.
 
     Attributes:
-        response: moments of the first of its :func:`~hierfl.data.formula.responses.centre_parts`, one column.
+        response: moments of the first of its :meth:`~hierfl.responses.base.Response.centre_parts`, one column.
         random: moments of the random columns.
         gram: X'X of the fixed columns, (p, p).
         products: U'U of the fixed columns, centred and scaled by what all sites know, (p, p): it says which of them

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
+from ...responses.reading import Observed
 from ..federation import Federation
 from ..formula import gate
 from ..formula.column_types import ColumnTypes
@@ -19,7 +20,6 @@ from ..formula.groups import Groups
 from ..formula.parsed import CLIENT, INNER, OUTER
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
-from ..formula.responses import Response, centre_parts, check_levels, response_centre
 from ..formula.row_numbers import in_order
 from ..formula.units import INTERCEPT, Units
 from .design import StudyFormula
@@ -67,7 +67,7 @@ class StudyReader:
         """Names of all random columns, level by level."""
         return tuple(name for names, _ in self.levels.values() for name in names)
 
-    def arrays(self, df: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray], Response]:
+    def arrays(self, df: pd.DataFrame) -> tuple[np.ndarray, dict[str, np.ndarray], Observed]:
         """The columns of effects (n, p + all random ones), what rows have beside them, and the response of a site.
 
         Raises:
@@ -107,7 +107,7 @@ class StudyReader:
         columns, rows, found = self.arrays(df)
         p, y = len(self.fixed), found.y
         x, z = columns[:, :p], columns[:, p:]
-        centre = centre_parts(y, rows, self.formula.family)
+        centre = self.formula.response.centre_parts(y, rows)
         unit = (x - self.units[0]) / self.units[1]
         response = Moments.of(centre[:, :1], np.array([self.formula.centre]))
         inner = rows.get(INNER, np.ones(len(y)))
@@ -140,14 +140,14 @@ class StudyReader:
         if not fixed:
             raise UserError(f"every fixed effect of {study.formula!r} is zero in every row")
         base = reduced.columns_only()
-        gaussian = study.family == "gaussian"
-        check_sums(self.levels, study.levels, sums, needs_residual=gaussian and not study.more.known_se)
+        residual = study.response.residual
+        check_sums(self.levels, study.levels, sums, needs_residual=residual and not study.more.known_se)
         if study.ordinal_levels:
-            check_levels("of the study", sums.levels, study.ordinal_levels)
+            study.response.check_levels("of the study", sums.levels, study.ordinal_levels)
         sd = float(sums.response.sd[0])
-        if gaussian and not sd:
+        if residual and not sd:
             raise UserError("the response does not vary")
-        centre = response_centre(float(sums.centre[0]), float(sums.centre[1]), study.family)
+        centre = study.response.centre(float(sums.centre[0]), float(sums.centre[1]))
         kept = [self.columns.index(name) for name in fixed]
         n, ones, gram = sums.response.n, intercept_of(fixed), sums.gram[np.ix_(kept, kept)]
         means = np.zeros(len(fixed)) if ones is None else gram[ones] / n
@@ -157,7 +157,7 @@ class StudyReader:
             units[level] = Units.of(names, sums.random.mean[of], sums.random.rms[of], blocks)
             first += len(names)
         return replace(
-            base, centre=centre, scale=sd if gaussian else 1.0,
+            base, centre=centre, scale=sd if residual else 1.0,
             fixed_units=Units.of(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
             random_units=units[CLIENT], inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from ...errors import UserError, unknown
 from ...nn.architecture import Architecture
 from ...nn.functional import Network
 from ...nn.head import LinearHead
+from ...responses.registry import check_columns, response_class
 from .grouping import Grouping
 from .parsed import CLIENT, INNER, OUTER
-from .responses import Family
 from .units import INTERCEPT, NO_UNITS, Units
 
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
@@ -51,6 +51,13 @@ class Columns(NamedTuple):
     z_inner: Tensor | None = None
     z_outer: Tensor | None = None
 
+    def of(self, level: str) -> tuple[Tensor, Tensor | None]:
+        """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
+        found = {CLIENT: (self.z, None), INNER: (self.z_inner, self.inner), OUTER: (self.z_outer, self.outer)}
+        z, group = found[level]
+        assert z is not None
+        return z, group
+
 
 @dataclass(frozen=True)
 class Design(Architecture):
@@ -76,7 +83,7 @@ class Design(Architecture):
 
     fixed: tuple[str, ...] = ()
     random: tuple[str, ...] = ()
-    family: Family = "gaussian"
+    family: str = "gaussian"
     extras: tuple[str, ...] = ()
     levels: int = 0
     centre: float = 0.0
@@ -91,7 +98,7 @@ class Design(Architecture):
 
     @classmethod
     def of(
-        cls, fixed: Sequence[str], random: Sequence[str], family: Family = "gaussian", extras: Sequence[str] = (),
+        cls, fixed: Sequence[str], random: Sequence[str], family: str = "gaussian", extras: Sequence[str] = (),
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
@@ -104,14 +111,11 @@ class Design(Architecture):
         """
         if not fixed or not random:
             raise UserError("a mixed-effects design needs at least one fixed and one random column")
-        if family not in get_args(Family):
-            raise unknown("family", family, get_args(Family))
+        response = response_class(family)
         if strange := [name for name in extras if name not in EXTRAS]:
             raise unknown("extra column", strange[0], EXTRAS)
-        if "known" in extras and family != "gaussian":
-            raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
-        if family == "ordinal" and not any(name in INTERCEPT for name in fixed):
-            raise UserError("an ordinal response has thresholds, which are an intercept: write y ~ 1 + ...")
+        check_columns(family, extras)
+        response.check_fixed(any(name in INTERCEPT for name in fixed))
         head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(
             Network(nn.Identity()), head, None, "design", fixed=tuple(fixed), random=tuple(random), family=family,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from ...errors import unknown
+from ...responses.registry import response_class
 from ..column_names import as_table
 from ..federation import Federation
 from ..reading.frames import refuse_text, warn_of_codes
@@ -20,7 +21,6 @@ from .columns import used_columns
 from .design import Design
 from .literals import texts
 from .missing import Missing, without_missing
-from .responses import Family
 from .row_numbers import RowColumns
 from .spelled import spelled
 from .table import FormulaTable
@@ -35,7 +35,7 @@ def from_formula(
     df: pd.DataFrame,
     formula: str,
     *,
-    family: Family = "gaussian",
+    family: str = "gaussian",
     client: str | None = None,
     known_se: str | None = None,
     event: str | None = None,
@@ -53,12 +53,13 @@ def from_formula(
         formula: such as ``y ~ 1 + x + (1 + x | site)``: the column right of the bar is the client's. Of
             ``(1 | site/patient)`` the patients lie inside the client; with ``client="site"``, ``(1 | region/site)``
             has regions above it.
-        family: of the response; binomial ones are 0 or 1, or ``p(successes, trials)``; counts whole numbers from 0;
-            ordinal ones whole numbers or an ordered category; times above zero.
+        family: of the response, a name of :data:`~hierfl.responses.registry.RESPONSES`; binomial ones are 0 or 1, or
+            ``p(successes, trials)``; counts whole numbers from 0; ordinal ones whole numbers or an ordered category;
+            times above zero.
         client: the clients' column; by default the outermost of the random terms'.
         known_se: a column of known standard errors of a gaussian response.
-        event: a column of what ended a time of an exponential or weibull response: 1 the event, 0 the end of watching;
-            all are events without one.
+        event: a column of what ended a time until something happens: 1 the event, 0 the end of watching; all are events
+            without one.
         weights: a column of how many rows each one stands for.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.
         spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone:
@@ -75,8 +76,7 @@ def from_formula(
     """
     import pandas as pd
 
-    if family not in get_args(Family):
-        raise unknown("family", family, get_args(Family))
+    response = response_class(family)
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
     df, how = as_table(df), Spellings.of(spellings)
@@ -89,10 +89,10 @@ def from_formula(
     if na == "drop":
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
     # (a response of which the formula names a level is no number)
-    response = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
-    refuse_text(df, (response | terms.predictors | more.columns) - terms.split - terms.places)
+    of_left = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
+    refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
-    table.check(needs_residual=family == "gaussian" and not known_se)
+    table.check(needs_residual=response.residual and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
     wide.attrs[CHECKED] = list(wide)
     federation = Federation.from_frame(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
+from ...responses.reading import Cells, Observed
+from ...responses.registry import response_class
 from ..column_names import as_table, no_column, one_column
 from ..spellings import Spellings
 from . import gate
@@ -18,7 +20,6 @@ from .columns import check_numbers, effects_and_offset, random_columns
 from .groups import Groups
 from .parsed import CLIENT, INNER, OUTER, Formula
 from .rank import IndependentColumns
-from .responses import Family, Response, read_response
 from .row_numbers import RowColumns, in_order
 from .spelled import as_fitted
 from .trials import trials_of
@@ -158,11 +159,11 @@ class Reader:
     def _all_groups(self) -> list[Any]:
         return [group for of_level in self.groups.values() for group in of_level]
 
-    def response(self, df: pd.DataFrame, family: Family) -> Response:
+    def response(self, df: pd.DataFrame, family: str) -> Observed:
         """The response of such a table.
 
         Raises:
             UserError: for one that the family cannot have.
         """
         left = gate.response_alone(gate.parse(self.formula))
-        return read_response(gate.evaluate(left, df).response, family, order_of(df, left))
+        return response_class(family).read(Cells.of(gate.evaluate(left, df).response, order_of(df, left)))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import UserError
+from ...responses.registry import check_columns
 from .columns import check_numbers
 from .design import EXTRAS
-from .responses import SURVIVAL, Family
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ class RowColumns:
         """Those of the table."""
         return set(self.names.values())
 
-    def check(self, family: Family) -> None:
+    def check(self, family: str) -> None:
         """Refuses what a family's rows do not have.
 
         Raises:
@@ -54,10 +54,7 @@ class RowColumns:
         for role in ROLES:
             if not isinstance(name := getattr(self, role), str):
                 raise UserError(f"{role} is the name of a column, not {type(name).__name__}")
-        if self.known_se and family != "gaussian":
-            raise UserError(f"known standard errors belong to a gaussian response, not a {family} one")
-        if self.event and family not in SURVIVAL:
-            raise UserError(f"events belong to a time until something happens, not a {family} response")
+        check_columns(family, self.names)
 
     def numbers(self, df: pd.DataFrame) -> dict[str, np.ndarray]:
         """Each role's numbers (n,), by the names of :class:`.design.Columns`.

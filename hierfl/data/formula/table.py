@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
+from ...responses.reading import Cells, Observed
+from ...responses.registry import response_class
 from ..client_names import client_names
 from ..spellings import Spellings
 from . import gate
@@ -19,7 +21,6 @@ from .groups import Groups, check_groups
 from .parsed import CLIENT, INNER, OUTER, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
-from .responses import Family, Response, centre_parts, check_levels, read_response, response_centre
 from .row_numbers import RowColumns, in_order
 from .units import Units
 
@@ -49,7 +50,7 @@ class FormulaTable:
         spellings: what became of names that are spelled alike.
     """
 
-    family: Family
+    family: str
     more: RowColumns
     levels: Levels
     read: Any
@@ -58,7 +59,7 @@ class FormulaTable:
     independent: IndependentColumns
     random: Mapping[str, tuple[dict[str, np.ndarray], tuple[int, ...]]]
     name: str
-    response: Response
+    response: Observed
     rows: Mapping[str, np.ndarray]
     who: np.ndarray
     places: Groups
@@ -67,7 +68,7 @@ class FormulaTable:
 
     @classmethod
     def read_from(
-        cls, df: pd.DataFrame, formula: Formula, client: str | None, more: RowColumns, family: Family,
+        cls, df: pd.DataFrame, formula: Formula, client: str | None, more: RowColumns, family: str,
         spellings: Spellings,
     ) -> FormulaTable:  # fmt: skip
         """Reads a table without missing values.
@@ -99,7 +100,7 @@ class FormulaTable:
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:
             raise UserError(f"every fixed effect of {formula.text!r} is zero in every row")
-        response = read_response(read.response, family, order_of(typed, formula))
+        response = response_class(family).read(Cells.of(read.response, order_of(typed, formula)))
         if offset is not None:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
@@ -118,14 +119,14 @@ class FormulaTable:
         Raises:
             UserError: for such a table.
         """
-        y, levels = self.response.y, self.response.levels
+        y, levels, of = self.response.y, self.response.levels, response_class(self.family)
         if levels:
-            check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
+            of.check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
         check_numbers(f"the response {self.name!r}", y)
         numbers = {level: self.rows[level] for level in (INNER, OUTER) if level in self.rows}
         random = {level: columns for level, (columns, _) in self.random.items()}
         check_groups(self.levels, self.who, numbers, random, needs_residual)
-        if self.family == "gaussian" and not np.ptp(self._centre()[:, 0]):
+        if of.residual and not np.ptp(self._centre()[:, 0]):
             raise UserError(f"the response {self.name!r} does not vary")
 
     def inputs(self) -> dict[str, np.ndarray]:
@@ -138,14 +139,14 @@ class FormulaTable:
 
     def design(self) -> Design:
         """What the columns of the inputs are."""
-        parts, gaussian = self._centre(), self.family == "gaussian"
+        parts, of = self._centre(), response_class(self.family)
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
         random, blocks = self.random[CLIENT]
         units = {level: _units(*found) for level, found in self.random.items()}
         return Design.of(
             list(fixed), list(random), self.family, tuple(self.rows), self.response.levels,
-            centre=response_centre(float(parts[:, 0].sum()), float(parts[:, 1].sum()), self.family),
-            scale=(float(np.std(parts[:, 0])) or 1.0) if gaussian else 1.0,
+            centre=of.centre(float(parts[:, 0].sum()), float(parts[:, 1].sum())),
+            scale=(float(np.std(parts[:, 0])) or 1.0) if of.residual else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
             **{
@@ -160,8 +161,8 @@ class FormulaTable:
         return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
-        """See :func:`.responses.centre_parts`."""
-        return centre_parts(self.response.y, self.rows, self.family)
+        """See :meth:`hierfl.responses.base.Response.centre_parts`."""
+        return response_class(self.family).centre_parts(self.response.y, self.rows)
 
 
 def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:

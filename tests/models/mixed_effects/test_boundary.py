@@ -12,11 +12,11 @@ from support.levels import table as with_levels
 from support.responses import CASES
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.fitting import fitted
-from hierfl.models.mixed_effects.intervals import belonging, boundary_tests
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.posterior import short
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.report.fitting import fitted
+from hierfl.models.mixed_effects.report.intervals import belonging, boundary_tests
+from hierfl.models.mixed_effects.report.summary import effects_table
 
 
 def plain(seed: int, clients: int = 15, rows: int = 6, tau: float = 0.0) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.bounds import AT_MEANS, CORRELATION_NOTE, NOT_IDENTIFIED, SD_NOTE, at_bounds
-from hierfl.models.mixed_effects.posterior import short
+from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.search.bounds import AT_MEANS, CORRELATION_NOTE, NOT_IDENTIFIED, SD_NOTE, at_bounds
 
 
 def slopes(seed: int = 1, clients: int = 30, rows: int = 12) -> pd.DataFrame:

@@ -15,15 +15,15 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.models.mixed_effects.coefficients import satterthwaite
-from hierfl.models.mixed_effects.cross_products import at_points, polynomial
-from hierfl.models.mixed_effects.exchange import PopulationSearch
+from hierfl.models.mixed_effects.likelihood.gaussian.cross_products import at_points, polynomial
+from hierfl.models.mixed_effects.likelihood.gaussian.row_sums import RowSums, clients_last
+from hierfl.models.mixed_effects.likelihood.gaussian.taylor import Taylor
+from hierfl.models.mixed_effects.likelihood.posterior import Conditional
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.posterior import Conditional
-from hierfl.models.mixed_effects.row_sums import RowSums, clients_last
-from hierfl.models.mixed_effects.summary import effects_table, standard_errors
-from hierfl.models.mixed_effects.surface import Surface
-from hierfl.models.mixed_effects.taylor import Taylor
+from hierfl.models.mixed_effects.report.coefficients import satterthwaite
+from hierfl.models.mixed_effects.report.summary import effects_table, standard_errors
+from hierfl.models.mixed_effects.search.criterion import Surface
+from hierfl.models.mixed_effects.search.loop import PopulationSearch
 from hierfl.ppl.sigma_points import SigmaPoints
 from hierfl.rng import generator
 

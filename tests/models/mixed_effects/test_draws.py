@@ -13,9 +13,10 @@ from support.responses import CASES, Case
 
 from hierfl import mixed_model
 from hierfl.inference.clients.chunk import ClientChunk
-from hierfl.models.mixed_effects import exchange
-from hierfl.models.mixed_effects.effects import users_beta
-from hierfl.models.mixed_effects.posterior import JointDraws, short
+from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
+from hierfl.models.mixed_effects.model.effects import users_beta
+from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.search.phases import explore
 
 DRAWS = 6000
 GRID = np.arange(-6, 6.01, 0.1)
@@ -27,8 +28,8 @@ def held_draws(fitted) -> dict[str, np.ndarray]:
     """Draws (D, J, ...) of clients' effects, and of groups inside them, the population held at its estimates."""
     run, method = fitted.run, fitted.method
     values = short(run.shared)
-    row = [method.numbers(values)] + ([values["beta"]] if method.exact else [])
-    row += [values["regions"].flatten()] if method.regions else []
+    row = [method.numbers(values)] + ([] if method.likelihood.searches_beta else [values["beta"]])
+    row += [values["regions"].flatten()] if method.above else []
     shared = {**run.shared, "effects.draws": torch.cat(row).expand(DRAWS, -1)}
     federation = run.fitted.federation
     order = sorted(range(federation.clients), key=lambda j: -len(federation.train[j]))
@@ -130,11 +131,11 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     """Means within 0.05 standard deviations, and these within 5 %, of importance sampling from another density, with
     the likelihood by sums over a grid; so many points that neither has a part in that.
     """
-    monkeypatch.setattr(exchange, "WORTH", 6000)
-    monkeypatch.setattr(exchange, "MOST_POINTS", 2**15)
+    monkeypatch.setattr(explore, "WORTH", 6000)
+    monkeypatch.setattr(explore, "MOST_POINTS", 2**15)
     df = table(case, 1, 8, 1, 8, sds=(0, 0.8, 0))
-    gaussian, how = case.family == "gaussian", dict(case.how)
-    how |= PRIORS | ({"residual_prior": "half-normal(1)"} if gaussian else {})
+    residual, how = case.family in ("gaussian", "lognormal"), dict(case.how)
+    how |= PRIORS | ({"residual_prior": "half-normal(1)"} if residual else {})
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | site)", family=case.family, draws=8000, **how)  # type: ignore[arg-type]
     assert fitted.summary().numbers["effective_points"] > 5000
     draws = fitted.method.parts(fitted.run.shared["effects.draws"])
@@ -150,7 +151,7 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
         total = log_likelihood(there, df, case, ("site",), 0.25)
         total += stats.norm.logpdf(theta[0] + theta[1] * df.x.mean(), 0, 2) + stats.norm.logpdf(theta[1])
         total += stats.norm.logpdf(np.exp(theta[2])) + theta[2]
-        if gaussian:
+        if residual:
             return total + stats.norm.logpdf(np.exp(theta[3])) + theta[3]
         return total + stats.norm.logpdf(theta[3:], 0, 3).sum()
 

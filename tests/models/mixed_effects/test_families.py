@@ -18,11 +18,12 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.log_joint import log_joint
 from hierfl.inference.run.result import Run
-from hierfl.models.mixed_effects.exchange import PopulationSearch
+from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
+from hierfl.models.mixed_effects.likelihood.quadrature.newton import Problem
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.modes import Problem
-from hierfl.models.mixed_effects.posterior import JointDraws, short
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.report.summary import effects_table
+from hierfl.models.mixed_effects.search.loop import PopulationSearch
 
 
 def run_of(df: pd.DataFrame, formula: str, family: str, **settings) -> Run:
@@ -41,7 +42,7 @@ def test_the_maximum_is_that_of_the_approximation_that_is_asked_for(family: str,
     batch = fed.batch(range(fed.clients))
 
     def height(beta: torch.Tensor, root: torch.Tensor) -> float:
-        from hierfl.models.mixed_effects.quadrature import log_marginals
+        from hierfl.models.mixed_effects.likelihood.quadrature.integral import log_marginals
 
         with torch.no_grad():
             problem = Problem.of(method, batch, {"beta": beta, "root": root})

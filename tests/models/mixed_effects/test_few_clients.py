@@ -11,8 +11,8 @@ from support.mixed import table as gaussian_table
 from support.mixed_families import counts
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects import containment
-from hierfl.models.mixed_effects.mixed_model import FittedMixedModel
+from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+from hierfl.models.mixed_effects.likelihood import containment
 
 
 def clients(seed: int, sizes: list[int]) -> pd.DataFrame:

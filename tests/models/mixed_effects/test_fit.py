@@ -11,9 +11,9 @@ from support.mixed import DYESTUFF, covariance, estimates, fitted, log_likelihoo
 from hierfl import UserError
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
-from hierfl.models.mixed_effects.exchange import Phase
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report.summary import effects_table
+from hierfl.models.mixed_effects.search.requests import Phase
 
 
 @pytest.mark.parametrize("population", ["ml", "reml"])

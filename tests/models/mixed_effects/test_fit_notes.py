@@ -13,7 +13,7 @@ from support.mixed import table
 
 from hierfl import mixed_model
 from hierfl.experiments.run_folder.summary import fit_warnings
-from hierfl.models.mixed_effects.fit_notes import fit_notes
+from hierfl.models.mixed_effects.report.fit_notes import fit_notes
 
 ENDED = "the fit ended before it made its draws, and what rests on them has no interval"
 

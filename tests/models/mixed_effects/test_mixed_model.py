@@ -10,7 +10,7 @@ from support.mixed import fitted, random_effects, table
 from support.mixed_families import counts
 
 from hierfl import UserError, mixed_model
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report.summary import effects_table
 
 
 def test_the_summary_says_what_a_statistician_reads() -> None:

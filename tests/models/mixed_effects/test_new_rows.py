@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from hierfl import UserError, mixed_model
-from hierfl.models.mixed_effects.mixed_model import FittedMixedModel
+from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 
 FORMULA = "y ~ x + I(x**2) + g + flag + (1 | site/patient)"
 

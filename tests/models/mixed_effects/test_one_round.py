@@ -22,7 +22,7 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.server.receiver import Receiver
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report.summary import effects_table
 
 FORMULA = "y ~ 1 + x + (1 + x | site)"
 

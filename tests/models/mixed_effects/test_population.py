@@ -13,12 +13,12 @@ from support.mixed import fitted, table
 from torch.distributions import LKJCholesky
 
 from hierfl import UserError
-from hierfl.models.mixed_effects.climb import FAR, Climb, newton_step
-from hierfl.models.mixed_effects.covariance import Covariance
-from hierfl.models.mixed_effects.explore import Explored, log_student, systematic
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.prior_text import log_density, read
-from hierfl.models.mixed_effects.priors import Priors
+from hierfl.models.mixed_effects.model.covariance import Covariance
+from hierfl.models.mixed_effects.model.prior_text import log_density, read
+from hierfl.models.mixed_effects.search.climb import FAR, Climb, newton_step
+from hierfl.models.mixed_effects.search.explore import Explored, log_student, systematic
+from hierfl.models.mixed_effects.search.priors import Priors
 from hierfl.rng import generator
 
 

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from support.client_intervals import SETTINGS, coverage
 from support.mixed import fitted, table
 
-from hierfl.models.mixed_effects.priors import MEAN, SHAPE
+from hierfl.models.mixed_effects.search.priors import MEAN, SHAPE
 
 
 def test_draws_are_of_the_exact_joint_posterior() -> None:

@@ -14,75 +14,10 @@ from support.responses import CASES, CUTS, Case, hessian, quadrature, referee_po
 from hierfl import mixed_model
 from hierfl.data.formula.federate import from_formula
 from hierfl.errors import UserError
-from hierfl.models.mixed_effects.gamma_ratios import rising
+from hierfl.models.mixed_effects.likelihood.quadrature.newton import Problem
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.modes import Problem
-from hierfl.rng import generator
 
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-
-
-def rows_of(case: Case, df: pd.DataFrame):
-    """The method, all rows as one client's, their columns, and the family's own numbers at the truth."""
-    settings = {k: v for k, v in case.how.items() if k == "cuts"}
-    columns = {k: v for k, v in case.how.items() if k != "cuts"}
-    federation, design = from_formula(df.assign(site=df.site.where(df.index < 1, "all")), case.formula,
-                                      family=case.family, **columns)  # fmt: skip
-    method = MixedEffects(design, **settings)
-    batch = federation.to("cpu", torch.float64).batch([federation.ids.index("all")])
-    own = torch.tensor(case.own, dtype=torch.float64)
-    starts = method.response_family.starts
-    values = {name: own if first.dim() else own[0] for name, first in starts.items()}
-    return method, batch, design.split(batch.x), values
-
-
-@ALL
-def test_densities_are_scipys(case: Case) -> None:
-    df = case.table(8)
-    method, batch, columns, values = rows_of(case, df)
-    eta = 1.5 * torch.randn(batch.y.shape, generator=generator("eta"), dtype=torch.float64)
-    ours = method.response(eta, values, columns).log_prob(batch.y)[0].numpy()
-    if case.family == "weibull":  # (ours holds the intercept where it is when k changes)
-        eta = eta + (np.exp(case.own[0]) - 1) * method.network.offset
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        theirs = case.log_density(df.iloc[1:], eta[0].numpy(), np.array(case.own))
-    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
-@ALL
-def test_slopes_and_weights_are_the_densitys_derivatives(case: Case) -> None:
-    method, batch, columns, values = rows_of(case, case.table(8))
-    eta = (1.5 * torch.randn(batch.y.shape, generator=generator("eta"), dtype=torch.float64)).requires_grad_()
-    height = method.response(eta, values, columns).log_prob(batch.y).sum()
-    (slope,) = torch.autograd.grad(height, eta, create_graph=True)
-    (bend,) = torch.autograd.grad(slope.sum(), eta)
-    family = method.response_family
-    found = family.slope_and_weight(eta, batch.y, values, columns)
-    torch.testing.assert_close(found[0], slope, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found[1].expand_as(eta), -bend, rtol=1e-9, atol=1e-9)
-    safe = family.safe_weight(eta, batch.y, values, columns)
-    assert (safe >= 0).all()
-    assert (found[1] >= 0).all() == family.concave
-
-
-@ALL
-def test_what_is_drawn_has_the_mean(case: Case) -> None:
-    method, _, columns, values = rows_of(case, case.table(8))
-    eta = torch.linspace(-1, 1, 5).double()[:, None]
-    here = columns._replace(
-        **{k: v[:1, :5].T for k, v in columns._asdict().items() if k in ("trials", "event") and v is not None}
-    )
-    fn = method.response(eta, values, here)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        drawn = (
-            fn.expand_by([40_000]).sample()
-            if case.family in ("gaussian", "binomial", "poisson", "gamma")
-            else fn.sample(torch.Size([40_000]))
-        )
-    gap = (drawn.mean(0) - fn.mean) / (drawn.std(0) / 200).clamp_min(1e-9)
-    assert gap.abs().max() < 4.5
 
 
 #: exact quadrature for everyone, Laplace's approximation where one can be
@@ -115,36 +50,7 @@ def test_the_fit_is_that_of_exact_quadrature(fit: tuple[Case, int]) -> None:
     assert found.standard_error["sd(Intercept)"] == pytest.approx(errors[2] * found.estimate["sd(Intercept)"], rel=0.01)
 
 
-@pytest.mark.parametrize("size", [0.3, 20.0, 1e4, 1e9, 1e14])
-def test_ratios_of_gamma_functions_keep_their_digits(size: float) -> None:
-    """Beside products: Gamma(y + z) / (Gamma(z) z^y) is the product of 1 + i / z."""
-    y = torch.tensor([0.0, 1.0, 2.0, 7.0, 60.0]).double()
-    z = torch.tensor(size, dtype=torch.float64)
-    i = torch.arange(60).double()
-    counted = i < y[:, None]
-    expected = torch.where(counted, torch.log1p(i / z), 0.0).sum(-1)
-    torch.testing.assert_close(rising(y, z), expected, rtol=1e-9, atol=1e-13)
-    torch.testing.assert_close(rising(y, z, 1), torch.where(counted, 1 / (z + i), 0.0).sum(-1), rtol=1e-11, atol=0)
-    bend = torch.where(counted, -1 / (z + i).square(), 0.0).sum(-1)
-    torch.testing.assert_close(rising(y, z, 2), bend, rtol=1e-9, atol=0)  # (torch's own trigamma has ten digits)
-
-
 PLAIN = {"negative-binomial": "poisson", "zero-inflated-poisson": "poisson", "beta-binomial": "binomial"}
-WITHOUT = {"negative-binomial": ("log_size", 25.0), "zero-inflated-poisson": ("logit_zero", -30.0),
-           "beta-binomial": ("log_precision", 25.0)}  # fmt: skip
-
-
-@pytest.mark.parametrize("wide", PLAIN)
-def test_without_more_spread_they_are_the_plain_ones(wide: str) -> None:
-    df, (name, limit) = CASES[PLAIN[wide]].table(6), WITHOUT[wide]
-    method, batch, columns, _ = rows_of(CASES[wide], df)
-    own = torch.tensor(limit).double().requires_grad_()
-    eta = torch.randn(batch.y.shape, generator=generator("eta"), dtype=torch.float64)
-    height = method.response(eta, {name: own}, columns).log_prob(batch.y)
-    expected = rows_of(CASES[PLAIN[wide]], df)[0].response(eta, {}, columns).log_prob(batch.y)
-    torch.testing.assert_close(height, expected, rtol=1e-7, atol=1e-7)
-    (slope,) = torch.autograd.grad(height.sum(), own)
-    assert abs(float(slope)) < 1e-5
 
 
 @pytest.mark.parametrize("wide", of_all([*PLAIN], ["negative-binomial", "zero-inflated-poisson"], str))
@@ -248,6 +154,25 @@ def test_predictions_of_every_response(case: Case) -> None:
         np.testing.assert_allclose(of_trials["mean"], fit.predict(new)["mean"] * df.n.head(6), rtol=1e-6)
 
 
+@pytest.mark.parametrize("effects", ["1 + x + (1 | site)", "1 + x + offset(o) + (1 | site/patient)"])
+def test_a_lognormal_fit_is_the_gaussian_one_of_the_logarithm(effects: str) -> None:
+    """By maximum likelihood: the log likelihood is less by the logarithms, which are the Jacobian's."""
+    df = CASES["lognormal"].table(10, rows=(2, 15)).assign(log_y=lambda d: np.log(d.y), o=lambda d: 0.3 * d.x**2)
+    df["patient"] = [f"p{k % 3}" for k in range(len(df))]
+    how = {"population": "ml", "draws": 0, "tol": 1e-9}
+    ours = mixed_model(df, f"y ~ {effects}", family="lognormal", **how)
+    theirs = mixed_model(df, f"log_y ~ {effects}", **how)
+    one, two = (fit.summary().table.set_index("effect") for fit in (ours, theirs))
+    np.testing.assert_allclose(one.estimate, two.estimate, rtol=0, atol=1e-8)
+    own = [name for name in one.index if name.startswith("sd(")]
+    np.testing.assert_allclose(one.standard_error[own], two.standard_error[own], rtol=1e-6)
+    assert ours.log_likelihood == pytest.approx(theirs.log_likelihood - df.log_y.sum(), abs=1e-8)
+    assert one["ratio of medians"]["x"] == pytest.approx(np.exp(two.estimate["x"]), rel=1e-8)
+    new, variance = df.head(5), (two.estimate[own] ** 2)["sd(residual)"]
+    median = np.log(ours.predict(new, level="population")["mean"]) - variance / 2
+    np.testing.assert_allclose(median, theirs.predict(new, level="population")["mean"], rtol=0, atol=1e-8)
+
+
 @pytest.mark.parametrize(
     ("formula", "family", "how", "words"),
     [
@@ -257,6 +182,10 @@ def test_predictions_of_every_response(case: Case) -> None:
         ("p(y, n) ~ x + (1 | site)", "poisson", {}, "successes among trials, which a poisson response is not"),
         ("x ~ 1 + (1 | site)", "gamma", {}, "above zero"),
         ("x ~ 1 + (1 | site)", "weibull", {}, "above zero"),
+        ("x ~ 1 + (1 | site)", "lognormal", {}, "a lognormal response is above zero, and 'x' is not everywhere"),
+        ("y ~ x + (1 | site)", "lognormal", {}, "a lognormal response is above zero, and 'y' is not everywhere"),
+        ("same ~ x + (1 | site)", "lognormal", {}, "the response 'same' does not vary"),
+        ("half ~ x + (1 | site)", "lognormal", {"known_se": "half"}, "belong to a gaussian response, not a lognormal"),
         ("half ~ x + (1 | site)", "ordinal", {}, "neither"),
         ("word ~ x + (1 | site)", "ordinal", {}, "have no order"),
         ("two ~ x + (1 | site)", "ordinal", {}, "of two, binomial"),
@@ -276,7 +205,7 @@ def test_predictions_of_every_response(case: Case) -> None:
 )  # fmt: skip
 def test_responses_that_cannot_be(formula: str, family: str, how: dict, words: str) -> None:
     df = CASES["binomial"].table(6)
-    df = df.assign(half=df.y + 0.5, word=np.where(df.y > 2, "a", "b"), two=df.index % 2, none=0, y1=df.y + 1)
+    df = df.assign(half=df.y + 0.5, word=np.where(df.y > 2, "a", "b"), two=df.index % 2, none=0, y1=df.y + 1, same=3.0)
     df["missing"] = df.y.where(df.index != 3)
     with pytest.raises(UserError, match=words) as refused:
         mixed_model(df, formula, family=family, **how)  # type: ignore[arg-type]

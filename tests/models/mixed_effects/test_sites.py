@@ -16,7 +16,6 @@ from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Column, Dictionary
 from hierfl.data.federated.study_reader import study_reader
 from hierfl.data.formula.federate import from_formula
-from hierfl.data.formula.responses import Family
 from hierfl.inference import fit
 from hierfl.models import MixedEffects
 
@@ -25,7 +24,7 @@ from hierfl.models import MixedEffects
     ("family", "sites", "more"),
     [("gaussian", 30, {}), ("poisson", 8, {}), ("gaussian", 30, {"one_round": True, "least_rows": 1})],
 )
-def test_sites_find_what_the_table_would(family: Family, sites: int, more: dict, tmp_path: Path) -> None:
+def test_sites_find_what_the_table_would(family: str, sites: int, more: dict, tmp_path: Path) -> None:
     df, formula = patients(sites, counts=family == "poisson"), FORMULA
     how = {"rounds": 30, "draws": 2, "dtype": torch.float64, "evaluate_every": 30, "splits": ("train",)}
     federation, design = from_formula(df, formula, family=family)

@@ -22,10 +22,13 @@ from hierfl.inference.evaluation.global_model import evaluate_global
 from hierfl.inference.run.result import Run
 from hierfl.metrics.normal_mixture import mean_difference
 from hierfl.metrics.pooling import from_example_sums
-from hierfl.models.mixed_effects import cross_products, posterior, quadrature, shrinkage
+from hierfl.models.mixed_effects.likelihood.gaussian import cross_products
+from hierfl.models.mixed_effects.likelihood.quadrature import draws as quadrature_draws
+from hierfl.models.mixed_effects.likelihood.quadrature import integral as quadrature
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.shrinkage import shrinkage_table
-from hierfl.models.mixed_effects.summary import effects_table
+from hierfl.models.mixed_effects.report import shrinkage
+from hierfl.models.mixed_effects.report.shrinkage import shrinkage_table
+from hierfl.models.mixed_effects.report.summary import effects_table
 from hierfl.ppl.sigma_points import SigmaPoints
 
 
@@ -139,7 +142,7 @@ def test_nothing_depends_on_the_parts(
     whole = finished(family, draws, size=size, random=random)
     tables = effects_table(whole.fitted)[0], shrinkage_table(whole.fitted)
     for module, name in ((cross_products, "NUMBERS_PER_PASS"), (quadrature, "EXAMPLES_PER_PASS"),
-                         (posterior, "EXAMPLES_PER_PASS"), (shrinkage, "EXAMPLES_PER_PASS")):  # fmt: skip
+                         (quadrature_draws, "EXAMPLES_PER_PASS"), (shrinkage, "EXAMPLES_PER_PASS")):  # fmt: skip
         monkeypatch.setattr(module, name, most)
     parts = finished(family, draws, 4, size, random)
     pd.testing.assert_frame_equal(effects_table(parts.fitted)[0], tables[0], rtol=1e-6)

@@ -38,7 +38,12 @@ class Change:
         """Effects (..., m) of the changed table in the first one's units."""
         found, at = values.copy(), {label: k for k, label in enumerate(labels)}
         gaussian = family == "gaussian"
-        of_times = {"gamma": -1.0, "exponential": 1.0, "weibull": values[..., at["shape"]] if "shape" in at else 0.0}
+        of_times = {
+            "gamma": -1.0,
+            "lognormal": -1.0,
+            "exponential": 1.0,
+            "weibull": values[..., at["shape"]] if "shape" in at else 0.0,
+        }
         moved = self.move if gaussian else -np.log(self.factor) * of_times.get(family, 0.0)
         scale = self.scale(family)
         if "Intercept" in at:
@@ -71,7 +76,10 @@ CHANGES = {
 def changes_of(family: str) -> list[str]:
     """Counts have no units."""
     of_y = ["y * 1000", "y + 1900", "y / 1e6"] if family == "gaussian" else ["y * 1000", "y / 1e6"]
-    return [*list(CHANGES)[:3], *(of_y if family in ("gaussian", "gamma", "exponential", "weibull") else [])]
+    return [
+        *list(CHANGES)[:3],
+        *(of_y if family in ("gaussian", "gamma", "lognormal", "exponential", "weibull") else []),
+    ]
 
 
 @cache

@@ -1,0 +1,228 @@
+"""What a response of a generalised linear mixed model says of itself.
+
+    y_ij ~ p(y | eta_ij, own numbers)
+
+A response is one file of this room with a subclass of :class:`Response`: its distribution, derivatives of its log
+density, what y may be, where a fit begins, its own numbers, and how they are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ..errors import UserError
+from .reading import Cells, Label, Observed
+from .words import no_numbers
+
+
+class Rows(Protocol):
+    """Columns that rows have beside effects, (S, n) each, None where there are none.
+
+    :class:`~hierfl.data.formula.design.Columns` has them.
+    """
+
+    @property
+    def trials(self) -> Tensor | None:
+        """Of which the response counts the successes."""
+
+    @property
+    def known(self) -> Tensor | None:
+        """Standard errors of the response."""
+
+    @property
+    def event(self) -> Tensor | None:
+        """Whether a time ended with one (1), or was cut off (0)."""
+
+
+class Response:
+    """A response with a linear predictor eta and a few numbers of its own.
+
+    Where its log density is concave in eta it is generalised self-concordant, too: a Newton step can be damped so that
+    it always climbs.
+
+    Attributes:
+        name: of the family, as ``--family`` has it.
+        about: its log density and what is learned beside, as the documentation lists it.
+        ratio: what exp(beta) is; empty where it is nothing of the kind.
+        order: its place in lists.
+        columns: of rows, which only some responses have: "known", "event".
+        settings: of the method, texts that are its own: help, and the beginning of what refuses them elsewhere.
+        ordered: whether y is a level, 1, ..., K.
+        closed_form: whether given the population a client's random effects are normal, of known mean and covariance.
+        residual: whether its spread is a residual's: a fit begins with that of y, and y has to vary.
+        concave: whether log p(y | eta) is concave in eta wherever its own numbers are.
+        own_prior: the setting with the prior of its own numbers.
+    """
+
+    name: ClassVar[str] = ""
+    about: ClassVar[str] = ""
+    ratio: ClassVar[str] = ""
+    order: ClassVar[int] = 100
+    columns: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    ordered: ClassVar[bool] = False
+    closed_form: ClassVar[bool] = False
+    residual: ClassVar[bool] = False
+    concave: ClassVar[bool] = True
+    own_prior: ClassVar[str] = "family_prior"
+
+    # -- what y may be ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def read(cls, cells: Cells) -> Observed:
+        """A table's response, as numbers.
+
+        Raises:
+            UserError: for one that this response cannot have.
+        """
+        if cells.kind == "proportion":
+            raise UserError(f"{cells.name} is successes among trials, which a {cls.name} response is not")
+        if cells.kind == "categoric":
+            raise cls.no_numbers(cells)
+        y = cells.numbers(cls.name)
+        cls.check(cells.name, y)
+        return Observed(y)
+
+    @classmethod
+    def check(cls, name: str, y: np.ndarray) -> None:
+        """Refuses finite numbers (n,) of a column ``name`` that y cannot be.
+
+        Raises:
+            UserError: for them.
+        """
+
+    @classmethod
+    def no_numbers(cls, cells: Cells) -> UserError:
+        """The error for text or categories where numbers belong."""
+        return no_numbers(cells.name, cells.levels, cls.name)
+
+    @classmethod
+    def check_levels(cls, name: str, counts: np.ndarray, labels: Sequence[Label] = ()) -> None:
+        """Refuses levels from which nothing can be learned.
+
+        Args:
+            name: of the response.
+            counts: rows of each level.
+            labels: what the table calls them.
+
+        Raises:
+            UserError: for them.
+        """
+
+    @classmethod
+    def check_fixed(cls, intercept: bool) -> None:
+        """Refuses fixed effects with or without an intercept.
+
+        Raises:
+            UserError: for them.
+        """
+
+    # -- where a fit begins -------------------------------------------------------------------------------------------
+
+    @classmethod
+    def centre_parts(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Two numbers of each row, (n, 2), the ratio of whose sums is about the response's mean.
+
+        Args:
+            y: the response.
+            rows: what rows have beside it, by the names of :class:`~hierfl.data.formula.design.Columns`.
+        """
+        return np.stack([y - rows.get("offset", np.zeros_like(y)), np.ones_like(y)], 1)
+
+    @classmethod
+    def centre(cls, total: float, of: float) -> float:
+        """The linear predictor of a mean (inside, where all successes or all zeros are alike).
+
+        Args:
+            total, of: the sums of :meth:`centre_parts`.
+
+        Raises:
+            UserError: where nothing can be learned.
+        """
+        return total / of
+
+    @classmethod
+    def near(cls, centre: float) -> float:
+        """A number near the first of :meth:`centre_parts`, around which sites add squares.
+
+        Args:
+            centre: of the response's column, of the data dictionary.
+        """
+        return 0.0
+
+    @classmethod
+    def of(cls, design: Any, settings: Any) -> Response:
+        """The response of a design.
+
+        Args:
+            design: a :class:`~hierfl.data.formula.design.Design`.
+            settings: of the method.
+        """
+        return cls()
+
+    @property
+    def starts(self) -> Mapping[str, Tensor]:
+        """Its own numbers, and where they begin: logarithms or the like, on the real line; () or (m,)."""
+        return {}
+
+    # -- its density --------------------------------------------------------------------------------------------------
+
+    def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
+        """p(y | eta), (..., S, n), as a Pyro distribution.
+
+        Args:
+            eta: (..., S, n).
+            values: its own numbers.
+            rows: columns of its own.
+        """
+        raise NotImplementedError
+
+    def slope_and_weight(
+        self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
+    ) -> tuple[Tensor, Tensor]:
+        """Of log p(y | eta): its derivative in eta, and minus its second one."""
+        raise NotImplementedError
+
+    def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
+        """Where that is not concave: the weight, nowhere below zero, of a concave function that touches it in eta and
+        lies below it, so that a step that climbs the one climbs the other (Dempster, Laird and Rubin, 1977).
+        """
+        return self.slope_and_weight(eta, y, values, rows)[1]
+
+    # -- how it is printed --------------------------------------------------------------------------------------------
+
+    def coefficients(
+        self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]
+    ) -> tuple[Sequence[str], Tensor]:
+        """What a table of effects has of coefficients (D, p): names and values."""
+        return names, beta
+
+    def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """And of its own numbers, (D,) each."""
+        return {}
+
+    def at_bound(self, name: str, value: float) -> str:
+        """What is to know where an own number has run into its bound."""
+        return ""
+
+    @property
+    def level_names(self) -> tuple[Any, ...]:
+        """What a table calls the levels 1, ..., K of a response; empty where it has none."""
+        return ()
+
+    def mean_of(self, fn: Any) -> Tensor:
+        """The mean of p(y | eta) in the table's own numbers."""
+        mean: Tensor = fn.mean
+        return mean
+
+    def level_probabilities(self, fn: Any) -> Tensor:
+        """Of p(y | eta) the probability of each level, (..., K)."""
+        raise NotImplementedError
+
+    def in_table_numbers(self, y: Tensor) -> Tensor:
+        """Responses as the table has them."""
+        return y

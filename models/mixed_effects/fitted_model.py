@@ -1,0 +1,166 @@
+"""Everything that is asked of a fitted mixed model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from hierfl.calls import checked_call
+from hierfl.errors import NoAttribute, UserError, unknown
+from hierfl.inference.run.result import Run
+
+from .method import MixedEffects
+from .report.compare import REPLICATES, Test, compared
+from .report.elsewhere import ELSEWHERE
+from .report.fit_notes import fit_notes
+from .report.predictions import Level, predicted
+from .report.printed import Summary, check_level
+from .report.ranef import random_effects
+from .report.shrinkage import shrinkage_table
+from .report.summary import effects_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class FittedMixedModel:
+    """A fitted mixed model.
+
+    Attributes:
+        run: the fit.
+        formula: as it was written.
+    """
+
+    run: Run
+    formula: str
+
+    @property
+    def method(self) -> MixedEffects:
+        """The model, and how it was fitted."""
+        assert isinstance(self.run.fitted.method, MixedEffects)
+        return self.run.fitted.method
+
+    @cached_property
+    def _table(self) -> tuple[pd.DataFrame, dict[str, float]]:
+        return effects_table(self.run.fitted)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """Rows of each client that lacked a value and were dropped; clients that have lost all of theirs included."""
+        return dict(self.run.fitted.federation.about.get("left_out") or {})
+
+    def summary(self, level: float = 0.95) -> Summary:
+        """Estimates, standard errors, intervals and tests, and what the fit as a whole is worth.
+
+        Args:
+            level: of the intervals.
+        """
+        check_level(level)
+        table, numbers = effects_table(self.run.fitted, level)
+        ratio = self.method.response_family.ratio
+        if ratio:
+            coefficients = table["effect"].isin(self.method.network.fixed)
+            for name, source in ((ratio, "estimate"), (f"{ratio} lower", "lower"), (f"{ratio} upper", "upper")):
+                with np.errstate(over="ignore"):  # (of a coefficient without an end)
+                    table[name] = np.exp(table[source].where(coefficients))
+        notes = tuple(fit_notes({**self.run.fitted.federation.about, **numbers}))
+        design, population = self.method.network, self.method.settings.population
+        return Summary(self.formula, design.family, population, level, table, numbers, notes)
+
+    def __repr__(self) -> str:
+        return str(self.summary())
+
+    def __getattr__(self, name: str) -> Any:
+        way = ELSEWHERE.get(name)
+        if way is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise NoAttribute(f"a fitted mixed model has no {name!r}: {way}")
+
+    @property
+    def log_likelihood(self) -> float:
+        """At the estimates, of REML its criterion; not a number for a posterior."""
+        return self._table[1].get("log_likelihood", float("nan"))
+
+    @checked_call
+    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
+        """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
+
+        Args:
+            df: with the formula's predictors, and for level "client" the clients' column; no response.
+            level: "client", each row by its own client's model; "population", random effects at zero; "new", of a
+                client that is not among those fitted.
+            interval: of both intervals, from draws of the joint posterior: what is not known of the population and
+                of the client is in them. None for none. A fit without draws has none, and says so in a line.
+
+        Returns:
+            The index of ``df``; for level "client" a column client; mean (of the response); with intervals lower and
+            upper (of that mean), response_lower and response_upper (of a response); of an ordinal response
+            ``p(LEVEL)``, the probability of each level as the table calls it. Where its levels are numbers the mean is
+            theirs; where they are text it is that of their places, from 1. Of ``p(successes, trials)`` the mean is of
+            as many trials as the table says, and of one trial where it has no such column. A fit without draws has
+            means at the estimates: over its posterior given them for a client, over the population for a new one.
+
+        Raises:
+            UserError: for a client that was not fitted, a table that lacks a column or holds one of another type than
+                in the fit, or rows in which a column that was dropped is not the combination of others that it was.
+        """
+        if level not in get_args(Level):
+            raise unknown("level", level, get_args(Level))
+        if interval is not None:
+            check_level(interval)
+        return predicted(self.run, df, level, interval)
+
+    def ranef(self, level: str = "client") -> pd.DataFrame:
+        """Random effects: a row for each group and effect, their posterior mean, sd and 90 % interval.
+
+        The sd has what is not known of the population in it (without draws it is conditional on the estimates).
+
+        Args:
+            level: "client", or the column of the groups inside clients, or of clients.
+
+        Raises:
+            UserError: for another level.
+        """
+        return random_effects(self.run, level)
+
+    def shrinkage(self) -> pd.DataFrame:
+        """Each client's coefficients by its own rows alone, by this model, and by all rows as if they were of one.
+
+        See :func:`.shrinkage.shrinkage_table`.
+        """
+        return shrinkage_table(self.run.fitted)
+
+    @checked_call
+    def compare(self, other: FittedMixedModel, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
+        """A test of two nested models of one table, beside their AIC and BIC.
+
+        Where fixed effects differ, log likelihoods, AIC and BIC are maximum likelihood's: REML's criteria are of
+        different data, and REML fits are fitted again.
+
+        Args:
+            other: of the same rows; one model's effects are among the other's.
+            test: "f", of coefficients of a gaussian response, from the larger model's REML fit with Satterthwaite's
+                degrees of freedom (or Kenward and Roger's, with ``kenward_roger=True``); "likelihood-ratio", beside
+                chi-squared; "bootstrap", the likelihood ratio beside those of tables that are simulated from the
+                smaller model. "auto" is the F test of coefficients of a gaussian response, the bootstrap of
+                coefficients of others that are learned from clients or groups, and else the likelihood ratio: with few
+                clients its chi-squared rejects too often. Where the larger model has one more random effect, the null
+                is on the boundary, and chi-squared distributions with r and r - 1 degrees of freedom are mixed, half
+                each, r more variances and covariances (Self and Liang, 1987; Stram and Lee, 1994).
+            replicates: simulated tables of a bootstrap.
+
+        Raises:
+            UserError: for models of other rows, posteriors, or models that are not nested; for a test that is not of
+                such models.
+        """
+        if not isinstance(other, FittedMixedModel):
+            raise UserError(f"compare takes another fitted mixed model, not {type(other).__name__}")
+        return compared((self.run, self.formula), (other.run, other.formula), test, replicates)
+
+    def posterior(self, **how: Any) -> Any:
+        """The joint posterior for ArviZ; see :meth:`hierfl.inference.run.result.Run.posterior`."""
+        return self.run.posterior(**how)

@@ -1,0 +1,18 @@
+"""Which likelihood a model has."""
+
+from __future__ import annotations
+
+from hierfl.responses.registry import RESPONSES
+
+from ..model.equations import MixedModel
+from .gaussian.likelihood import Gaussian
+from .protocol import Likelihood
+from .quadrature.at_nodes import AtNodes
+from .quadrature.likelihood import Quadrature
+
+
+def likelihood_of(method: MixedModel) -> Likelihood:
+    """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
+    if RESPONSES[method.network.family].closed_form:
+        return Gaussian(method)
+    return AtNodes(method) if method.above else Quadrature(method)

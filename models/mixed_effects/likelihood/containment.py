@@ -1,0 +1,123 @@
+"""Degrees of freedom of coefficients by containment: how many groups a coefficient is learned from.
+
+A column of the fixed effects that is the same in all rows of a client, or a client's own multiple of a random slope's
+column, is learned from the J clients and not from their rows. Its t has as many degrees of freedom as there are
+groups, less the groups of the level above and the coefficients that are learned from the same groups (Pinheiro and
+Bates, 2000, 2.4.2). Which columns those are is read from sums: what is left of a column's squares once the random
+column is regressed out in each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hierfl.data.formula.units import INTERCEPT
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.state import State
+
+from ..model.arithmetic import of_groups
+from ..model.equations import MixedModel
+from .quadrature.integral import passes
+
+#: a column is a group's own multiple of another where this share of its squares is left
+CONTAINED = 1e-9
+
+
+def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
+    """Shapes of what a client sends: squares of the columns, and what is left of them by random column; by region the
+    clients, and the sums of their means and of the squares of those.
+    """
+    p, q = len(method.network.fixed), method.covariance.q
+    found = {"squares": (p,), "left": (q, p)}
+    for level in method.inside:
+        found["left_inner"] = (level.q, p)
+    for level in method.above:
+        found["by_region"] = (level.groups, 2 * p + 1)
+    return found
+
+
+def sums(method: MixedModel, chunk: ClientChunk) -> State:
+    """What clients send, a row for each, {name: (S, *shape)}; see :func:`sizes`."""
+    parts = []
+    for part in passes(method, chunk, 1):
+        batch = part.batch()
+        columns = method.network.split(batch.x)
+        mask = torch.ones_like(batch.y) if batch.mask is None else batch.mask.to(batch.y)
+        x, z = columns.x * mask[..., None], columns.z * mask[..., None]
+        found = {"squares": x.square().sum(-2), "left": _left(x, z, mask)}
+        for level in method.inside:
+            z_inner, group = columns.of(level.kind)
+            found["left_inner"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
+        for level in method.above:
+            mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
+            about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
+            group = columns.of(level.kind)[1]
+            assert group is not None
+            number = (group.amax(-1).long() - 1).clamp_min(0)
+            place = torch.nn.functional.one_hot(number, level.groups).to(about)
+            found["by_region"] = place[..., None] * about[:, None]
+        parts.append(found)
+    return {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
+
+
+def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, size: int = 1) -> Tensor:
+    """Squares of x (S, n, p) once a constant and each of z (S, n, q) are regressed out in each group, (S, q, p).
+
+    A column of z that is a constant itself leaves what is left of the constant alone.
+    """
+    index = torch.zeros_like(mask) if index is None else index
+
+    def of_group(values: Tensor) -> Tensor:
+        """Sums over each row's group, (S, n, .)."""
+        total = values.new_zeros(len(values), size, values.shape[-1])
+        total.scatter_add_(1, index.long()[..., None].expand_as(values), values)
+        return of_groups(total.unsqueeze(1), index)
+
+    rows = of_group(mask[..., None]).clamp_min(1.0)
+    x, z = ((v - of_group(v * mask[..., None]) / rows) * mask[..., None] for v in (x, z))
+    found = []
+    for k in range(z.shape[-1]):
+        one = z[..., k, None]
+        square = of_group(one.square())
+        varies = square > CONTAINED * of_group(mask[..., None])
+        slope = torch.where(varies, of_group(one * x) / torch.where(varies, square, 1.0), 0.0)
+        found.append((x - one * slope).square().sum(-2))
+    return torch.stack(found, 1)
+
+
+def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, Tensor]) -> Tensor:
+    """Of each coefficient, (p,): infinite where it is learned from rows.
+
+    Args:
+        method: whose.
+        counts: clients, rows, and groups inside clients where there are some.
+        found: sums over clients of :func:`sums`.
+    """
+    names, squares = method.network.fixed, found["squares"].clamp_min(torch.finfo(torch.float64).tiny)
+    clients = float(counts[0])
+    df = torch.full((len(names),), torch.inf, dtype=torch.float64)
+    regional = torch.zeros(len(names), dtype=torch.bool)
+    if "by_region" in found:
+        p = len(names)
+        number, total, square = found["by_region"].split([1, p, p], -1)
+        between = (square - total.square() / number.clamp_min(1)).sum(0)
+        same = found["left"].amin(0) <= CONTAINED * squares
+        regional = same & (between <= CONTAINED * square.sum(0).clamp_min(torch.finfo(torch.float64).tiny))
+    above = float(sum(level.groups for level in method.above)) if regional.any() else 0.0
+    client = torch.zeros(len(names), dtype=torch.bool)
+    contained = found["left"] <= CONTAINED * squares
+    intercepts = [k for k, name in enumerate(method.network.random) if name in INTERCEPT]
+    constant = contained[intercepts].any(0)
+    for k in range(method.covariance.q):
+        own = contained[k] & ~regional & (constant if k in intercepts else ~constant)
+        client |= contained[k]
+        df[own] = df[own].clamp(max=max(1.0, clients - above - int(own.sum())))
+    if above:
+        df[regional] = max(1.0, above - int(regional.sum()))
+    for k in range(len(found.get("left_inner", ()))):
+        own = (found["left_inner"][k] <= CONTAINED * squares) & ~regional & ~client
+        df[own] = df[own].clamp(max=max(1.0, float(counts[2]) - clients - int(own.sum())))
+    return df

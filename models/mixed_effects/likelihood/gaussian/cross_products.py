@@ -1,0 +1,153 @@
+"""The marginal likelihood of a gaussian response, from sums over a client's rows that are made once.
+
+    V_j = s^2 W^-1 + Z L L^T Z^T,    W precisions of rows (1, or 1 / se^2 and s = 1)
+
+    log p(D_j | beta, L, s) = -1/2 (n log 2 pi + log |V_j| + (y - X beta)^T V_j^-1 (y - X beta))
+
+With G = [Z X y]^T W [Z X y], F F^T = I + L^T G_zz L / s^2 and w = F^-1 L^T G_z[xy],
+
+    [X y]^T V^-1 [X y] = (G_[xy][xy] - w^T w / s^2) / s^2,    log |V| = n log s^2 - sum log W + 2 sum log diag F.
+
+So a client's likelihood is a quadratic in beta whose coefficients are functions of L and s alone: these, packed, are
+what clients send, with their derivatives. After one pass nothing depends on how many rows there are.
+
+Groups inside a client have a G each, with their own columns in front. Their effects are eliminated in the same way, and
+what is left, [Z X y]^T V_in^-1 [Z X y] s^2, adds up to the client's G. Of clients that are in groups (regions), columns
+of the groups' effects stand before X: they are eliminated by the server, from the sums over each group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...model.arithmetic import IMPOSSIBLE, sound
+from ...model.equations import MixedModel
+from .elimination import eliminate
+from .entrywise import Entrywise, over_rows, without_inside
+from .row_sums import columns_of
+from .taylor import Taylor
+
+#: points x clients x packed numbers that are computed at a time
+NUMBERS_PER_PASS = 10_000_000
+
+
+def packed_size(p: int) -> int:
+    """Numbers of :func:`packed` for p fixed effects."""
+    return (p + 1) * (p + 2) // 2 + 1
+
+
+def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any]) -> tuple[Any, Any]:
+    """[Z_out X y]^T V^-1 [Z_out X y], its upper triangle row by row (..., c - 1, S), and log |V| + n log 2 pi (..., S).
+
+    Level by level, innermost outward; see :mod:`.elimination`.
+
+    Args:
+        method: whose L.
+        gram: G, (m, m, S); with groups inside clients (m_in, m_in, groups S), group by group.
+        rows: [n, sum log W, ...], (., S).
+        numbers: what is searched, one after the other: :class:`.taylor.Taylor`, or tensors (M, 1) of many points.
+    """
+    entries, log_s = entries_of(method, gram, numbers)
+    volume: Any = rows[0] * math.log(2 * math.pi) - rows[1]
+    left, volumes = without_inside(method.inside, gram, entries, log_s)
+    for inside in volumes:
+        volume = inside + volume
+    clients = Entrywise(method.covariance, left, entries["root"], log_s)
+    cross, own = eliminate(clients)
+    cross, volume = cross * over_rows(clients.inverse), own + volume
+    return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
+
+
+def entries_of(method: MixedModel, like: Tensor, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
+    """Each level's L's entries, learned or held, and log s; None where it is known."""
+    if method.settings.prior == "fixed":
+        found: dict[str, Sequence[Any]] = {k: list(v.to(like)) for k, v in method.first_roots().items()}
+        return found, numbers[0] if len(numbers) else None
+    first, found = 0, {}
+    for name, covariance in method.covariances.items():
+        found[name] = numbers[first : first + covariance.entries]
+        first += covariance.entries
+    return found, numbers[first] if len(numbers) > first else None
+
+
+def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+    """Each client's packed numbers at a point (k,), and their first and second derivatives there.
+
+    Args:
+        method: whose L.
+        gram, rows: of clients, as for :func:`packed`.
+        numbers: the point.
+
+    Returns:
+        cross (S, c), cross_1 (S, k, c), cross_2 (S, k, k, c); of clients in groups c is of all groups, one after the
+        other, zero but for their own.
+    """
+    if not len(numbers):
+        return {"cross": at_points(method, gram, rows, numbers[None])[:, 0]}
+    parts = [_polynomial(method, *part, numbers) for part in passes(method, gram, rows, (1 + len(numbers)) ** 2)]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+    cross, volume = packed(method, gram, rows, Taylor.variables(numbers))
+    both = [torch.cat([getattr(cross, part), getattr(volume, part)[None]]) for part in ("value", "slope", "bend")]
+    value, slope, bend = both  # (c, S), (c, S, k), (c, S, k, k)
+    fine = (sound(value).all(0) & sound(slope).all(2).all(0) & sound(bend).flatten(2).all(2).all(0))[None]
+    value = torch.where(fine, value, 0.0)
+    value[-1] = torch.where(fine[0], value[-1], -2 * IMPOSSIBLE)
+    slope, bend = (torch.where(fine.view(1, -1, *[1] * (v.dim() - 2)), v, 0.0) for v in (slope, bend))
+    found = {"cross": value.mT, "cross_1": slope.permute(1, 2, 0), "cross_2": bend.permute(1, 2, 3, 0)}
+    return {name: in_groups(method, each, rows, -1) for name, each in found.items()}
+
+
+def passes(method: MixedModel, gram: Tensor, rows: Tensor, each: int) -> list[tuple[Tensor, Tensor]]:
+    """Clients in parts whose numbers fit into memory, ``each`` for every one of G's."""
+    groups = groups_of(method)
+    size = max(1, NUMBERS_PER_PASS // (each * gram.shape[0] ** 2 * groups))
+    if size >= rows.shape[-1]:
+        return [(gram, rows)]
+    split = gram.unflatten(-1, (groups, -1)).split(size, -1)
+    return list(zip((part.flatten(-2) for part in split), rows.split(size, -1), strict=True))
+
+
+def groups_of(method: MixedModel) -> int:
+    """Places for groups inside a client; 1 where there are none."""
+    return math.prod(level.size for level in method.inside)
+
+
+def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Tensor:
+    """Clients' numbers (S, ..., c, ...) beside those of other groups of clients, (S, ..., R c, ...), which are zero.
+
+    Args:
+        method: whose groups; without them nothing is done.
+        values: along ``dim`` of them the groups are, one after the other.
+        rows: the third number of each client is its group's, (3, S).
+        dim: not the first.
+    """
+    if not method.above:
+        return values.contiguous()
+    (level,) = method.above
+    last = values.movedim(dim, -1).unsqueeze(-2)
+    own = torch.nn.functional.one_hot(rows[2].long() - 1, level.groups).to(values)
+    beside = own.view(len(own), *[1] * (last.dim() - 3), -1, 1) * last
+    return beside.flatten(-2).movedim(-1, dim).contiguous()
+
+
+def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) -> Tensor:
+    """Each client's packed numbers at points (M, k): (S, M, c); the others as for :func:`polynomial`."""
+    inside = gram.shape[0] ** 2 * sum(level.size for level in method.inside)
+    each = max(packed_size(columns_of(method) - method.covariance.q - 1), inside)
+    size = max(1, NUMBERS_PER_PASS // (each * rows.shape[-1]))
+    parts = []
+    for some in points.split(size):
+        cross, volume = packed(method, gram, rows, some.T[..., None].unbind())
+        cross, volume = cross.expand(len(some), *cross.shape[-2:]), volume.expand(len(some), volume.shape[-1])
+        fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
+        volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
+        parts.append(torch.cat([torch.where(fine, cross, 0.0), volume], -2))
+    return in_groups(method, torch.cat(parts).permute(2, 0, 1), rows, -1)

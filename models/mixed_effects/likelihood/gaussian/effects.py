@@ -1,0 +1,41 @@
+"""What a client of a gaussian response keeps of its random effects: exact moments, and draws."""
+
+from __future__ import annotations
+
+import torch
+
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.state import State
+
+from ...model.equations import MixedModel
+from ..moments import cholesky, kept, triangle
+from .draws import gaussian_effects, gaussian_groups, gaussian_mode, moments
+
+
+def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
+    """Effects' means and roots of their covariances, {name: (S, 1, *shape)}."""
+    gram, rows = chunk.values["gram"], chunk.values["rows"]
+    root = method.covariance.matrix(shared["root"])
+    u, factor = gaussian_mode(method, gram, rows, shared)
+    b, lower = u @ root.mT, triangle(root, factor)
+    found = {"b_mean": b.unsqueeze(1), "b_root": lower.unsqueeze(1)}
+    if method.inside:
+        mean, covariance = gaussian_groups(method, gram, rows, shared, b, lower)
+        found |= {"c_mean": mean.unsqueeze(1), "c_root": cholesky(covariance).unsqueeze(1)}
+    return found
+
+
+def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
+    """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
+    noise = chunk.noise(phase, len(draws["beta"]))
+    z = {"root": noise.normal("u", None, torch.Size((method.covariance.q,))).squeeze(2)}
+    for level in method.inside:
+        size = torch.Size((level.size, level.q))
+        z[level.name] = noise.normal("v", None, size).squeeze(2).transpose(1, 2).flatten(1, 2)
+    clients, inner = gaussian_effects(method, chunk.values["gram"], chunk.values["rows"], draws, z)
+    found = kept("b", *moments(clients), clients.draws)
+    if inner is not None:
+        of_groups = (method.inside[0].size, len(chunk.clients))
+        mean, covariance = (v.unflatten(0, of_groups).transpose(0, 1) for v in moments(inner))
+        found |= kept("c", mean, covariance, inner.draws.unflatten(1, of_groups).transpose(1, 2))
+    return found

@@ -1,0 +1,56 @@
+"""Random effects are eliminated from sums of products, level by level, innermost outward.
+
+Of effects u ~ N(0, I) with b = L u, G = [Z Y]^T W [Z Y] / s^2 and F F^T = I + L^T G_zz L,
+
+    w = F^-1 L^T G_zY,    [Y]^T V^-1 [Y] = G_YY - w^T w,    log |V| gains 2 sum log diag F
+
+Y are the columns of the levels above, X and y. What is left of the groups of one level adds up to the G of the next:
+patients, clients, regions. Clients eliminate entry by entry (:mod:`.entrywise`), and the server eliminates batches of
+whole matrices (:mod:`.batched`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Elimination(Protocol):
+    """Of one level's effects, from the G of each of its groups, whose first columns are theirs."""
+
+    def factor(self) -> Any:
+        """F."""
+        ...
+
+    def half(self, factor: Any) -> Any:
+        """w = F^-1 L^T G_zY."""
+        ...
+
+    def left(self, half: Any) -> Any:
+        """G_YY - w^T w, its upper triangle row by row."""
+        ...
+
+    def log_volume(self, factor: Any) -> Any:
+        """2 sum log diag F."""
+        ...
+
+
+def eliminate(one: Elimination) -> tuple[Any, Any]:
+    """What is left of G, its upper triangle row by row, and what log |V| gains."""
+    factor = one.factor()
+    return one.left(one.half(factor)), one.log_volume(factor)
+
+
+def places(size: int, device: Any = None) -> Tensor:
+    """Where each entry of a symmetric matrix (size, size) is in its upper triangle, row by row."""
+    up, across = torch.triu_indices(size, size, device=device)
+    place = up.new_zeros(size, size)
+    place[up, across] = torch.arange(len(up), device=device)
+    return torch.triu(place) + torch.triu(place, 1).T
+
+
+def symmetric(upper: Tensor, size: int) -> Tensor:
+    """(..., size, size) of its upper triangle, row by row."""
+    return upper[..., places(size).to(upper.device).flatten()].unflatten(-1, (size, size))

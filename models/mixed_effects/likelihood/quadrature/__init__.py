@@ -1,0 +1,1 @@
+"""Other responses: Newton's method to each client's mode, nodes around it, integrals."""

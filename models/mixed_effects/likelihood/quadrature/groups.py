@@ -1,0 +1,70 @@
+"""Groups inside clients, such as patients of a hospital: their rows, and what the others of a joint step see of them.
+
+In c_g = L_in v_g, v_g ~ N(0, I), with A = Z L, B = Z_in L_in and W of :mod:`.newton`,
+
+    H_gg = I + B_g^T W B_g = F_g F_g^T,    H_gu = B_g^T W A_g,    M_g = H_gg^-1 H_gu
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.data.formula.design import Columns
+
+from ...model.arithmetic import linear, of_groups
+from ...model.levels import Level
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of one level inside clients.
+
+    Attributes:
+        level: whose groups.
+        zl: Z_in L_in, (..., S, n, q_in).
+        group: of each row, (S, n).
+    """
+
+    level: Level
+    zl: Tensor
+    group: Tensor
+
+    @classmethod
+    def of(cls, level: Level, columns: Columns, entries: Tensor) -> Groups:
+        """Those that rows have: entries of L_in as other shared values are."""
+        root = level.root(entries)
+        z, group = columns.of(level.kind)
+        assert group is not None
+        return cls(level, z @ (root.squeeze(-3) if root.dim() > 2 else root), group)
+
+    def along(self, v: Tensor) -> Tensor:
+        """What the effects add to eta, (..., S, n) of v (..., S, G, q_in)."""
+        return linear(self.zl, of_groups(v.unsqueeze(-3), self.group))
+
+    def summed(self, x: Tensor, event: int) -> Tensor:
+        """Sums over the rows of each group, (..., S, G, *event) of (..., S, n, *event)."""
+        lead = torch.broadcast_shapes(x.shape[: x.dim() - event - 1], self.group.shape[:1])
+        x = x.expand(*lead, *x.shape[x.dim() - event - 1 :])
+        index = self.group.long().view(*self.group.shape, *[1] * event).expand(x.shape)
+        zero = x.new_zeros(*lead, self.level.size, *x.shape[x.dim() - event :])
+        return zero.scatter_add(len(lead), index, x)
+
+    def around(self, slope: Tensor, weight: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """F_g (..., S, G, q_in, q_in), and the slope in v (..., S, G, q_in)."""
+        b = self.zl
+        one = torch.eye(b.shape[-1], dtype=v.dtype, device=v.device)
+        bend = self.summed(b[..., :, None] * (weight[..., None] * b)[..., None, :], 2)
+        return root_of(one + bend), self.summed(b * slope[..., None], 1) - v
+
+    def across(self, weight: Tensor, zl: Tensor) -> Tensor:
+        """H_gu (..., S, G, q_in, q), of the client's Z L (..., S, n, q)."""
+        return self.summed(self.zl[..., :, None] * (weight[..., None] * zl)[..., None, :], 2)
+
+
+def root_of(curvature: Tensor) -> Tensor:
+    """F of F F^T, (..., q, q); not numbers where there is none: one row's failure is its own."""
+    factor, failed = torch.linalg.cholesky_ex(curvature)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)

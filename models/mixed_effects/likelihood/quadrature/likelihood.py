@@ -1,0 +1,137 @@
+"""The likelihood of other responses: by quadrature around each client's mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.errors import UserError
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.state import State
+
+from ...model.equations import MixedModel
+from ...model.names import held
+from ..gaussian.row_sums import counts_of
+from ..protocol import Coefficients, Drawn, Likelihood, Normals
+from .draws import conditional, joint
+from .integral import expansion, heights_at, passes
+from .newton import NEWTON_STEPS, Problem, damping
+
+
+@dataclass(frozen=True)
+class Quadrature(Likelihood):
+    """A height with two derivatives in all numbers, coefficients among them.
+
+    Args:
+        method: whose model.
+    """
+
+    method: MixedModel
+    searches_beta: ClassVar[bool] = True
+    automatic: ClassVar[Literal["reml", "auto"]] = "auto"
+    #: each point is a search of its own
+    most_points: ClassVar[int] = 128
+    newton_steps: ClassVar[int] = NEWTON_STEPS
+    keeps_points: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Refuses what is of a gaussian response alone."""
+        s, family = self.method.settings, self.method.network.family
+        if s.kenward_roger:
+            raise UserError(f"kenward_roger is of a gaussian response, not of a {family} one")
+        if s.population == "reml" and self.method.above:
+            raise UserError("population=reml with groups of clients is of a gaussian response: population=auto")
+        if s.population == "reml" and s.profile:
+            raise UserError("profile intervals of other responses than gaussian are of population=auto or ml")
+
+    # -- what clients keep and send -----------------------------------------------------------------------------------
+
+    def personal(self) -> State:
+        """The mode of all effects, from which the next search begins."""
+        unknowns = self.method.covariance.q + sum(level.size * level.q for level in self.method.inside)
+        return {"u_mode": torch.zeros(unknowns)}
+
+    @property
+    def cells(self) -> int:
+        """The height alone."""
+        return 1
+
+    def form(self, points: int) -> dict[str, tuple[int, ...]]:
+        """See :func:`.integral.expansion`."""
+        k = self.method.k
+        return {"height": (), "slope": (k,), "curvature": (k, k), "many": (points,)}
+
+    def rows(self, chunk: ClientChunk) -> ClientChunk:
+        """The rows themselves."""
+        return chunk
+
+    def counts(self, chunk: ClientChunk) -> Tensor:
+        """One pass over the rows where there are groups inside."""
+        found = [torch.ones_like(chunk.n), chunk.n]
+        for _ in self.method.inside:
+            rows = torch.cat([counts_of(self.method, part.batch()) for part in passes(self.method, chunk, 1)])
+            found.append(rows[:, 3])
+        return torch.stack([one.to(torch.float64) for one in found], 1)
+
+    def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
+        """Height, slope and curvature."""
+        values = {**held(shared), **self.method.parts(shared["effects.at"])}
+        return expansion(self.method, rows, list(self.method.sizes), values)
+
+    def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
+        """Heights alone."""
+        return heights_at(self.method, rows, self.points(shared))
+
+    def points(self, shared: Mapping[str, Tensor]) -> State:
+        """All shared values at the points that are asked about, {name: (M, *shape)}."""
+        points = shared["effects.points"]
+        same = {k: v.expand(len(points), *v.shape) for k, v in held(shared).items()}
+        return {**same, **self.method.parts(points)}
+
+    # -- what the server makes of sums --------------------------------------------------------------------------------
+
+    def height(
+        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: Any, coefficients: Coefficients
+    ) -> Tensor:
+        """Of a parabola."""
+        return sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
+
+    def heights(self, many: Tensor, numbers: Tensor, known: Any, coefficients: Coefficients) -> Tensor:
+        """As they were sent."""
+        return many
+
+    def drawn(
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: Any, coefficients: Coefficients,
+        normals: Normals,
+    ) -> Drawn:  # fmt: skip
+        """The numbers are all that there is."""
+        return drawn
+
+    # -- what clients know in the end ---------------------------------------------------------------------------------
+
+    def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
+        """By Newton's method from zero."""
+        mode, factors = Problem.of(self.method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
+        return mode[..., : self.method.covariance.q], factors[0]
+
+    def conditional(self, chunk: ClientChunk, shared: State) -> State:
+        """Mode and curvature."""
+        return conditional(self.method, chunk, shared)
+
+    @property
+    def searched(self) -> Sequence[str]:
+        """The mode, from which the next search begins."""
+        return ("u_mode",)
+
+    def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
+        """By Metropolis chains of independent proposals; moments are the draws'."""
+        return joint(self.method, chunk, draws, phase)
+
+    def damping(self, far: Tensor) -> Tensor:
+        """See :func:`.newton.damping`."""
+        return damping(far)

@@ -1,0 +1,1 @@
+"""The equations: levels, their covariances, the population's numbers and settings."""

@@ -1,0 +1,69 @@
+"""Sums of a few products, independent effects, and numbers that can be sent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from pyro.distributions import MultivariateNormal
+from torch import Tensor
+
+
+def of_groups(values: Tensor, index: Tensor) -> Tensor:
+    """Each row's group's, (..., S, n, q).
+
+    Args:
+        values: of all groups, (groups, q), or (..., S or 1, 1, groups, q).
+        index: each row's group, (S, n).
+    """
+    values = values[None] if values.dim() == 2 else values.squeeze(-3)
+    place = index.long()[..., None].expand(*index.shape, values.shape[-1])
+    lead = torch.broadcast_shapes(values.shape[:-2], index.shape[:-1])
+    return values.expand(*lead, *values.shape[-2:]).gather(-2, place.expand(*lead, *place.shape[-2:]))
+
+
+def each(prior: MultivariateNormal, groups: int) -> Any:
+    """So many independent ones, an event of shape (groups, q)."""
+    root = prior.scale_tril.unsqueeze(-3)
+    zero = root.new_zeros(root.shape[-1])
+    return MultivariateNormal(zero, scale_tril=root).expand([*root.shape[:-3], groups]).to_event(1)
+
+
+def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
+    """The sum of columns (..., p) times coefficients (..., p), one after the other.
+
+    (Along a last dimension of a few numbers torch sums eight times slower than it adds, measured on a CPU.)
+    """
+    total = columns[..., 0] * coefficients[..., 0]
+    for k in range(1, columns.shape[-1]):
+        total = total + columns[..., k] * coefficients[..., k]
+    return total
+
+
+def log_normal(values: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
+    """The sum of log N(values | mean, sd^2) along the last dimension; flat, and zero, where sd is infinite."""
+    found = -0.5 * ((values - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
+    return torch.where(sd.isfinite(), found, 0.0).sum(-1)
+
+
+#: the log likelihood of a client where it is no number: low, and such that sums over clients are numbers
+IMPOSSIBLE = -1e100
+
+
+def sound(values: Tensor) -> Tensor:
+    """Where numbers can be sent: squares of others are none, and a message that holds one is refused as a whole."""
+    return values.abs() < -IMPOSSIBLE
+
+
+#: a standard deviation of zero has no density: beside the largest entry of L it is taken for this much
+LEAST_DIAGONAL = 1e-9
+
+
+def positive(root: Tensor) -> Tensor:
+    """The root of the same covariance as L (..., q, q), with a diagonal above zero."""
+    sign = torch.where(root.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(root)
+    root = root * sign.unsqueeze(-2)
+    least = LEAST_DIAGONAL * root.detach().abs().amax((-1, -2)).clamp_min(LEAST_DIAGONAL)
+    diagonal = root.diagonal(dim1=-2, dim2=-1)
+    return root + torch.diag_embed(diagonal.maximum(least.unsqueeze(-1)) - diagonal)

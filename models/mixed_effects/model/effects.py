@@ -1,0 +1,57 @@
+"""What a statistician reads of the population, in the table's units: coefficients, deviations, correlations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hierfl.data.formula.grouping import Grouping
+from hierfl.data.formula.units import INTERCEPT
+
+from .equations import MixedModel
+
+
+def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
+    """Names, and values (D, m), of what a statistician reads, in the table's units.
+
+    Args:
+        method: whose.
+        values: shared values by their short names, {name: (D, *shape)}.
+    """
+    design = method.network
+    beta, family = users_beta(method, values["beta"]), method.response_family
+    names, coefficients = family.coefficients(design.fixed, beta, values)
+    labels, parts = list(names), [coefficients]
+    for level, covariance in method.covariances.items():
+        of = method.groupings[level]
+        root = of.to_users(beta) @ covariance.matrix(values[level])
+        sd = root.norm(dim=-1)
+        labels += [f"sd({name})" for name in of.labels]
+        parts.append(sd)
+        for i, k in covariance.pairs:
+            labels.append(f"corr({of.names[i]}, {of.labels[k]})")
+            parts.append(((root[:, i] * root[:, k]).sum(-1) / (sd[:, i] * sd[:, k]))[:, None])
+    for name, own in family.own(design.fixed, beta, values).items():
+        labels.append(name)
+        parts.append(own[:, None])
+    return labels, torch.cat([part.expand(len(beta), part.shape[-1]) for part in parts], -1)
+
+
+def in_table_units(of: Grouping, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations of random effects (..., q) of the table's columns as they are.
+
+    Args:
+        of: whose.
+        mean, root: in the design's units, (..., q) and a root of the covariance (..., q, q).
+    """
+    turn = of.to_users(mean)
+    return mean @ turn.T, (turn @ root).norm(dim=-1)
+
+
+def users_beta(method: MixedModel, beta: Tensor) -> Tensor:
+    """Coefficients (..., p) of the table's columns as they are."""
+    design = method.network
+    turn = design.fixed_units.to_users(design.fixed, (len(design.fixed),), beta)
+    return beta @ turn.T + beta.new_tensor([design.offset if name in INTERCEPT else 0.0 for name in design.fixed])

@@ -1,0 +1,85 @@
+"""Generalised linear mixed models: coefficients that differ between clients.
+
+    b_j | L  ~ N(0, L L^T)                         random effects, q numbers; L a lower triangle, or blocks of them
+    eta_ij   = c + x_ij^T beta + z_ij^T b_j        beta the fixed effects, p numbers; c about where eta lies
+    y_ij     ~ p(y | eta_ij)                       N(eta_ij, sigma^2), Poisson(exp(eta_ij)), ...: the family
+
+Groups inside a client (patients of a hospital) and groups of clients (regions of hospitals) have random effects, too:
+
+    c_jg     ~ N(0, L_in L_in^T)                   eta_ij gains z_in^T c_jg of its group g
+    w_r      ~ N(0, L_out L_out^T)                 and z_out^T w_r of its client's group r
+
+c has the row's own offset in it; log p counts as often as the row's weight says. x and z are the table's columns
+centred and scaled (:class:`~hierfl.data.formula.design.Units`); what is reported is in the table's own units. The
+shared values are beta, L's entries, and the family's own numbers, such as log sigma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.distributions import MultivariateNormal
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.formula.design import Columns
+from hierfl.errors import UserError
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.state import State
+from hierfl.ppl.plates import clients, data, param, sample
+
+from .arithmetic import each, linear, of_groups, positive
+from .population import Population
+
+
+class MixedModel(Population):
+    """The joint model, and the shared values that it has."""
+
+    def shared(self, start: InitialWeights) -> State:
+        p, learned = len(self.network.fixed), self.settings.prior == "hierarchical"
+        where = "effects" if learned else "held"
+        values = {"effects.beta": torch.zeros(p), **{f"{where}.{k}": root for k, root in self.first_roots().items()}}
+        for level in self.above:
+            values[f"effects.{level.effects}"] = torch.zeros(level.size, level.q)
+        values |= {f"effects.{name}": first for name, first in self.response_family.starts.items()}
+        return {k: v.double() for k, v in values.items()}
+
+    def values(self) -> State:
+        """The family's own numbers, by their short names."""
+        return {name: param(f"effects.{name}") for name in self.response_family.starts}
+
+    def prior(self, level: str) -> MultivariateNormal:
+        """Of a level's effects, L learned or held."""
+        entries = param(f"{'effects' if self.settings.prior == 'hierarchical' else 'held'}.{level}")
+        root = positive(self.covariances[level].matrix(entries))
+        return MultivariateNormal(root.new_zeros(root.shape[-1]), scale_tril=root)
+
+    def model(self, batch: Batch) -> None:
+        if batch.x.dtype != torch.float64:
+            raise UserError("mixed-effects models are fitted in double precision: dtype=torch.float64")
+        columns = self.network.split(batch.x)
+        with clients(batch):
+            effects = {}  # (K, S, 1, q), and (K, S, 1, groups, q) of groups inside
+            for level in self.at_site:
+                prior = self.prior(level.name)
+                effects[level.kind] = sample(level.effects, each(prior, level.size) if level.inside else prior)
+            with data(batch):
+                effects |= {level.kind: param(f"effects.{level.effects}") for level in self.above}
+                eta = self.predictor(columns, param("effects.beta"))
+                for kind, values in effects.items():
+                    z, group = columns.of(kind)
+                    eta = eta + linear(z, values if group is None else of_groups(values, group))
+                with poutine.scale(scale=1.0 if columns.weight is None else columns.weight):
+                    sample("y", self.response(eta, self.values(), columns), obs=batch.y)
+
+    def predictor(self, columns: Columns, beta: Tensor) -> Tensor:
+        """What the linear predictor is without random effects, (..., S, n)."""
+        base = linear(columns.x, beta) + self.network.offset
+        return base if columns.offset is None else base + columns.offset
+
+    def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
+        """p(y | eta)."""
+        return self.response_family.distribution(eta, values, columns)

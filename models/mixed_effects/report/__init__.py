@@ -1,0 +1,1 @@
+"""What is printed: effects with errors and tests, tables of random effects, comparisons, predictions."""

@@ -1,0 +1,81 @@
+"""What a fit of a mixed model is asked by those who print, plot and predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from hierfl.inference.state import State
+from hierfl.ppl.empirical_draws import EmpiricalDraws
+
+from ..likelihood.moments import chains_of
+from ..model.effects import effects_of, in_table_units
+from ..model.equations import MixedModel
+from ..model.names import held
+from ..search.requests import Phase
+from .shrinkage import shrinkage_table
+from .summary import effects_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hierfl.inference.evaluation.fitted import Fitted
+
+
+class Answers(MixedModel):
+    """Tables, draws and names, in the table's units."""
+
+    def shared_draws(self, shared: State, number: int) -> State:
+        """The population at each of so many of the kept draws, {name: (number, 1, 1, *shape)}."""
+        draws = shared["effects.draws"]
+        if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
+            return {}
+        some = EmpiricalDraws(draws.unflatten(0, (chains_of(len(draws)), -1)), 1).some(number)
+        parts = self.parts(some)
+        return {f"effects.{k}": v[:, None, None] for k, v in parts.items()}
+
+    def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
+        """See :func:`~hierfl.models.mixed_effects.model.effects.effects_of`."""
+        found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
+        return effects_of(self, {**held(shared), **found}) if found else None
+
+    def client_summary(self, v: State) -> State:
+        mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))
+        columns: State = {}
+        for k, name in enumerate(self.network.random):
+            columns |= {f"b[{name}]": mean[:, k], f"sd b[{name}]": spread[:, k]}
+        return columns
+
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        """The random effects' names, and those of the table of effects."""
+        found = {"b_dim_0": list(self.network.random)}
+        for level in self.inside:
+            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
+            found["c_dim_1"] = list(level.grouping.names)
+        return found
+
+    @property
+    def level_names(self) -> Sequence[Any]:
+        """Of an ordinal response."""
+        return self.response_family.level_names
+
+    def in_users_units(self, name: str, values: Tensor) -> Tensor:
+        """Draws (..., q) of random effects, of the table's columns as they are; responses y in the table's numbers."""
+        if name == "y":
+            return self.response_family.in_table_numbers(values)
+        return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
+
+    def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
+        """See :func:`~hierfl.models.mixed_effects.report.summary.effects_table`."""
+        return effects_table(fitted)
+
+    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
+        """See :func:`~hierfl.models.mixed_effects.report.shrinkage.shrinkage_table`; None at a site.
+
+        One site's rows say neither what all rows together would, nor which fixed effects go with a random one: there
+        a column may be the same in every row.
+        """
+        return shrinkage_table(fitted) if fitted.federation.clients > 1 else None

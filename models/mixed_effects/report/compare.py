@@ -1,0 +1,198 @@
+"""Tests of nested mixed models: F tests, likelihood ratios, and their bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from scipy import stats
+
+from hierfl.data.formula.units import INTERCEPT
+from hierfl.errors import UserError, unknown
+from hierfl.inference.run.result import Run
+
+from ..method import MixedEffects
+from ..model.names import short
+from ..search.requests import Phase
+from .coefficients import degrees_of_freedom, satterthwaite_f
+from .fitting import fitted
+from .kenward_roger import KenwardRoger
+from .same_data import check_same_data
+from .simulating import simulated
+from .summary import effects_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: a fit, and its formula
+Model = tuple[Run, str]
+#: which test: by default an F test of coefficients of a gaussian response, of others a bootstrap of those that are
+#: learned from groups, and else a likelihood ratio beside chi-squared
+Test = Literal["auto", "f", "bootstrap", "likelihood-ratio"]
+#: simulated tables of a bootstrap
+REPLICATES = 199
+
+
+def compared(one: Model, other: Model, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
+    """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.compare`."""
+    import pandas as pd
+
+    if test not in get_args(Test):
+        raise unknown("test", test, get_args(Test))
+    if any(_method(model).settings.population == "bayes" for model in (one, other)):
+        raise UserError("a likelihood-ratio test compares estimates, not posteriors: az.compare compares those")
+    check_same_data(one[0], other[0])
+    small, large = sorted((one, other), key=_parameters)
+    if _parameters(small) == _parameters(large):
+        raise UserError("the models have as many parameters each: neither is nested in the other")
+    fixed = [set(_method(model).network.fixed) for model in (small, large)]
+    random = [{name for of in _method(m).groupings.values() for name in of.labels} for m in (small, large)]
+    if not (fixed[0] <= fixed[1] and random[0] <= random[1]):
+        raise UserError("the smaller model's effects are not all among the larger one's: they are not nested")
+    more_fixed = fixed[1] - fixed[0]
+    means_only = (
+        bool(more_fixed)
+        and not more_fixed & set(INTERCEPT)
+        and _parameters(large) - _parameters(small) == len(more_fixed)
+    )
+    chosen = _chosen(test, large, sorted(more_fixed), means_only)
+    restricted = large
+    if fixed[0] != fixed[1] or len({_method(model).settings.population for model in (small, large)}) > 1:
+        small, large = _refitted(small, "ml"), _refitted(large, "ml")
+    tables = [effects_table(run.fitted)[1] for run, _ in (small, large)]
+    ratio = max(0.0, 2 * (tables[1]["log_likelihood"] - tables[0]["log_likelihood"]))
+    df: float = _parameters(large) - _parameters(small)
+    if chosen == "f":
+        ratio, df, p, reference = _f_test(_refitted(restricted, "reml"), sorted(more_fixed))
+    elif chosen == "bootstrap":
+        p, reference = (
+            _bootstrapped(small, large, ratio, replicates),
+            f"{replicates} simulated tables of the smaller model",
+        )
+    else:
+        p, reference = _of_chi_squared(ratio, int(df), len(random[1]) - len(random[0]), fixed[0] == fixed[1])
+    table = pd.DataFrame(
+        [
+            {"model": formula, **{name: numbers[name] for name in ("parameters", "aic", "bic", "log_likelihood")}}
+            for (_, formula), numbers in zip((small, large), tables, strict=True)
+        ]
+    )
+    table["statistic"], table["df"], table["p"] = [np.nan, ratio], [np.nan, df], [np.nan, p]
+    table["reference"] = ["", reference]
+    return table
+
+
+def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test:
+    """The test that is made.
+
+    Raises:
+        UserError: for an F test of models that differ in more than coefficients, or of another response.
+    """
+    known = not _method(large).likelihood.searches_beta
+    if test == "f" and not (means_only and known):
+        raise UserError("an F test is of models of a gaussian response with the same random effects")
+    if test == "bootstrap" and _method(large).settings.one_round:
+        raise UserError("test='bootstrap' fits again and again: of one_round it is test='likelihood-ratio'")
+    if test != "auto":
+        return test
+    if means_only and known:
+        return "f"
+    if means_only and _from_groups(large, more):
+        return "bootstrap"
+    return "likelihood-ratio"
+
+
+def _from_groups(model: Model, names: list[str]) -> bool:
+    """Whether some of the coefficients are learned from clients or groups, not from rows."""
+    run, method = _refitted(model, "auto")[0], _method(model)
+    df = degrees_of_freedom(method_of(run), short(run.shared))
+    return any(bool(df[method.network.fixed.index(name)].isfinite()) for name in names)
+
+
+def _f_test(model: Model, names: list[str]) -> tuple[float, float, float, str]:
+    """F, numerator's degrees of freedom, p, and what it is, of coefficients of these names being zero."""
+    run, method = model[0], _method(model)
+    estimates, fixed = short(run.shared), method.network.fixed
+    turn = method.network.fixed_units.to_users(fixed, (len(fixed),), estimates["beta"])
+    contrast = turn[[fixed.index(name) for name in names]]
+    if method.settings.kenward_roger:
+        found, df, p = KenwardRoger.of(method, estimates).f_test(estimates["beta"], contrast)
+        return found, float(len(names)), p, f"F({len(names)}, {df:.1f}), Kenward and Roger"
+    found, df, p = satterthwaite_f(method, estimates, contrast)
+    return found, float(len(names)), p, f"F({len(names)}, {df:.1f}), Satterthwaite"
+
+
+def _of_chi_squared(ratio: float, df: int, more: int, same_means: bool) -> tuple[float, str]:
+    """p of a likelihood ratio, and what its distribution is taken for.
+
+    Args:
+        ratio: the statistic.
+        df: parameters more.
+        more: random effects more.
+        same_means: whether the fixed effects are the same.
+    """
+    p, reference = float(stats.chi2.sf(ratio, df)), f"chi-squared({df})"
+    if more == 1 and same_means:
+        below = float(stats.chi2.sf(ratio, df - 1)) if df > 1 else float(ratio <= 0)
+        return 0.5 * p + 0.5 * below, f"half chi-squared({df - 1}), half chi-squared({df})"
+    return p, reference + (", whose p is too large: variances are on their boundary" if more else "")
+
+
+def _bootstrapped(small: Model, large: Model, ratio: float, replicates: int) -> float:
+    """p of a likelihood ratio by a parametric bootstrap: clients simulate from the smaller model, and both are fitted
+    to the sums of what they simulated (Davison and Hinkley, 1997, 4.2.5).
+
+    Raises:
+        UserError: where fewer than half of the simulated tables could be fitted.
+    """
+    above = fits = 0
+    for number in range(replicates):
+        y = simulated(small[0], number, small[0].options.seed)
+        heights = []
+        for model in (small, large):
+            again = fitted(_quick(model), replace(model[0].fitted.federation, y=y))
+            heights.append(float(again.shared["effects.height"]))
+            if int(again.shared["effects.phase"]) != Phase.DONE:
+                heights[-1] = np.nan
+        if np.isfinite(heights).all():
+            fits += 1
+            above += 2 * (heights[1] - heights[0]) >= ratio
+    if 2 * fits < replicates:
+        raise UserError(
+            f"{replicates - fits} of {replicates} simulated tables could not be fitted: test='likelihood-ratio'"
+        )
+    return (above + 1) / (fits + 1)
+
+
+def _quick(model: Model) -> MixedEffects:
+    """The same model by maximum likelihood, begun where it ended, of which nothing but the height is needed."""
+    settings = {**vars(_method(model).settings), "population": "ml", "draws": 0, "profile": 0.0, "tol": 1e-4}
+    return MixedEffects(_method(model).network, **settings)
+
+
+def method_of(run: Run) -> MixedEffects:
+    """What was fitted."""
+    method = run.fitted.method
+    assert isinstance(method, MixedEffects)
+    return method
+
+
+def _method(model: Model) -> MixedEffects:
+    return method_of(model[0])
+
+
+def _parameters(model: Model) -> int:
+    """Numbers that are estimated."""
+    return _method(model).parameters
+
+
+def _refitted(model: Model, population: str) -> Model:
+    """The same model with another population; itself where it is that."""
+    method = _method(model)
+    if method.settings.population == population:
+        return model
+    settings = {**vars(method.settings), "population": population, "draws": 0, "profile": 0.0}
+    settings["kenward_roger"] = method.settings.kenward_roger and population == "reml"
+    again = MixedEffects(method.network, **settings)
+    return fitted(again, model[0].fitted.federation), model[1]

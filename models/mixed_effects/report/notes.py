@@ -1,0 +1,55 @@
+"""What is to know of an effect beside its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from hierfl.inference.state import State
+
+from ..model.equations import MixedModel
+from ..search.bounds import Bound
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def own_bounds(
+    method: MixedModel, labels: list[str], values: Tensor, estimates: State, infinite: Tensor
+) -> dict[str, Bound]:
+    """Of the family's own numbers that are at a bound, or without an end."""
+    family = method.response_family
+    own = family.own(method.network.fixed, estimates["beta"][None], {k: v[None] for k, v in estimates.items()})
+    bounds = {}
+    for name, value, without_end in zip(labels, values.tolist(), infinite.tolist(), strict=True):
+        if name in own and (note := family.at_bound(name, _end(value) if without_end else value)):
+            bounds[name] = Bound(note, _end(value))
+    return bounds
+
+
+def notes_of(
+    method: MixedModel, table: pd.DataFrame, bounds: Mapping[str, Bound], infinite: Tensor | None
+) -> list[str]:
+    """What is to know of an effect; empty where nothing is, as of a posterior (``infinite`` None)."""
+    fixed, notes = method.settings.prior == "fixed", []
+    far = [False] * len(table) if infinite is None else infinite.tolist()
+    for name, error, without_end in zip(table["effect"], table["standard_error"], far, strict=True):
+        note = bounds[name].note if name in bounds else ""
+        of_random = name.startswith(("sd(", "corr(")) and name != "sd(residual)"
+        if fixed and of_random:
+            notes.append("held")
+        elif infinite is None:
+            notes.append("")
+        elif without_end and (of_random or not note):
+            notes.append("no finite estimate: separated")
+        else:
+            notes.append(note or ("" if np.isfinite(error) else "not identified"))
+    return notes
+
+
+def _end(value: float) -> float:
+    """Where a positive number without an end is going."""
+    return float("inf") if value > 1 else 0.0

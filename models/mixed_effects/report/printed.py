@@ -1,0 +1,79 @@
+"""A summary of a fitted mixed model, as it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hierfl.errors import UserError
+
+from .summary import p_value
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What :meth:`~hierfl.models.mixed_effects.fitted_model.FittedMixedModel.summary` gives; it prints as a table.
+
+    Attributes:
+        formula, family, population: of the model.
+        level: of the intervals.
+        table: a row for each effect; columns as :func:`.summary.effects_table`, and odds or rate ratios.
+        numbers: log_likelihood, aic, bic, rows, groups and the like.
+        notes: what to know of the fit as a whole; a note of one effect is in the table.
+    """
+
+    formula: str
+    family: str
+    population: str
+    level: float
+    table: pd.DataFrame
+    numbers: dict[str, float]
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """As text."""
+        what = {
+            "auto": "maximum likelihood, errors restricted", "ml": "maximum likelihood", "reml": "REML",
+            "bayes": "posterior",
+        }[self.population]  # fmt: skip
+        n = self.numbers
+        lines = [f"{self.formula}   {self.family}, {what}", ""]
+        lines += [_text(self.table, self.level), ""]
+        if "log_likelihood" in n:
+            name = "REML criterion" if self.population == "reml" else "log likelihood"
+            lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
+        lost = f"; {n['left_out']:,.0f} more lack a value, and are left out" if n.get("left_out") else ""
+        inside = f"{n['inner_groups']:,.0f} groups inside " if "inner_groups" in n else ""
+        above = f" in {n['outer_groups']:,.0f} groups" if "outer_groups" in n else ""
+        lines.append(f"{n['rows']:,.0f} rows of {inside}{n['groups']:,.0f} clients{above}{lost}")
+        lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
+        lines += self.notes
+        return "\n".join(lines)
+
+
+def _text(table: pd.DataFrame, level: float) -> str:
+    """The columns that have numbers, a few digits each."""
+    tail = 50 * (1 - level)
+    names = {
+        "estimate": "estimate", "standard_error": "SE", "lower": f"{tail:g} %", "upper": f"{100 - tail:g} %",
+        "statistic": "t", "df": "df", "p": "p",
+    }  # fmt: skip
+    shown = table[["effect", *names]].copy()
+    shown["df"] = shown["df"].where(shown["df"] < 1e4)
+    shown = shown.rename(columns=names).dropna(axis=1, how="all").set_index("effect").rename_axis(None)
+    digits = {"df": "{:.1f}", "t": "{:.2f}"}
+    formats = {c: digits.get(c, "{:.4g}").format for c in shown} | {"p": p_value}
+    return shown.to_string(na_rep="", formatters=formats)
+
+
+def check_level(level: float) -> None:
+    """Refuses what is no share between 0 and 1.
+
+    Raises:
+        UserError: for it.
+    """
+    if not isinstance(level, int | float) or not 0 < level < 1:
+        raise UserError(f"an interval's level lies between 0 and 1, not {level!r}")

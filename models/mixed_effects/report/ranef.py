@@ -1,0 +1,73 @@
+"""Tables of random effects: of clients, of groups inside them, and of groups of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from hierfl.data.formula.grouping import Grouping
+from hierfl.errors import unknown
+from hierfl.inference.run.result import Run
+
+from ..model.effects import in_table_units
+from ..model.equations import MixedModel
+from ..model.levels import Level
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: of the intervals
+LEVEL = 0.9
+
+
+def random_effects(run: Run, level: str) -> pd.DataFrame:
+    """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.ranef`."""
+    method, federation = run.fitted.method, run.fitted.federation
+    assert isinstance(method, MixedModel)
+    named = {of.grouping.factor or "client": of for of in method.levels}
+    if level not in named:
+        raise unknown("level of random effects", level, named)
+    found, own = named[level], run.personal
+    of = found.grouping
+    if found.where == "server":
+        return _table({level: list(of.groups)}, of, *_of_server(run, found))
+    if not found.inside:
+        return _table(
+            {"client": list(federation.ids), "n": federation.sizes()},
+            of,
+            *in_table_units(of, own["b_mean"], own["b_root"]),
+        )
+    mean, sd = in_table_units(of, own["c_mean"], own["c_root"])
+    places = federation.about["reader"].places.inner
+    where = [(j, name, k) for j, client in enumerate(federation.ids) for name, k in places.get(client, {}).items()]
+    at = tuple(torch.tensor([place[i] for place in where]) for i in (0, 2))
+    names = {"client": [federation.ids[j] for j, _, _ in where], level: [name for _, name, _ in where]}
+    return _table(names, of, mean[at], sd[at])
+
+
+def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
+    """The same of groups of clients, (R, q): by draws; without them there are no standard deviations."""
+    method, effects = run.fitted.method, run.shared[f"effects.{level.effects}"]
+    assert isinstance(method, MixedModel)
+    turn = level.grouping.to_users(effects)
+    if not len(run.shared["effects.draws"]):
+        mean = effects[1:] @ turn.T
+        return mean, torch.full_like(mean, torch.nan)
+    draws = method.parts(run.shared["effects.draws"])[level.effects][:, 1:] @ turn.T
+    return draws.mean(0), draws.std(0)
+
+
+def _table(whose: Mapping[str, Sequence[Any]], of: Grouping, mean: Tensor, sd: Tensor) -> pd.DataFrame:
+    """A row for each group and effect, effect after effect."""
+    import pandas as pd
+
+    parts, reach = [], float(stats.norm.ppf((1 + LEVEL) / 2))
+    for k, name in enumerate(of.names):
+        m, s = mean[:, k].cpu().numpy(), sd[:, k].cpu().numpy()
+        columns = {**whose, "effect": name, "mean": m, "sd": s, "lower": m - reach * s, "upper": m + reach * s}
+        parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)

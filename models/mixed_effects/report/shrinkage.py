@@ -1,0 +1,166 @@
+"""Shrinkage: every client's coefficients by its own data alone and by the hierarchical model, and the population's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.padding import buckets
+
+from ..likelihood.moments import triangle
+from ..likelihood.quadrature.newton import NEWTON_TOLERANCE
+from ..model.arithmetic import linear
+from ..model.effects import users_beta
+from ..model.equations import MixedModel
+from ..model.names import short
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hierfl.inference.evaluation.fitted import Fitted
+
+#: so many times the response's spread is the width of a prior that says nothing
+FLAT_PRIOR_WIDTH = 1e5
+#: examples, padding included, and clients of a pass
+EXAMPLES_PER_PASS, CLIENTS_PER_PASS = 1_000_000, 1000
+
+
+def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
+    """Every client's coefficients alone and by the hierarchical model; the population's; the pooled.
+
+    What a client has alone is the model's limit of an L so wide that it says nothing (fixed effects without a random
+    part held); the pooled coefficients are that of L = 0, with all fixed effects fitted again. The hierarchical ones,
+    posterior means, are shrunk to the population's: fixed effects of the fit; in clients that are in groups, such as
+    regions, both have their group's effect. (Where clients differ in size, or the
+    response is not gaussian, pooled data say something else.) A random effect that goes with no fixed one has a
+    population of 0.
+
+    Returns:
+        Columns client, n, effect, local, population, pooled, hierarchical; local is NaN for a client whose data do not
+        identify its coefficients, or put one of them at infinity.
+    """
+    import pandas as pd
+
+    method, federation = fitted.method, fitted.federation
+    assert isinstance(method, MixedModel)
+    design, q, shared = method.network, method.covariance.q, short(fitted.shared)
+    width = FLAT_PRIOR_WIDTH * design.scale * torch.ones(q, dtype=torch.float64, device=federation.device)
+    turn = method.groupings["root"].to_users(width)
+    same = _combinations(fitted)
+    population, pooled = (same @ users_beta(method, beta) for beta in (shared["beta"], _pooled(fitted)))
+    local, hierarchical = (width.new_empty((federation.clients, q)) for _ in range(2))
+    loose = {**shared, "root": method.covariance.diagonal(width)}
+    for clients in passes(fitted):
+        batch, values = federation.batch(clients), fitted.values(clients)
+        with torch.no_grad():
+            u, factor = method.likelihood.modes(batch, values, loose)
+        z = design.split(batch.x).z
+        z = z if batch.mask is None else z * batch.mask[..., None]
+        root = method.covariance.matrix(loose["root"])
+        # (a coefficient at infinity has hardly any curvature left where Newton's method ends)
+        known = (triangle(root, factor).norm(dim=-1) < 1e-2 * width).all(-1) & (torch.linalg.matrix_rank(z) == q)
+        local[clients] = torch.where(known[:, None], u @ root.T @ turn.T, torch.nan) + population
+        hierarchical[clients] = _posterior_means(fitted, clients, same)
+    moved = _regions(fitted, width)
+    local, hierarchical = local + moved, hierarchical + moved
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "client": list(federation.ids), "n": federation.sizes(), "effect": design.random[k],
+                    "local": local[:, k].cpu().numpy(), "population": float(population[k]),
+                    "pooled": float(pooled[k]), "hierarchical": hierarchical[:, k].cpu().numpy(),
+                }
+            )
+            for k in range(q)
+        ],
+        ignore_index=True,
+    )  # fmt: skip
+
+
+def passes(fitted: Fitted) -> Iterator[list[int]]:
+    """All clients, largest first, in groups that are padded little and fit into memory."""
+    sizes = fitted.federation.sizes()
+    order = sorted(range(len(sizes)), key=lambda j: -sizes[j])
+    for first, last in buckets([sizes[j] for j in order], EXAMPLES_PER_PASS):
+        for row in range(first, last, CLIENTS_PER_PASS):
+            yield order[row : min(row + CLIENTS_PER_PASS, last)]
+
+
+def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor:
+    """Of the clients' coefficients, (S, q): what is not known of the population's is in them."""
+    method = fitted.method
+    assert isinstance(method, MixedModel)
+    values = fitted.values(clients)
+    turn = method.groupings["root"].to_users(same)
+    kept = values["b_draws"].shape[-2] > 0
+    draws = method.parts(fitted.shared["effects.draws"])["beta"] if kept else short(fitted.shared)["beta"][None]
+    return (users_beta(method, draws) @ same.T).mean(0) + values["b_mean"].squeeze(1) @ turn.T
+
+
+def _regions(fitted: Fitted, like: Tensor) -> Tensor:
+    """Effects of the clients' groups on the coefficients that clients have, too, (J, q)."""
+    method = fitted.method
+    assert isinstance(method, MixedModel)
+    random = method.network.random
+    found = like.new_zeros(fitted.federation.clients, method.covariance.q)
+    for level in method.above:
+        effects = fitted.shared[f"effects.{level.effects}"] @ level.grouping.to_users(like).T
+        homes = fitted.federation.about["reader"].places.homes
+        own = effects[torch.tensor([homes.get(name, 0) for name in fitted.federation.ids])]
+        for k, name in enumerate(level.grouping.names):
+            if name in random:
+                found[:, random.index(name)] = own[:, k]
+    return found
+
+
+def _all_rows(fitted: Fitted) -> Batch:
+    """All training rows as one client's."""
+    federation = fitted.federation
+    index = torch.cat(list(federation.train))[None]
+    return replace(federation.gather(index, None, [0]), n=index.new_full((1,), index.numel(), dtype=federation.dtype))
+
+
+def _combinations(fitted: Fitted) -> Tensor:
+    """C (q, p) with x = z C for those fixed columns that are combinations of random ones; the others' are 0.
+
+    So x beta is z (C beta), and what is left of it, which has no random part; of the table's columns as they are.
+    """
+    design = fitted.method.network
+    inputs = _all_rows(fitted).x[0]
+    p, q = len(design.fixed), len(design.random)  # type: ignore[attr-defined]
+    x, z = inputs[:, :p], inputs[:, p : p + q]
+    scale = z.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+    found = torch.linalg.lstsq(z / scale, x, driver="gelsd").solution
+    gap = (z / scale @ found - x).norm(dim=0) / x.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+    return torch.where(gap < 1e-8, found / scale[:, None], 0.0)
+
+
+@torch.no_grad()
+def _pooled(fitted: Fitted) -> Tensor:
+    """The fixed effects where clients do not differ, (p,): damped Newton steps, as for a mode."""
+    method = fitted.method
+    assert isinstance(method, MixedModel)
+    batch, shared = _all_rows(fitted), short(fitted.shared)
+    columns = method.network.split(batch.x)
+    values = {name: shared[name] for name in method.response_family.starts}
+    beta = shared["beta"].clone()
+    for _ in range(method.likelihood.newton_steps):
+        slope, weight = method.response_family.slope_and_weight(
+            method.predictor(columns, beta), batch.y, values, columns
+        )
+        # least squares of the rows, whose columns may hardly be told apart
+        root = weight.clamp_min(0).sqrt().flatten()
+        rows = columns.x.flatten(0, 1)[root > 0] * root[root > 0, None]
+        target = slope.flatten()[root > 0, None] / root[root > 0, None]
+        step = torch.linalg.lstsq(rows, target, driver="gelsd").solution[:, 0]
+        far = linear(columns.x, step).abs().amax()
+        beta = beta + method.likelihood.damping(far) * step
+        if far < NEWTON_TOLERANCE:
+            break
+    return beta

@@ -1,0 +1,162 @@
+"""What was estimated, as a statistician reads it: estimates, standard errors, intervals, tests.
+
+Maximum likelihood and REML: coefficients have standard errors from the curvature at the estimates, and t intervals,
+with Satterthwaite's degrees of freedom for a gaussian response, and for others those of the clients where a coefficient
+differs between them. Standard deviations and correlations have intervals from the density that clients' posteriors are
+mixed over, whose boundary is avoided. A posterior has means, standard deviations and quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hierfl.inference.state import State
+
+from ..model.effects import effects_of
+from ..model.equations import MixedModel
+from ..model.names import held, short
+from ..search.bounds import Bound, at_bounds
+from ..search.profile import UNKNOWN
+from ..search.requests import Phase
+from ..search.separation import directions
+from .coefficients import coefficient_tests, coefficients_covariance, inverse_of
+from .intervals import belong
+from .notes import notes_of, own_bounds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hierfl.inference.evaluation.fitted import Fitted
+
+#: the share of an effect's change along such a direction from which on it is at infinity, too
+ALONG = 1e-3
+#: of the intervals
+LEVEL = 0.95
+
+
+def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, dict[str, float]]:
+    """What was estimated.
+
+    Args:
+        fitted: by a fit.
+        level: of the intervals.
+
+    Returns:
+        A row for each coefficient, standard deviation, correlation and number of the family: effect, estimate,
+        standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and
+        standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
+        bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
+        inner_groups and outer_groups (those inside clients and of clients),
+        effective_points (what the explored points are worth), population_draws (0 where there are none), left_out
+        (rows that lacked a value).
+    """
+    import pandas as pd
+
+    method, shared = fitted.method, fitted.shared
+    assert isinstance(method, MixedModel)
+    bayes, infinite = method.settings.population == "bayes", None
+    estimates = short(shared)
+    labels, here = effects_of(method, {k: v[None] for k, v in estimates.items()})
+    values, bounds = here[0], dict[str, Bound]()
+    drawn = _drawn(method, shared)
+    table = pd.DataFrame({"effect": labels, "estimate": values.cpu().numpy()})
+    for name in ("standard_error", "lower", "upper", "statistic", "df", "p"):
+        table[name] = np.nan
+    if drawn is not None:
+        tail = (1 - level) / 2
+        quantiles = torch.quantile(drawn, drawn.new_tensor([tail, 1 - tail]), dim=0)
+        table["lower"], table["upper"] = quantiles.cpu().numpy()
+    if bayes and drawn is not None:
+        table["estimate"], table["standard_error"] = drawn.mean(0).cpu().numpy(), drawn.std(0).cpu().numpy()
+    elif not bayes:
+        _profiled(table, method, shared, level)
+        errors, infinite = standard_errors(method, estimates)
+        table["standard_error"] = errors.cpu().numpy()
+        bounds = at_bounds(method, estimates) | own_bounds(method, labels, values, estimates, infinite)
+        belong(table, method, estimates, bounds, level)
+        coefficient_tests(table, method, estimates, level)
+    table["note"] = notes_of(method, table, bounds, infinite)
+    numbers = _numbers(method, estimates, bayes)
+    if lost := fitted.federation.about.get("left_out"):
+        numbers["left_out"] = float(sum(lost.values()))
+    return table, numbers
+
+
+def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor]:
+    """(m,): from the curvature at the estimates; not a number where there is none. And which effects are at infinity,
+    (m,): others have the errors that they have with those there.
+    """
+    numbers, every = method.numbers(estimates), {k: v[None] for k, v in estimates.items()}
+
+    def effects(at: Tensor) -> Tensor:
+        return effects_of(method, {**every, **method.parts(at[None])})[1][0]
+
+    if method.k:
+        jacobian = torch.autograd.functional.jacobian(effects, numbers)
+        along, flat = directions(method, estimates)
+        moved, rest = jacobian @ along, along[:, ~flat]
+        infinite = moved[:, flat].norm(dim=1) > ALONG * moved.norm(dim=1)
+        seen = jacobian @ rest
+        variance = ((seen @ inverse_of(rest.mT @ estimates["curvature"] @ rest)) * seen).sum(1)
+        variance = torch.where(infinite, torch.nan, variance)
+    else:
+        variance = torch.full_like(effects(numbers), torch.nan)
+        infinite = torch.zeros_like(variance, dtype=torch.bool)
+    own = coefficients_covariance(method, estimates)
+    if own is not None:
+        variance = torch.cat([own.diagonal(), variance[len(own) :]])
+        variance = torch.where(infinite, torch.nan, variance)
+    found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
+    return found, infinite
+
+
+def p_value(p: float) -> str:
+    """As it is printed."""
+    return f"{p:.3f}" if p >= 0.001 else "<0.001" if p == p else ""
+
+
+def _profiled(table: pd.DataFrame, method: MixedModel, shared: Mapping[str, Tensor], level: float) -> None:
+    """Intervals of the profile likelihood, where they were asked for at this level."""
+    if "effects.profile" not in shared or level != method.settings.profile:
+        return
+    rows = (~table["effect"].isin(method.network.fixed)).to_numpy()
+    bounds = shared["effects.profile"].cpu().numpy()
+    for k, name in enumerate(("lower", "upper")):
+        found = table[name].to_numpy().copy()
+        found[rows] = np.where(bounds[:, k] == UNKNOWN, np.nan, bounds[:, k])
+        table[name] = found
+
+
+def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
+    """The effects (D, m) at the draws of the population; None where there are none."""
+    draws = shared["effects.draws"]
+    if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
+        return None
+    parts = method.parts(draws)
+    return effects_of(method, {**held(shared), **parts})[1]
+
+
+def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:
+    """See :func:`effects_table`."""
+    parameters = method.parameters
+    clients, rows, *inside = estimates["counts"].tolist()
+    found = {"parameters": float(parameters), "rows": rows, "groups": clients}
+    if inside:
+        found["inner_groups"] = inside[0]
+    for level in method.above:
+        found["outer_groups"] = float(level.groups)
+    if not bayes:
+        height = float(estimates["height"])
+        found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}
+        found |= {"bic": parameters * float(np.log(max(rows, 1))) - 2 * height}
+        found |= {"off_maximum": float(estimates["to_go"])}
+    if method.settings.draws and method.k:
+        found["effective_points"] = float(estimates["worth"])
+    if not method.settings.draws:
+        found["population_draws"] = 0.0
+    return found

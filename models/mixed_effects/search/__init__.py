@@ -1,0 +1,1 @@
+"""What the server does: criteria of the clients' sums, climbed, profiled, tested and explored."""

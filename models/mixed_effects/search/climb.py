@@ -1,0 +1,144 @@
+"""Newton's method to a maximum, one point a round: a step is kept only if it has gone up.
+
+At a point the height f, gradient g and curvature C (minus the second derivatives) are known. In units of C's diagonal,
+about standard errors, the step is |C|^-1 g, along whose eigenvectors C bends down or is taken to, no longer than a
+radius that grows where f does what its derivatives say, and shrinks where it does not (Nocedal and Wright, 2006, 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.state import State
+
+from ..model.arithmetic import IMPOSSIBLE
+
+#: the radius to begin with, in standard errors, and at most
+FIRST_RADIUS, LARGEST_RADIUS = 5.0, 1e3
+#: the longest step of a logarithm and the like
+LONGEST = 2.0
+#: curvature below this share of its diagonal is none
+FLAT = 1e-10
+#: the height of a point that nothing is known of, and how far it is from a maximum: numbers, since a server's memory
+#: holds nothing else
+NOWHERE, FAR = -1e300, 1e9
+#: a step that has lost less than this, relative to the height, has lost nothing but digits
+ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Climb:
+    """Where a climb is.
+
+    Attributes:
+        best: the highest point so far, (k,).
+        height: there, ().
+        gradient: there, (k,).
+        curvature: there, (k, k).
+        radius: of the next step, ().
+        next: where to look next, (k,).
+        to_go: the length of Newton's step from the best point, in standard errors, (); :data:`FAR` where the curvature
+            is no maximum's.
+        rounds: how many points were looked at, ().
+        longest: how far a number goes in one step at most, (k,).
+    """
+
+    best: Tensor
+    height: Tensor
+    gradient: Tensor
+    curvature: Tensor
+    radius: Tensor
+    next: Tensor
+    to_go: Tensor
+    rounds: Tensor
+    longest: Tensor
+
+    @classmethod
+    def begin(cls, at: Tensor, longest: Tensor) -> Climb:
+        """Before anything is known."""
+        k, one = len(at), at.new_ones(())
+        return cls(
+            at, one * NOWHERE, torch.zeros_like(at), at.new_zeros(k, k), one * FIRST_RADIUS, at, one * FAR, one * 0,
+            longest,
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, state: State) -> Climb:
+        """What :meth:`state` has written."""
+        return cls(**{f.name: state[f"climb.{f.name}"] for f in fields(cls)})
+
+    def state(self) -> State:
+        """All of it by name."""
+        return {f"climb.{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING) -> Climb:
+        """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves."""
+        found = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
+        first = bool(self.height == NOWHERE)
+        gained = height - self.height
+        least = digits * (1 + self.height.abs())
+        kept = found and (first or bool(gained >= -least))
+        radius = self.radius
+        if not first:
+            step = self.next - self.best
+            promised = self.gradient @ step - 0.5 * step @ self.curvature @ step
+            ratio = float(gained / promised) if found and bool(promised > least) else 1.0 if kept else -1.0
+            length = self._length(step, self.curvature)
+            if not kept or ratio < 0.25:
+                radius = 0.25 * torch.minimum(radius, length)
+            elif ratio > 0.75 and bool(length > 0.9 * radius):
+                radius = (3 * radius).clamp(max=LARGEST_RADIUS)
+        best, f, g, c = (
+            (self.next, height, gradient, curvature)
+            if kept
+            else (self.best, self.height, self.gradient, self.curvature)
+        )
+        step, to_go = newton_step(g, c, radius)
+        step = step / (step.abs() / self.longest).max().clamp_min(1.0) if len(step) else step
+        return Climb(best, f, g, c, radius, best + step, to_go, self.rounds + 1, self.longest)
+
+    @staticmethod
+    def _length(step: Tensor, curvature: Tensor) -> Tensor:
+        """In standard errors."""
+        values, vectors, scale = eigen(curvature)
+        along = vectors.mT @ (step * scale)
+        return (along.square() * values.abs()).sum().sqrt()
+
+    def arrived(self, tol: float) -> bool:
+        """Whether Newton's step to go is shorter than ``tol`` standard errors, from a maximum."""
+        return bool(self.to_go < tol)
+
+
+def eigen(curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues (k,) and vectors (k, k) of a curvature in units of its diagonal, whose roots are the scale (k,)."""
+    diagonal = curvature.diagonal().abs()
+    scale = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
+    values, vectors = torch.linalg.eigh(curvature / (scale[:, None] * scale))
+    return values, vectors, scale
+
+
+def newton_step(g: Tensor, curvature: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """The step (k,), and the length in standard errors of Newton's own; :data:`FAR` where there is no maximum near.
+
+    Where it is flat, and the gradient is nothing, nothing moves.
+    """
+    if not len(g):
+        return g, g.new_zeros(())
+    values, vectors, scale = eigen(curvature)
+    along = vectors.mT @ (g / scale)
+    flat = values.abs() < FLAT
+    bent = torch.where(flat, FLAT, values.abs())
+    move = torch.where(flat & (along.abs() < FLAT), 0.0, along / bent)
+    length = (move.square() * bent).sum().sqrt()
+    step = (vectors @ (move * (radius / length.maximum(radius)))) / scale
+    return step, torch.where((values > -FLAT).all(), length, FAR)
+
+
+def spread(curvature: Tensor) -> Tensor:
+    """A lower triangular root (k, k) of the curvature's inverse, whose eigenvalues are taken positive."""
+    values, vectors, scale = eigen(curvature)
+    root = vectors * values.abs().clamp_min(1e-4).rsqrt() / scale[:, None]
+    return torch.linalg.qr(root.mT).R.mT * torch.linalg.qr(root.mT).R.diagonal().sign()

@@ -1,0 +1,96 @@
+"""Many points of the density p(theta | all data) around its mode, many a round; at the end draws of the population.
+
+Rounds end once the weighted points are worth :data:`WORTH` independent draws; see :mod:`..explore`. Those rounds have
+room for one point with derivatives, too: :class:`.boundaries.Boundaries` has it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hierfl.inference.state import State
+from hierfl.rng import key
+
+from ...model.equations import MixedModel
+from ..climb import Climb, spread
+from ..explore import Explored
+from ..population_draws import draw_population
+from ..requests import HEIGHTS, Phase, between
+from .base import SearchPhase
+from .boundaries import Boundaries
+
+#: points in all, at most; and how many independent draws they shall be worth
+MOST_POINTS, WORTH = 4096, 500
+
+
+class Explore(SearchPhase):
+    """Where there are draws."""
+
+    number, request = Phase.EXPLORE, HEIGHTS
+
+    @classmethod
+    def wanted(cls, method: MixedModel) -> bool:
+        """As the setting says."""
+        return bool(method.settings.draws)
+
+    @property
+    def light(self) -> int:
+        """How many of the numbers are coefficients."""
+        return self.search.method.sizes.get("beta", 0)
+
+    @property
+    def seed(self) -> int:
+        """Of the points of the next round."""
+        return key(self.search.context.seed, self.search.context.round)
+
+    def begin(self) -> None:
+        """Around the mode; where nothing is searched there is one point, and draws at once."""
+        search, method = self.search, self.search.method
+        if not method.k:
+            cross = search.values["cross"]
+            draw_population(search, cross[None], cross.new_zeros(1, 0), cross.new_zeros(1))
+            self.done = True
+            return
+        mode, each = Climb.read(search.memory), len(search.values["points"])
+        explored = Explored.begin(method.k, each, -(-MOST_POINTS // each), mode.best)
+        explored = explored.drawn(mode.best, spread(mode.curvature), self.light, self.seed)
+        search.memory.update(explored.state())
+        if search.likelihood.keeps_points:
+            cells = HEIGHTS.reply(method)["many"][-1]
+            search.memory["packed"] = mode.best.new_zeros(len(explored.points), cells)
+        if Boundaries.wanted(method):
+            Boundaries(search).begin()
+
+    def ask(self) -> State:
+        """At the next points; and at the one of a test."""
+        explored = Explored.read(self.search.memory)
+        beside = Boundaries(self.search).ask() if Boundaries.wanted(self.search.method) else {}
+        return {**beside, "points": self.search.surface.of_coordinates(explored.asked)}
+
+    def tell(self, sums: State) -> None:
+        """With heights at the points."""
+        search, memory, many = self.search, self.search.memory, sums["many"]
+        explored = Explored.read(memory)
+        if between(search.method, search.shared):
+            Boundaries(search).tell(sums)
+        if "packed" in memory:
+            first = (explored.done - 1) * explored.each
+            memory["packed"][first : first + explored.each] = many
+        known, coefficients = search.likelihood.known(memory, before=False), search.surface.coefficients("mixing")
+        numbers = search.surface.of_coordinates(explored.asked)
+        heights = search.likelihood.heights(many, numbers, known, coefficients)
+        explored = explored.seen(heights + search.surface.log_prior(explored.asked))
+        worth = explored.effective(self.light)
+        self.done = worth >= WORTH or explored.done == len(explored.centres)
+        if self.done:
+            self._draw(explored, worth)
+        else:
+            explored = explored.drawn(*explored.moments(self.light), self.light, self.seed)
+        memory.update(explored.state())
+
+    def _draw(self, explored: Explored, worth: float) -> None:
+        logs = explored.log_weights(self.light)
+        memory = self.search.memory
+        packed: Tensor = memory["packed"][: len(logs)] if "packed" in memory else logs
+        self.search.values["worth"] = logs.new_tensor(worth)
+        draw_population(self.search, packed, explored.points[: len(logs)], logs)

@@ -1,0 +1,48 @@
+"""Bounds of profile-likelihood intervals, one after the other, around the estimates; see :mod:`..profile`."""
+
+from __future__ import annotations
+
+import torch
+
+from hierfl.inference.state import State
+
+from ...model.equations import MixedModel
+from ..bounds import at_zero
+from ..climb import Climb
+from ..profile import Profile
+from ..requests import EXPANSION, Phase
+from .base import SearchPhase
+
+
+class ProfileBounds(SearchPhase):
+    """Where they are asked for."""
+
+    number, request = Phase.PROFILE, EXPANSION
+
+    @classmethod
+    def wanted(cls, method: MixedModel) -> bool:
+        """As the setting says."""
+        return bool(method.settings.profile and method.k)
+
+    def begin(self) -> None:
+        """From the estimates, standard deviations above zero."""
+        search, surface = self.search, self.search.surface
+        at, inside = surface.coordinates(search.numbers), surface.inside(search.values)
+        start = torch.where(at_zero(search.method, search.values), inside, at)
+        level, effects = search.method.settings.profile, len(search.values["profile"])
+        height = Climb.read(search.memory).height
+        search.memory.update(Profile.begin(start, height, level, surface.longest("mixing"), effects).state())
+
+    def ask(self) -> State:
+        """At the next point."""
+        return {"at": self.search.surface.of_coordinates(Profile.read(self.search.memory).next)}
+
+    def tell(self, sums: State) -> None:
+        """With derivatives of the criterion by coordinates."""
+        search, profile = self.search, Profile.read(self.search.memory)
+        criterion, known = search.criterion, search.known
+        found = search.surface.expansion(sums, profile.next, criterion, known, coordinates=True)
+        profile = profile.seen(search.method, *found)
+        search.memory.update(profile.state())
+        search.values["profile"] = profile.bounds
+        self.done = profile.done

@@ -1,0 +1,85 @@
+"""The search for restricted estimates, from the likelihood's maximum; see :mod:`..restricted`.
+
+Beside it clients say which columns are the same in all of their rows (:mod:`.containment`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.state import State
+
+from ...model.equations import MixedModel
+from ..criterion import Surface, upright
+from ..requests import CONTAINMENT, EXPANSION, Phase
+from ..restricted import Restricted
+from ..restricted_point import changes, covariance
+from ..separation import directions
+from .base import SearchPhase
+
+
+class Restrict(SearchPhase):
+    """Of other responses than gaussian, where restricted errors or estimates are asked for."""
+
+    number, request = Phase.RESTRICT, EXPANSION
+
+    @classmethod
+    def wanted(cls, method: MixedModel) -> bool:
+        """See :attr:`.MixedModel.restricted`."""
+        return method.restricted
+
+    def begin(self) -> None:
+        """At the likelihood's maximum, standard deviations above zero."""
+        search, values = self.search, self.search.values
+        at = search.surface.of_coordinates(search.surface.inside(values))
+        ways, gone = directions(search.method, values)
+        flat = ways[:, gone] / ways[:, gone].norm(dim=0)
+        search.memory.update(Restricted.begin(at, len(values["beta"]), flat).state())
+
+    def ask(self) -> State:
+        """At the next point."""
+        return {"at": Restricted.read(self.search.memory).asked}
+
+    def tell(self, sums: State) -> None:
+        """With derivatives of the log likelihood, and what containment is read from."""
+        search, values = self.search, self.search.values
+        restricted = Restricted.read(search.memory)
+        restricted = restricted.seen(*search.surface.expansion(sums, restricted.asked, "ml", search.known))
+        search.memory.update(restricted.state())
+        values.update({name: sums[name] for name in CONTAINMENT.reply(search.method)})
+        values["at"] = restricted.asked
+        self.done = bool(restricted.done)
+        if self.done:
+            values.update(estimates(search.surface, restricted, values["curvature"]))
+            values.update(upright(search.method, values))
+
+
+def estimates(surface: Surface, search: Restricted, curvature: Tensor) -> State:
+    """What is broadcast at the end: restricted estimates; in place of the others, too, where those are asked for.
+
+    Args:
+        surface: of the search.
+        search: at its end.
+        curvature: of the likelihood at its maximum, (K, K).
+    """
+    basis, numbers = search.basis, search.found
+    p = len(surface.method.network.fixed)
+    of_coefficients = basis[-p:, search.t :]
+    along = numbers.new_zeros(len(numbers) - p, p, p)  # (nothing along directions that have no end)
+    along[: search.t] = of_coefficients @ changes(search.highest, search.bend, search.turning) @ of_coefficients.T
+    found = {
+        "restricted": numbers, "restricted_covariance": basis @ covariance(search.highest) @ basis.T,
+        "restricted_changes": along,
+    }  # fmt: skip
+    if surface.method.settings.population != "reml":
+        return found
+    constant = 0.5 * search.p * math.log(2 * math.pi) + surface.reml_constant
+    rest = torch.eye(len(numbers)).to(numbers) - basis @ basis.T
+    curvature = basis @ search.curvature @ basis.T + rest @ curvature @ rest
+    return {
+        **found, **surface.method.parts(numbers), "curvature": curvature, "slope": basis @ search.gradient,
+        "height": search.height + constant,
+    }  # fmt: skip

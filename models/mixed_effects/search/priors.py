@@ -1,0 +1,94 @@
+"""Densities of the population's numbers: the priors of a Bayesian population, and what keeps others off their bounds.
+
+Coordinates are those of :class:`.covariance.Covariance`: log sd, unconstrained correlations; and the family's numbers.
+Everything is in the design's units, in which columns have a spread of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.data.formula.units import INTERCEPT
+
+from ..model.arithmetic import log_normal
+from ..model.equations import MixedModel
+from ..model.prior_text import log_density, read
+
+#: a spread that nothing is said of: so many times the response's (1 where it has no units)
+WIDE = 2.5
+#: of coefficients of other responses than gaussian without a prior, in the design's units: hardly seen, where the data
+#: say anything
+WIDE_BETA = 10.0
+#: the same of logarithms and logits of a family's own numbers
+WIDE_OWN = 3.0
+#: shape of the gamma density that keeps standard deviations from zero where the population has no prior (Chung et al.,
+#: Psychometrika 2013), and its mean over the response's spread
+SHAPE, MEAN = 1.5, 1.0
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Log densities, up to constants.
+
+    Args:
+        method: whose numbers, and whose settings.
+    """
+
+    method: MixedModel
+
+    @property
+    def bayes(self) -> bool:
+        """Whether the priors are the user's, not only what a mixing density needs to be proper."""
+        return bool(self.method.settings.population == "bayes")
+
+    def beta(self) -> tuple[Tensor, Tensor] | None:
+        """Means and standard deviations of the coefficients, (p,) each; None where their prior is flat."""
+        s, d = self.method.settings, self.method.network
+        if not self.bayes:
+            # (where they are not searched, the sums say where coefficients are; others may be at infinity)
+            flat = torch.full((len(d.fixed),), WIDE_BETA, dtype=torch.float64)
+            return (torch.zeros_like(flat), flat) if self.method.likelihood.searches_beta else None
+        scale = torch.tensor(d.fixed_units.scale, dtype=torch.float64)
+        mean, sd = torch.zeros_like(scale), torch.full_like(scale, WIDE * d.scale)
+        for k, name in enumerate(d.fixed):
+            setting = "intercept_prior" if name in INTERCEPT else "beta_prior"
+            if text := getattr(s, setting):
+                kind, numbers = read(setting, text)
+                middle, width = numbers if kind == "normal" else (0.0, torch.inf)
+                mean[k] = middle * scale[k] - (d.offset if name in INTERCEPT else 0.0)
+                sd[k] = width * scale[k]
+        return mean, sd
+
+    def covariance(self, coordinates: Tensor, level: str) -> Tensor:
+        """Of log sd and correlations (..., r) of a level's effects: (...)."""
+        s, d, covariance = self.method.settings, self.method.network, self.method.covariances[level]
+        q = covariance.q
+        log_sd = coordinates[..., :q]
+        if self.bayes:
+            kind, numbers = read("sd_prior", s.sd_prior or f"half-t(3, {WIDE * d.scale!r})")
+            units = log_sd.new_tensor(self.method.groupings[level].units.scale) if s.sd_prior else 1.0
+            density = log_density(kind, numbers, log_sd.exp() / units) + log_sd
+            return density.sum(-1) + covariance.log_lkj(coordinates, s.lkj)
+        keep = SHAPE * log_sd - SHAPE / (MEAN * d.scale) * log_sd.exp()
+        return keep.sum(-1) + covariance.log_lkj(coordinates, 1.0)
+
+    def family(self, numbers: Tensor) -> Tensor:
+        """Of the family's own numbers (..., m): (...). A residual's log standard deviation is flat without a prior.
+
+        Others can have no end (the size of a negative binomial, where counts spread as a Poisson's do), so that what is
+        mixed over them needs a density that ends.
+        """
+        if not numbers.shape[-1]:
+            return numbers.new_zeros(numbers.shape[:-1])
+        if self.method.response_family.own_prior == "family_prior":
+            kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
+            mean, sd = about if kind == "normal" else (0.0, torch.inf)
+            return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))
+        if not self.bayes:
+            return numbers.new_zeros(numbers.shape[:-1])
+        text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
+        found = log_density(*read("residual_prior", text), numbers.exp()) + numbers
+        return found.sum(-1)

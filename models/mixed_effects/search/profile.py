@@ -1,0 +1,175 @@
+"""Profile-likelihood intervals: an effect's smallest and largest value where the likelihood is not too low.
+
+    min, max of psi(theta)    where    l(theta) >= l* = max l - c / 2,    c a quantile of chi-squared with 1 df
+
+At a bound the gradients of l and psi are parallel. One point a round: with l's gradient g and curvature C there, and
+psi's gradient a, parabolas have their bound at the step
+
+    D^-1 (g + r a),    D = C - r P,    r such that the parabola is l* there
+
+(Venzon and Moolgavkar, Applied Statistics 1988, have psi one of theta's numbers, and its curvature P zero).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from hierfl.inference.state import State
+
+from ..model.arithmetic import IMPOSSIBLE
+from ..model.effects import effects_of
+from ..model.equations import MixedModel
+from .climb import eigen
+from .criterion import Surface
+
+#: points of one bound, at most; how near its height has to be, and how short the step that is left, in standard errors
+TRIES, NEAR, SHORT = 40, 1e-5, 1e-3
+#: a point whose height is so much below l* is gone back from
+TOO_LOW = 3.0
+#: a standard deviation below this share of the one that the search began at is zero
+NOTHING = 1e-3
+#: what stands for a bound that was not found: shared values are numbers
+UNKNOWN = -1e300
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where a search for bounds is.
+
+    Attributes:
+        best: coordinates of the maximum, (k,).
+        least: l*, ().
+        longest: how far a coordinate goes in one step at most, (k,).
+        good: the last point that was not too low, (k,).
+        next: where to look next, (k,).
+        number: how many bounds are done, ().
+        tries: points of this one, ().
+        bounds: lower and upper, of each effect, (m, 2).
+    """
+
+    best: Tensor
+    least: Tensor
+    longest: Tensor
+    good: Tensor
+    next: Tensor
+    number: Tensor
+    tries: Tensor
+    bounds: Tensor
+
+    @classmethod
+    def begin(cls, at: Tensor, height: Tensor, level: float, longest: Tensor, effects: int) -> Profile:
+        """From the maximum, ``at`` in coordinates."""
+        nothing = at.new_zeros(())
+        least = height - 0.5 * float(stats.chi2.ppf(level, 1))
+        return cls(at, least, longest, at, at, nothing, nothing, at.new_full((effects, 2), UNKNOWN))
+
+    @classmethod
+    def read(cls, state: State) -> Profile:
+        """What :meth:`state` has written."""
+        return cls(**{f.name: state[f"profile.{f.name}"] for f in fields(cls)})
+
+    def state(self) -> State:
+        """All of it by name."""
+        return {f"profile.{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def done(self) -> bool:
+        """Whether all bounds are searched."""
+        return int(self.number) >= self.bounds.numel()
+
+    def seen(self, method: MixedModel, height: Tensor, gradient: Tensor, curvature: Tensor) -> Profile:
+        """With what is found at :attr:`next`."""
+        effect, upper = divmod(int(self.number), 2)
+        found = bool(height > 0.5 * IMPOSSIBLE) and bool(gradient.isfinite().all() & curvature.isfinite().all())
+        if not found or bool(height < self.least - TOO_LOW):
+            if int(self.tries) >= TRIES:
+                return self._ended(effect, upper, UNKNOWN)
+            return self._on(self.good, 0.5 * (self.good + self.next))
+        value, slope, bend = _with_derivatives(method, effect, self.next)
+        zero = profiled(method)[effect].startswith("sd(") and value < NOTHING * _value(method, effect, self.best)
+        if not bool(slope.abs().any()):  # (held)
+            return self._ended(effect, upper, value)
+        if zero and not upper:
+            return self._ended(effect, upper, 0.0)
+        side = 1.0 if upper else -1.0
+        step = self._step(height, gradient, curvature, side * slope, side * bend)
+        values, vectors, scale = eigen(curvature)
+        length = float(((vectors.mT @ (step * scale)).square() * values.abs()).sum().sqrt())
+        if abs(float(height - self.least)) < NEAR and length < SHORT:
+            return self._ended(effect, upper, value)
+        if int(self.tries) >= TRIES:
+            return self._ended(effect, upper, UNKNOWN)
+        step = step / (step.abs() / self.longest).max().clamp_min(1.0)
+        return self._on(self.next, self.next + step)
+
+    def _step(self, height: Tensor, gradient: Tensor, curvature: Tensor, slope: Tensor, bend: Tensor) -> Tensor:
+        """To the bound of the parabolas."""
+        values, vectors, scale = eigen(curvature)
+        # (a parabola that bends up has no bound: there it is taken to bend down as much)
+        down = (vectors * values.abs()) @ vectors.mT * scale * scale[:, None]
+        reach, step = torch.zeros_like(height), torch.zeros_like(gradient)
+        for _ in range(3):
+            values, vectors, scale = eigen(curvature - reach * bend)
+            inverse = vectors / values.abs().clamp_min(1e-8) @ vectors.mT / scale / scale[:, None]
+            still, along = inverse @ gradient, inverse @ slope
+            # height + gradient . step - step . down . step / 2 is l* at step = still + reach along
+            a = 0.5 * along @ down @ along
+            b = along @ (down @ still - gradient)
+            c = 0.5 * still @ down @ still - gradient @ still + self.least - height
+            root = (b.square() - 4 * a * c).clamp_min(0).sqrt()
+            reach = ((root - b) / (2 * a)).clamp_min(0) if bool(a > 0) else reach
+            step = still + reach * along
+        return step
+
+    def _on(self, good: Tensor, after: Tensor) -> Profile:
+        return Profile(
+            self.best, self.least, self.longest, good, after, self.number, self.tries + 1, self.bounds
+        )  # fmt: skip
+
+    def _ended(self, effect: int, upper: int, value: float) -> Profile:
+        bounds = self.bounds.clone()
+        bounds[effect, upper] = value
+        return Profile(
+            self.best, self.least, self.longest, self.best, self.best, self.number + 1, 0 * self.tries, bounds
+        )  # fmt: skip
+
+
+def profiled(method: MixedModel) -> list[str]:
+    """Names of the effects that have such intervals: all but coefficients."""
+    numbers = torch.zeros(method.k, dtype=torch.float64)
+    return [name for name in _effects(method, numbers)[0] if name not in method.network.fixed]
+
+
+def _effects(method: MixedModel, coordinates: Tensor) -> tuple[list[str], Tensor]:
+    """At coordinates (k,): of a gaussian response with coefficients of zero, which no others depend on."""
+    parts = method.parts(Surface(method).of_coordinates(coordinates))
+    zero = torch.zeros(len(method.network.fixed), dtype=torch.float64)
+    parts = {"beta": zero, **parts}
+    parts = {**method.first_roots(), **parts}
+    labels, values = effects_of(method, {k: v[None] for k, v in parts.items()})
+    return labels, values[0]
+
+
+def _value(method: MixedModel, effect: int, at: Tensor) -> float:
+    """An effect's value."""
+    labels, values = _effects(method, at)
+    return float(values[labels.index(profiled(method)[effect])])
+
+
+def _with_derivatives(method: MixedModel, effect: int, at: Tensor) -> tuple[float, Tensor, Tensor]:
+    """An effect's value, and the gradient (k,) and second derivatives (k, k) of a growing function of it that is nearly
+    straight.
+    """
+    name = profiled(method)[effect]
+
+    def straight(where: Tensor) -> Tensor:
+        labels, values = _effects(method, where)
+        value = values[labels.index(name)]
+        return value.log() if name.startswith("sd(") else value.asinh()
+
+    slope = torch.autograd.functional.jacobian(straight, at)
+    return _value(method, effect, at), slope, torch.autograd.functional.hessian(straight, at)

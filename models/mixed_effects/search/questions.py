@@ -1,0 +1,67 @@
+"""What clients are asked about the population, and what they answer: their log marginal likelihood, around one point or
+at many.
+
+Form and message follow from the requests of :mod:`.requests`. Every message passes the rule's pipeline
+(:mod:`hierfl.inference.messages.pipeline`) on its way to the sum, which is all that a search sees of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.messages.form import Field, Form
+from hierfl.inference.state import State
+
+from ..model.equations import MixedModel
+from .requests import REQUESTS, Asked, Request, carried, most_points
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """Clients' log likelihoods as functions of the population: what a round asks of them is in the shared values.
+
+    Args:
+        method: whose population.
+    """
+
+    method: MixedModel
+    sends_gradients: ClassVar[bool] = False
+
+    @property
+    def points(self) -> int:
+        """Points of a round of many, M."""
+        return most_points(self.method)
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """Around one point, and at many; what a round is not about is zero."""
+        shapes = [shape for request in REQUESTS for shape in request.reply(self.method).items()]
+        return {name: Field(shape, torch.float64) for name, shape in shapes}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """Each client's log likelihood as a function of the population: around a point, or at many; 1, n, groups."""
+        asked = Asked(self.method, chunk.shared, self.method.likelihood.rows(chunk), chunk)
+        requests = carried(self.method, chunk.shared)
+        return self.replies(asked, requests, len(chunk.clients), chunk.federation.device)
+
+    def replies(self, asked: Asked, requests: Sequence[Request], rows: int, device: torch.device) -> State:
+        """All fields of a message, {name: (S, *shape)}: answers to some requests, and zeros.
+
+        Args:
+            asked: what is answered from.
+            requests: to be answered.
+            rows: S.
+            device: of the zeros.
+        """
+        found = {
+            name: torch.zeros((rows, *field.shape), dtype=field.dtype, device=device)
+            for name, field in self.form({}).items()
+        }
+        for request in requests:
+            found |= request.answer(asked)
+        return found

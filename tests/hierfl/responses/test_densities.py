@@ -1,0 +1,111 @@
+"""Every response by itself: its density beside SciPy's, derivatives, draws and limits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.responses import CASES, Case
+from torch import Tensor
+
+from hierfl.data.formula.design import Columns
+from hierfl.data.formula.federate import from_formula
+from hierfl.responses.gamma_ratios import rising
+from hierfl.responses.registry import response_of
+from hierfl.rng import generator
+
+ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping[str, Tensor]]:
+    """The response, all rows but the first as one client's, their columns, and its own numbers at the truth."""
+    columns = {k: v for k, v in case.how.items() if k != "cuts"}
+    federation, design = from_formula(df.assign(site=df.site.where(df.index < 1, "all")), case.formula,
+                                      family=case.family, **columns)  # fmt: skip
+    response = response_of(design, SimpleNamespace(noise_0=1.0, cuts=case.how.get("cuts", "")))
+    batch = federation.to("cpu", torch.float64).batch([federation.ids.index("all")])
+    own = torch.tensor(case.own, dtype=torch.float64)
+    values = {name: own if first.dim() else own[0] for name, first in response.starts.items()}
+    return response, batch.y, design.split(batch.x), values
+
+
+@ALL
+def test_densities_are_scipys(case: Case) -> None:
+    df = case.table(8)
+    response, y, columns, values = rows_of(case, df)
+    eta = 1.5 * torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)
+    ours = response.distribution(eta, values, columns).log_prob(y)[0].numpy()
+    if case.family == "weibull":  # (ours holds the intercept where it is when k changes)
+        eta = eta + (np.exp(case.own[0]) - 1) * response.c
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = case.log_density(df.iloc[1:], eta[0].numpy(), np.array(case.own))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@ALL
+def test_slopes_and_weights_are_the_densitys_derivatives(case: Case) -> None:
+    response, y, columns, values = rows_of(case, case.table(8))
+    eta = (1.5 * torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)).requires_grad_()
+    height = response.distribution(eta, values, columns).log_prob(y).sum()
+    (slope,) = torch.autograd.grad(height, eta, create_graph=True)
+    (bend,) = torch.autograd.grad(slope.sum(), eta)
+    found = response.slope_and_weight(eta, y, values, columns)
+    torch.testing.assert_close(found[0], slope, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found[1].expand_as(eta), -bend, rtol=1e-9, atol=1e-9)
+    safe = response.safe_weight(eta, y, values, columns)
+    assert (safe >= 0).all()
+    assert (found[1] >= 0).all() == response.concave
+
+
+@ALL
+def test_what_is_drawn_has_the_mean(case: Case) -> None:
+    response, _, columns, values = rows_of(case, case.table(8))
+    eta = torch.linspace(-1, 1, 5).double()[:, None]
+    here = columns._replace(
+        **{k: v[:1, :5].T for k, v in columns._asdict().items() if k in ("trials", "event") and v is not None}
+    )
+    fn = response.distribution(eta, values, here)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        drawn = fn.sample(torch.Size([40_000]))
+    gap = (drawn.mean(0) - fn.mean) / (drawn.std(0) / 200).clamp_min(1e-9)
+    assert gap.abs().max() < 4.5
+
+
+@pytest.mark.parametrize("size", [0.3, 20.0, 1e4, 1e9, 1e14])
+def test_ratios_of_gamma_functions_keep_their_digits(size: float) -> None:
+    """Beside products: Gamma(y + z) / (Gamma(z) z^y) is the product of 1 + i / z."""
+    y = torch.tensor([0.0, 1.0, 2.0, 7.0, 60.0]).double()
+    z = torch.tensor(size, dtype=torch.float64)
+    i = torch.arange(60).double()
+    counted = i < y[:, None]
+    expected = torch.where(counted, torch.log1p(i / z), 0.0).sum(-1)
+    torch.testing.assert_close(rising(y, z), expected, rtol=1e-9, atol=1e-13)
+    torch.testing.assert_close(rising(y, z, 1), torch.where(counted, 1 / (z + i), 0.0).sum(-1), rtol=1e-11, atol=0)
+    bend = torch.where(counted, -1 / (z + i).square(), 0.0).sum(-1)
+    torch.testing.assert_close(rising(y, z, 2), bend, rtol=1e-9, atol=0)  # (torch's own trigamma has ten digits)
+
+
+PLAIN = {"negative-binomial": "poisson", "zero-inflated-poisson": "poisson", "beta-binomial": "binomial"}
+WITHOUT = {"negative-binomial": ("log_size", 25.0), "zero-inflated-poisson": ("logit_zero", -30.0),
+           "beta-binomial": ("log_precision", 25.0)}  # fmt: skip
+
+
+@pytest.mark.parametrize("wide", PLAIN)
+def test_without_more_spread_they_are_the_plain_ones(wide: str) -> None:
+    df, (name, limit) = CASES[PLAIN[wide]].table(6), WITHOUT[wide]
+    response, y, columns, _ = rows_of(CASES[wide], df)
+    own = torch.tensor(limit).double().requires_grad_()
+    eta = torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)
+    height = response.distribution(eta, {name: own}, columns).log_prob(y)
+    expected = rows_of(CASES[PLAIN[wide]], df)[0].distribution(eta, {}, columns).log_prob(y)
+    torch.testing.assert_close(height, expected, rtol=1e-7, atol=1e-7)
+    (slope,) = torch.autograd.grad(height.sum(), own)
+    assert abs(float(slope)) < 1e-5
