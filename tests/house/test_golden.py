@@ -40,10 +40,10 @@ def test_the_grid_is_whole(grid: Grid) -> None:
 
 
 def test_the_grid_of_a_rebuilding_is_whole(grid: Grid) -> None:
-    """Kinds by responses and places; restricted estimates are of nine responses, and of all where REML is not."""
+    """Kinds by responses and places; restricted estimates are of the nine responses that have no REML."""
     mixed = Grid.read(MIXED)
     kinds = Counter(name.split("/")[0] for name in mixed.cases)
-    of_grids = {"climb": 10 * 4 * 2 + 4 * 2, "restricted": 9 * (4 + 2), "bayes": 10 * 4 * 2, "draws": 10 * 3}
+    of_grids = {"climb": 10 * 4 * 2 + 4 * 2, "restricted": 9 * (4 + 2), "bayes": 10 * 4 * 2, "estimates": 10 * 3}
     assert {kind: kinds[kind] for kind in of_grids} == of_grids
     assert kinds.keys() >= {"profile", "one_round", "weights", "known_se", "sites", "call", "compare", "chunk", "flat"}
     assert "--set draws=0" in mixed.cases["slopes/poisson"]
