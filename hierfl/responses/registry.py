@@ -75,7 +75,7 @@ def response_class(name: str) -> type[Response]:
     if name not in [*RESPONSES]:  # (which may be anything)
         raise unknown("family", name, RESPONSES)
     entry = RESPONSES[name]
-    response: type[Response] = getattr(import_module(f"{__package__}.{entry.module}"), entry.cls)
+    response: type[Response] = getattr(import_module(f"hierfl.responses.{entry.module}"), entry.cls)
     return response
 
 
