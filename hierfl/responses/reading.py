@@ -43,7 +43,7 @@ class Cells:
         kind: "numeric", "categoric" or "proportion".
         values: numbers (n,) or (n, 1); an indicator of each level; successes and trials.
         levels: of a categoric one.
-        order: its levels, in an order that somebody has said; None where nobody has.
+        order: its levels in their order; None where the table has no order.
     """
 
     name: str

@@ -51,15 +51,15 @@ def read_room(folder: Path) -> dict[str, Entry]:
     Raises:
         TypeError: for two of one name, or one that does not say what it is about.
     """
-    found: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     for path in sorted(folder.glob("*.py")):
-        for cls, said in stated(path, STATED):
-            if not said.get("name"):  # (what others share)
+        for cls, values in stated(path, STATED):
+            if not values.get("name"):  # (what others share)
                 continue
-            if "about" not in said or said["name"] in found:
+            if "about" not in values or values["name"] in entries:
                 raise TypeError(f"{path.name}: {cls} has a name of its own, and says what it is about")
-            found[said["name"]] = Entry(path.stem, cls, **said)
-    return dict(sorted(found.items(), key=lambda one: one[1].order))
+            entries[values["name"]] = Entry(path.stem, cls, **values)
+    return dict(sorted(entries.items(), key=lambda one: one[1].order))
 
 
 #: every response, in the order in which it is listed
@@ -75,8 +75,8 @@ def response_class(name: str) -> type[Response]:
     if name not in [*RESPONSES]:  # (which may be anything)
         raise unknown("family", name, RESPONSES)
     entry = RESPONSES[name]
-    found: type[Response] = getattr(import_module(f"{__package__}.{entry.module}"), entry.cls)
-    return found
+    response: type[Response] = getattr(import_module(f"hierfl.responses.{entry.module}"), entry.cls)
+    return response
 
 
 def response_of(design: Any, settings: Any) -> Response:

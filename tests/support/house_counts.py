@@ -28,6 +28,7 @@ NAMED = {
     "network (projection)": r"\bprojection\b",
     "aggregation rule (GibbsDraw)": r"\bGibbsDraw\b",
     "figure (movement)": r"[\"']movement[\"']",
+    "response (weibull)": r"[Ww]eibull",
     "metric (brier)": r"\bbrier\b|Brier",
     "run option (quorum)": r"\bquorum\b",
     "engine": r"\b(Plate)?Engine\b",

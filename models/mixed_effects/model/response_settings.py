@@ -18,8 +18,8 @@ def with_responses(after: str) -> Callable[[type[S]], type[S]]:
         after: the field behind which they come.
     """
     own = {
-        name: setting("", f"{entry.name}: {about}")
-        for entry in RESPONSES.values() for name, (about, _) in entry.settings.items()
+        name: setting("", f"{entry.name}: {meaning}")
+        for entry in RESPONSES.values() for name, (meaning, _) in entry.settings.items()
     }  # fmt: skip
 
     def added(cls: type[S]) -> type[S]:
