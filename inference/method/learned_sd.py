@@ -32,6 +32,7 @@ from ..server.rules.base import AggregationRule
 from ..server.rules.response_sd import PooledResponseSd
 from ..state import State, client_view
 from .base import Method
+from .capabilities import is_tabular
 from .derived import derived
 from .initial import InitialWeights
 from .schedule import Schedule
@@ -54,7 +55,7 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
         federation: to what.
         alone: whether it is one site's of several.
     """
-    if method.tabular or federation.task != "regression" or not _asks(method, federation):
+    if is_tabular(method) or federation.task != "regression" or not _asks(method, federation):
         return method, federation
     found, federation = copy.copy(method), in_standard_units(federation, alone=alone)
     federation = federation if alone else with_scaled_inputs(federation)
