@@ -35,6 +35,7 @@ from hierfl.inference.local.optimizers import adam, sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.messages.codec import parse_compressor
 from hierfl.inference.messages.pipeline import Codec, Stage
+from hierfl.inference.method.about import About
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -59,13 +60,10 @@ NO_INNER: dict[str, tuple[object, ...]] = {"inner_phi_steps": (0,)}
 class FedPop(Method):
     """Gaussian population of heads, Langevin chains at the clients, ascent of the marginal likelihood."""
 
-    name = "fedpop"
-    about = "Langevin mixed effects (Kotelevskii et al., NeurIPS 2022)"
-    family = "hierarchical"
-    stays = "draws of the head"
-    sent = "gradients of base and population"
-    message_size = 1.0
-    order = 20
+    about = About(
+        name="fedpop", what="Langevin mixed effects", paper="Kotelevskii et al., NeurIPS 2022", family="hierarchical",
+        stays="draws of the head", sent="gradients of base and population", message_size=1.0, order=20,
+    )  # fmt: skip
 
     @dataclass(frozen=True)
     class Settings:

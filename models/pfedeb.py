@@ -36,6 +36,7 @@ from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.local.until import Until
+from hierfl.inference.method.about import About
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -56,13 +57,15 @@ NOT_LOW_RANK: dict[str, tuple[object, ...]] = {"covariance": ("diagonal", "krone
 class PFedEB(NormalPopulation):
     """Laplace posteriors of heads with correlations, Gaussian q(w), spreads by marginal likelihood, averaged base."""
 
-    name = "pfedeb"
-    about = "empirical Bayes, heads integrated out (this project)"
-    family = "hierarchical"
-    stays = "q(head)"
-    sent = "likelihood of w, score of rho, base"
-    message_size = 1.58
-    order = 70
+    about = About(
+        name="pfedeb",
+        what="empirical Bayes, heads integrated out (this project)",
+        family="hierarchical",
+        stays="q(head)",
+        sent="likelihood of w, score of rho, base",
+        message_size=1.58,
+        order=70,
+    )
     independent_draws = True
 
     @dataclass(frozen=True)

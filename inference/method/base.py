@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.errors import unknown
+from hierfl.errors import UserError, unknown
 from hierfl.nn.architecture import Architecture, check_architecture
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ from ..local.base import LocalStep
 from ..messages.pipeline import Stage
 from ..server.rules.base import AggregationRule
 from ..state import State
+from .about import About
 from .initial import InitialWeights
 from .schedule import Schedule
 from .settings import Configurable, make_settings
@@ -40,7 +41,8 @@ class Method(Configurable):
         UserError: for a setting that the method does not have, or a value that it cannot take.
     """
 
-    # (name: on the command line; a file of your own is called by its class)
+    #: what it is; a file of your own may go without it, and is called by its file
+    about: ClassVar[About] = About(name="")
     #: shared values of which a client uses its own locally trained copy when it predicts
     local_copies: ClassVar[tuple[str, ...]] = ()
     #: personal values that the server makes anew, each client its own (a rule puts them into its context's ``replies``)
@@ -63,6 +65,14 @@ class Method(Configurable):
     #: the values of ``Settings``; a method that declares some says so, so that a typing error is found:
     #: ``settings: Settings``
     settings: Any
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        own = vars(cls)
+        if isinstance(own.get("about"), About):
+            if "name" in own:
+                raise UserError(f"{cls.__name__} has a name in its About, {cls.about.name!r}: leave out name = ...")
+            cls.name = cls.about.name
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         check_architecture(self.name or type(self).__name__, network)
