@@ -12,6 +12,7 @@ from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError, unknown
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.method.settings import applicable, make_settings
 
 from . import methods
@@ -112,9 +113,9 @@ def learned(said: str | None, response_sd: float | None, usual: str = "shared") 
 
 def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
     """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
-    table = tables.is_table(data)
-    if table != loaded.cls.tabular:
-        wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if loaded.cls.tabular else "a data set or FILE.npz"
+    table, tabular = tables.is_table(data), is_tabular(loaded.cls)
+    if table != tabular:
+        wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if tabular else "a data set or FILE.npz"
         raise UserError(f"{loaded.name} needs {wanted}; not {data}")
     for name in said:
         if options()[name].data == ("arrays" if table else "tables"):
@@ -125,7 +126,7 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
 
 def usual_data(cls: type[Method]) -> str:
     """The data set of a method where none is said."""
-    return "radon-like" if cls.tabular else "digits"
+    return "radon-like" if is_tabular(cls) else "digits"
 
 
 def _usual_of_arrays(data: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .messages.codec import Quantise as Quantise
     from .messages.codec import Sparsify as Sparsify
     from .messages.pipeline import Codec as Codec
+    from .method.about import About as About
     from .method.base import Method as Method
     from .method.schedule import Schedule as Schedule
     from .method.settings import setting as setting
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 #: what is lent from the rooms, and which of them has it: nothing is imported before it is asked for
 _ROOMS = {
+    "About": "method.about",
     "Codec": "messages.pipeline",
     "ClosedForm": "local.closed_form",
     "Gradient": "server.rules.gradient",

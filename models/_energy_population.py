@@ -1,13 +1,16 @@
-"""A population of heads that is known by an energy alone, p(z) = exp(-E(z)) / Z.
+"""A population of heads that is known by an energy alone, p(z) = exp(-E(z)) / Z: FedPop's population=energy.
 
     E(z) = |z - mu|^2 / (2 sigma^2) + a^T tanh(B z + c)
 
 The network (a, B, c: "energy.outside", "energy.inside", "energy.shift") is optional, and begins at zero. The gradient
-of log Z is an expectation under the population, of which a second chain keeps draws (persistent contrastive
-divergence).
+of log Z is an expectation under the population. A second chain of every client, ``z_new``, keeps draws of it
+(persistent contrastive divergence): heads of a client that does not exist.
 """
 
+from __future__ import annotations
+
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +18,49 @@ from torch import Tensor
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.state import State
 from hierfl.ppl.energy import Energy
+from hierfl.ppl.plates import param
 
 
-def energy_names(width: int) -> tuple[str, ...]:
-    """What E is made of, beside mu; ``width`` is the network's, 0 for none."""
-    return ("log_sigma", *(("energy.inside", "energy.shift", "energy.outside") if width else ()))
+class EnergyPopulation:
+    """The population exp(-E(z)) / Z, learned with a second chain; see :class:`._gaussian_population.Population`.
+
+    Args:
+        hidden: width of the network in E; 0 for none, and E is a Gaussian's.
+    """
+
+    latents = ("z", "z_new")
+    near_normal = False
+
+    def __init__(self, hidden: int) -> None:
+        self.hidden = hidden
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """mu and sigma, and the network's weights."""
+        return ("mu", "log_sigma", *(["energy"] if self.hidden else []))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The shared values that E is made of, beside mu."""
+        return ("log_sigma", *(("energy.inside", "energy.shift", "energy.outside") if self.hidden else ()))
+
+    def initial(self, sigma: float, start: InitialWeights) -> State:
+        """The logarithm of sigma (1,), and the network's weights."""
+        log_sigma = torch.full((1,), sigma, dtype=torch.float64).log()
+        return {"log_sigma": log_sigma, **first_network(self.hidden, start)}
+
+    def priors(self, mu: Tensor) -> dict[str, Any]:
+        """That of z_new, from which nothing is learned, and that of z."""
+        learned, held = populations(mu, {name: param(name) for name in self.names}, param("z_new_draws"))
+        return {"z_new": held, "z": learned}
+
+    def new_client(self, initial: State, personal: State) -> State:
+        """The clients' second chains, which draw from the population; beside each of them one of the client's own."""
+        if not personal:
+            return initial
+        pool = personal["z_new_draws"].flatten(0, 1)
+        own = initial["z_draws"][:1].expand(len(pool), *initial["z_draws"].shape[1:])
+        return {**initial, "z_draws": own, "z_new_draws": pool}
 
 
 def first_network(width: int, start: InitialWeights) -> State:

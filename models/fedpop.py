@@ -9,8 +9,7 @@ head z_j a random one from a Gaussian population:
 
     maximised: log p(phi, mu) + sum_j log integral p(D_j | z, phi) N(z | mu, sigma^2) dz     (marginal MAP)
 
-The population may also be known by an energy alone, p(z) = exp(-E(z)) / Z with E(z) = |z - mu|^2 / (2 sigma^2) + a
-network's: then a second chain draws z_new from it, since the gradient of log Z is an expectation under the population.
+The population may also be known by an energy alone, p(z) = exp(-E(z)) / Z (population=energy, ``_energy_population``).
 
 A round, at every client (Alg. 1): M Langevin steps from where the chain last stood (stateful) or from the population
 (stateless). Those who take part send the log joint's gradients in phi, mu and log sigma averaged over the draws
@@ -18,9 +17,10 @@ A round, at every client (Alg. 1): M Langevin steps from where the chain last st
 posterior, the shared values held; by default with chains that accept or reject (the paper's steps are always kept).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pyro.distributions import Delta, Normal
@@ -35,6 +35,7 @@ from hierfl.inference.local.optimizers import adam, sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.messages.codec import parse_compressor
 from hierfl.inference.messages.pipeline import Codec, Stage
+from hierfl.inference.method.about import About
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -46,7 +47,8 @@ from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
-from ._energy_population import energy_names, first_network, populations
+from ._energy_population import EnergyPopulation
+from ._gaussian_population import GaussianPopulation, Population
 
 #: log sigma is projected above this: a population without any spread is one pooled model
 LEAST_LOG_SIGMA = -7.0
@@ -59,13 +61,16 @@ NO_INNER: dict[str, tuple[object, ...]] = {"inner_phi_steps": (0,)}
 class FedPop(Method):
     """Gaussian population of heads, Langevin chains at the clients, ascent of the marginal likelihood."""
 
-    name = "fedpop"
-    about = "Langevin mixed effects (Kotelevskii et al., NeurIPS 2022)"
-    family = "hierarchical"
-    stays = "draws of the head"
-    sent = "gradients of base and population"
-    message_size = 1.0
-    order = 20
+    about = About(
+        name="fedpop",
+        what="Langevin mixed effects",
+        paper="Kotelevskii et al., NeurIPS 2022",
+        family="hierarchical",
+        stays="draws of the head",
+        sent="gradients of base and population",
+        message_size=1.0,
+        order=20,
+    )
 
     @dataclass(frozen=True)
     class Settings:
@@ -178,68 +183,57 @@ class FedPop(Method):
         return self.settings.prior != "flat"
 
     @property
-    def second_chain(self) -> bool:
-        """Whether the population has to be drawn from, to be learned."""
-        return self.settings.population == "energy"
+    def population(self) -> Population:
+        """What the clients' heads come from."""
+        s = self.settings
+        if s.population == "energy":
+            return EnergyPopulation(s.energy_hidden)
+        return GaussianPopulation(s.population == "diagonal")
 
     def shared(self, start: InitialWeights) -> State:
-        s, d = self.settings, len(start.head)
+        s = self.settings
         if not self.sampled:
             return start.base
         mu = s.init_scale * start.head if s.prior == "hierarchical" else torch.zeros_like(start.head)
-        sigma = torch.full((d if s.population == "diagonal" else 1,), s.sigma_0, dtype=torch.float64)
-        return {"mu": mu, "log_sigma": sigma.log(), **first_network(s.energy_hidden, start), **start.base}
+        return {"mu": mu, **self.population.initial(s.sigma_0, start), **start.base}
 
     def personal(self, start: InitialWeights) -> State:
         s, mu = self.settings, self.settings.init_scale * start.head
         if not self.sampled:
             return {"z_point": mu}
-        names = ("z_draws", "z_new_draws") if self.second_chain else ("z_draws",)
-        return {name: mu.expand(s.chains, s.steps - s.burn, -1) for name in names}
+        return {f"{name}_draws": mu.expand(s.chains, s.steps - s.burn, -1) for name in self.population.latents}
 
     def model(self, batch: Batch) -> None:
         net, scale = self.network, self.settings.mu_scale
-        population = flat(net.head.d)
+        priors: Mapping[str, Any] = {"z": flat(net.head.d)}
         if self.sampled:
             prior = flat(net.head.d)
             if scale:
                 prior = Normal(batch.n.new_zeros(net.head.d), batch.n.new_full((), scale)).to_event(1)
             mu = sample("mu", prior)
-            population = Normal(mu, param("log_sigma").exp()).to_event(1)
-        if self.second_chain:
-            values = {k: param(k) for k in energy_names(self.settings.energy_hidden)}
-            population, no_client = populations(mu, values, param("z_new_draws"))
+            priors = self.population.priors(mu)
         with clients(batch):
-            if self.second_chain:
-                sample("z_new", no_client)  # a client that does not exist; it learns nothing of the shared values
-            z = sample("z", population)  # (K, S, 1, d)
+            heads = {name: sample(name, prior) for name, prior in priors.items()}  # (K, S, 1, d)
             with data(batch):
-                sample("y", net.likelihood(net.head(z, net.base(batch.x))), obs=batch.y)
+                sample("y", net.likelihood(net.head(heads["z"], net.base(batch.x))), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
-        q = EmpiricalDraws(param("z_draws"), 1) if self.sampled else Delta(param("z_point")).to_event(1)
         with clients(batch):
-            sample("z", q)
-            if self.second_chain:
-                sample("z_new", EmpiricalDraws(param("z_new_draws"), 1))
-
-    def moved(self) -> list[str]:
-        """What the chains move."""
-        return ["z", "z_new"] if self.second_chain else ["z"]
+            if not self.sampled:
+                sample("z", Delta(param("z_point")).to_event(1))
+                return
+            for name in self.population.latents:
+                sample(name, EmpiricalDraws(param(f"{name}_draws"), 1))
 
     def init_new_client(self, means: State, initial: State, personal: State) -> State:
-        if not (self.second_chain and personal):
-            return initial
-        # the clients' second chains draw from the population; beside each of them one of the client's own
-        pool = personal["z_new_draws"].flatten(0, 1)
-        own = initial["z_draws"][:1].expand(len(pool), *initial["z_draws"].shape[1:])
-        return {**initial, "z_draws": own, "z_new_draws": pool}
+        return self.population.new_client(initial, personal)
 
     def local(self) -> list[LocalStep]:
         s, kept = self.settings, (self.settings.steps - self.settings.burn) * self.settings.chains
         if self.sampled:
+            moved = list(self.population.latents)
             chain: LocalStep = Langevin(
-                self.moved(), s.steps, s.step_size, metropolis=s.kernel == "metropolis", batch=s.step_batch or None,
+                moved, s.steps, s.step_size, metropolis=s.kernel == "metropolis", batch=s.step_batch or None,
                 precondition=s.precondition, burn=s.burn, start="last" if s.start == "stateful" else "prior",
             )  # fmt: skip
         else:
@@ -257,11 +251,9 @@ class FedPop(Method):
             # Adam adds the decay times the weights to the gradient: the gradient of that prior
             base = Gradient(adam(s.base_lr, s.base_decay, s.beta2), kept, schedule, None, latent)
         rules: dict[str, AggregationRule] = {"base": base}
-        if s.prior == "hierarchical":
-            rules["mu"] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule, None, latent)
-            rules["log_sigma"] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule, _spread, latent)
-        if s.energy_hidden:
-            rules["energy"] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule)
+        for name in self.population.learned if s.prior == "hierarchical" else ():
+            within = _spread if name == "log_sigma" else None
+            rules[name] = Gradient(adam(s.lr, beta2=s.beta2), kept, schedule, within, latent)
         return rules
 
     def pipeline(self) -> dict[str, list[Stage]]:
@@ -272,14 +264,15 @@ class FedPop(Method):
         s, burn, kept = self.settings, self.settings.final_burn, self.settings.final_keep
         if not (self.sampled and s.final_steps):
             return Schedule()
-        thin = (s.final_steps - burn) // kept
+        thin, moved = (s.final_steps - burn) // kept, list(self.population.latents)
         if s.final_kernel == "unadjusted":
             chain = Langevin(
-                self.moved(), burn + thin * kept, s.step_size, precondition=s.precondition, batch=s.step_batch or None,
+                moved, burn + thin * kept, s.step_size, precondition=s.precondition, batch=s.step_batch or None,
                 burn=burn, thin=thin, chains=s.final_chains, start="last" if s.final_chains == s.chains else "apart",
             )  # fmt: skip
         else:
-            chain = adjusted(self.moved(), burn, kept, thin, s.final_chains, s.step_size * self.second_chain)
+            step_size = 0.0 if self.population.near_normal else s.step_size
+            chain = adjusted(moved, burn, kept, thin, s.final_chains, step_size)
         return Schedule(final_steps=[chain])
 
     def client_summary(self, v: State) -> State:

@@ -33,6 +33,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI, running_statistics
+from hierfl.inference.method.about import About
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -50,13 +51,16 @@ from ._common_settings import client_momentum
 class PFedV(Method):
     """Latent features; everything shared but the last layer."""
 
-    name = "pfedv"
-    about = "latent features, encoders as guides (Mou et al., ICANN 2023)"
-    family = "hierarchical"
-    stays = "last layer"
-    sent = "encoder, base"
-    message_size = 1.97
-    order = 40
+    about = About(
+        name="pfedv",
+        what="latent features, encoders as guides",
+        paper="Mou et al., ICANN 2023",
+        family="hierarchical",
+        stays="last layer",
+        sent="encoder, base",
+        message_size=1.97,
+        order=40,
+    )
     latent = True
 
     @dataclass(frozen=True)
@@ -226,13 +230,15 @@ SD_BINS, SD_EDGE = 4000, 20.0
 class FedV(PFedV):
     """The last layer is shared, too."""
 
-    name = "fedv"
-    about = "pFedV with a shared last layer"
-    family = "hierarchical"
-    stays = "nothing"
-    sent = "encoder, base, last layer"
-    message_size = 1.99
-    order = 50
+    about = About(
+        name="fedv",
+        what="pFedV with a shared last layer",
+        family="hierarchical",
+        stays="nothing",
+        sent="encoder, base, last layer",
+        message_size=1.99,
+        order=50,
+    )
 
     def shared(self, start: InitialWeights) -> State:
         return {"w": self.settings.init_scale * start.head, **super().shared(start)}

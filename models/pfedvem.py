@@ -25,6 +25,7 @@ from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.rho import RHO_FLOOR, closed_form_rho
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
@@ -37,13 +38,16 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 class PFedVEM(Method):
     """Hierarchical Gaussian prior on the heads, mean-field Gaussian guide, averaged base."""
 
-    name = "pfedvem"
-    about = "confidence-aware variational EM (Zhu et al., CVPR 2023)"
-    family = "hierarchical"
-    stays = "q(head), rho"
-    sent = "head, confidence, base"
-    message_size = 1.0
-    order = 10
+    about = About(
+        name="pfedvem",
+        what="confidence-aware variational EM",
+        paper="Zhu et al., CVPR 2023",
+        family="hierarchical",
+        stays="q(head), rho",
+        sent="head, confidence, base",
+        message_size=1.0,
+        order=10,
+    )
     local_copies = ("base",)  # a client predicts with the base it has just trained
 
     @dataclass(frozen=True)

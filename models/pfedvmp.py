@@ -36,6 +36,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -62,13 +63,16 @@ UNSEEN = {**UNSENT, "precision": ("count", "equal")}
 class PFedVMP(Method):
     """Shared base, personal heads, and centroids of features as messages."""
 
-    name = "pfedvmp"
-    about = "feature centroids by message passing (anonymous)"
-    family = "hierarchical"
-    stays = "head"
-    sent = "base, centroids' factors"
-    message_size = 2.28
-    order = 60
+    about = About(
+        name="pfedvmp",
+        what="feature centroids by message passing",
+        paper="anonymous",
+        family="hierarchical",
+        stays="head",
+        sent="base, centroids' factors",
+        message_size=2.28,
+        order=60,
+    )
 
     @dataclass(frozen=True)
     class Settings:

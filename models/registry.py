@@ -1,14 +1,7 @@
 """Which methods there are, read from their sources: nothing is imported, so that a list of them is there at once.
 
-A method is a class below this folder with a ``name``, and says on itself what it is, in plain values:
-
-    name            on the command line
-    about           what it is, in words
-    family          which limit of the one model it is, or what it adds to one
-    stays           what stays with a client from round to round
-    sent            what a client sends
-    message_size    of that, relative to FedAvg's, for mlp:100 on 28x28 images of ten classes; None where there is none
-    order           its place in lists
+A method is a class below this folder whose body has ``about = About(...)``, in plain values; see
+:class:`~hierfl.inference.method.about.About`.
 """
 
 from __future__ import annotations
@@ -20,29 +13,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from hierfl.inference.method.about import About
 
-@dataclass(frozen=True)
-class Entry:
+
+@dataclass(frozen=True, kw_only=True)
+class Entry(About):
     """A method, as its class describes it.
 
     Attributes:
         module, cls: where the class is.
-        name, about, family, stays, sent, message_size, order: see above.
     """
 
     module: str
     cls: str
-    name: str
-    about: str
-    family: str
-    stays: str
-    sent: str
-    message_size: float | None
-    order: int
 
 
-#: what a class must say
-STATED = tuple(f.name for f in fields(Entry) if f.name not in ("module", "cls"))
+#: what a class must state
+STATED = tuple(f.name for f in fields(About) if f.name != "paper")
 
 
 class Registry(Mapping[str, Entry]):
@@ -69,20 +56,18 @@ class Registry(Mapping[str, Entry]):
         """The methods that a file defines.
 
         Raises:
-            TypeError: for a class with a name that leaves something unsaid: what it inherits belongs to another method.
+            TypeError: for a class whose About leaves something out or is not in plain values, and for a class that
+                states a name in the old form, an attribute of its own.
         """
         source = path.read_text(encoding="utf-8")
-        if "\n    name = " not in source:
+        if "\n    about = " not in source and "\n    name = " not in source:
             return
         module = ".".join([self.package, *path.relative_to(self.folder).with_suffix("").parts])
         for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef):
-                said = dict(stated(node))
-                if "name" not in said:
-                    continue
+            if isinstance(node, ast.ClassDef) and (said := stated(node, f"{module}.{node.name}")):
                 if missing := [name for name in STATED if name not in said]:
-                    raise TypeError(f"{module}.{node.name} has a name, and must say its {', '.join(missing)}, too")
-                yield Entry(module, node.name, **said)
+                    raise TypeError(f"the About of {module}.{node.name} must state its {', '.join(missing)}, too")
+                yield Entry(module=module, cls=node.name, **said)
 
     def class_named(self, name: str) -> Entry | None:
         """The method whose class has this name."""
@@ -98,13 +83,32 @@ class Registry(Mapping[str, Entry]):
         return len(self.entries)
 
 
-def stated(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:
-    """What a class says of itself in plain values, by name."""
-    for line in node.body:
-        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
-            for target in line.targets if isinstance(line, ast.Assign) else [line.target]:
-                if isinstance(target, ast.Name) and target.id in STATED:
-                    yield target.id, line.value.value
+def stated(node: ast.ClassDef, cls: str) -> dict[str, Any]:
+    """What a class states in its About, by name; empty for a class without one.
+
+    Args:
+        node: of the class.
+        cls: what it is called, for a message.
+
+    Raises:
+        TypeError: for values that are not plain, and for a name in the old form.
+    """
+    values = {
+        line.targets[0].id: line.value
+        for line in node.body
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name)
+    }
+    about, name = values.get("about"), values.get("name")
+    if isinstance(about, ast.Call) and ast.unparse(about.func).rpartition(".")[2] == "About":
+        try:
+            if about.args:
+                raise ValueError
+            return {word.arg: ast.literal_eval(word.value) for word in about.keywords if word.arg}
+        except ValueError as error:
+            raise TypeError(f"the About of {cls} must have plain values by name, such as name='mine'") from error
+    if isinstance(name, ast.Constant):
+        raise TypeError(f"{cls} states its name as an attribute: write about = About(name={name.value!r}, ...)")
+    return {}
 
 
 #: the methods of this package

@@ -16,6 +16,7 @@ def methods(
     ] = False,
 ) -> None:
     """List the methods, or one method's settings and messages."""
+    from hierfl.inference.method.about import About
     from hierfl.models import METHODS
 
     screen = console()
@@ -29,7 +30,7 @@ def methods(
         table = text_table("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
         for key, entry in METHODS.items():
             size = "" if entry.message_size is None else f"{entry.message_size:g}"
-            about = [entry.about] if wide else []
+            about = [entry.text] if wide else []
             table.add_row(key, entry.family, entry.stays, entry.sent, size, *about)
         screen.print(table)
         screen.print("size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True)
@@ -39,10 +40,12 @@ def methods(
 
     table = text_table("setting", "default", "meaning")
     loaded = load(name)
-    if name in METHODS:
-        entry = METHODS[name]
-        screen.print(f"{name}: {entry.about}; {entry.family}", soft_wrap=True)
-        screen.print(f"stays with a client: {entry.stays}; is sent: {entry.sent}", soft_wrap=True)
+    stated = METHODS.get(name) or vars(loaded.cls).get("about")
+    if isinstance(stated, About):  # (of a file of one's own what it states)
+        screen.print(f"{loaded.name}: {'; '.join(filter(None, (stated.text, stated.family)))}", soft_wrap=True)
+        parts = {"stays with a client": stated.stays, "is sent": stated.sent}
+        if parts := {what: value for what, value in parts.items() if value}:
+            screen.print("; ".join(f"{what}: {value}" for what, value in parts.items()), soft_wrap=True)
     for row in describe(loaded.cls):
         table.add_row(*row)
     screen.print(table)

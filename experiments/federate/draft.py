@@ -18,6 +18,7 @@ from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.method.settings import make_settings
 from hierfl.responses.registry import RESPONSES
 
@@ -70,8 +71,8 @@ def draft(
     values = make_settings(loaded.cls, settings)
     table["settings"] = {k: getattr(values, k) for k in values.__dataclass_fields__}
     said = dict(given)
-    data, columns = _data(loaded.cls.tabular, sample, said, x, y)
-    table["run"] = _run(loaded.cls.tabular, said)
+    data, columns = _data(is_tabular(loaded.cls), sample, said, x, y)
+    table["run"] = _run(is_tabular(loaded.cls), said)
     if said:
         raise UserError(f"{flag(next(iter(said)))} says nothing of {sample}")
     table["data"] = data

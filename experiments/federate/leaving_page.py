@@ -10,6 +10,7 @@ import torch
 from hierfl.data.formula.design import Design
 from hierfl.data.outline import outline_of
 from hierfl.errors import UserError
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.options import Options
 from hierfl.models import METHODS
 from hierfl.nn.networks.build import architecture
@@ -47,7 +48,7 @@ def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
     Raises:
         UserError: for a method that can have none of :data:`NETWORKS`.
     """
-    if loaded.cls.tabular:
+    if is_tabular(loaded.cls):
         outline = outline_of((4,), "regression", dtype=torch.float64)
         made = loaded.cls(Design.of(["Intercept", "x"], ["Intercept", "x"]))
         found = answers(made, outline, Options(dtype=torch.float64), new_clients=True)

@@ -11,6 +11,7 @@ from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.calibration.calibrate import calibration_of_client
 from hierfl.inference.evaluation.personal import evaluate_personal
+from hierfl.inference.method.capabilities import level_names
 from hierfl.inference.run.result import Run
 from hierfl.metrics.pooling import over_clients
 from hierfl.metrics.registry import global_metrics, names_of
@@ -88,7 +89,7 @@ def predictions(member: Membership, run: Run, path: Path, draws: int, reading: R
     found = run.predict(inputs, member.client, draws=draws, tempered=tempered).cpu().numpy()
     if federation.task == "regression":
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
-        if not run.fitted.method.level_names:
+        if not level_names(run.fitted.method):
             return table
         levels = predicted(run, inputs, "client", None, draws).filter(regex=r"^p\(")
         return table.assign(**{f"p_{name[2:-1]}": levels[name].to_numpy() for name in levels})

@@ -26,6 +26,7 @@ from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
 from hierfl.inference.engines.remote.expected import refuse_replies
 from hierfl.inference.engines.remote.wire import Handshake
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.method.settings import make_settings
 from hierfl.inference.options import Options
 from hierfl.schema import AnyOf, Number, Schema, check, read_toml
@@ -124,8 +125,8 @@ class Study:
         _check_names(table["clients"], path)
         loaded = _method_of(table, path, trust_code)
         made = cls(path, table, loaded, _data_of(table, path))
-        if loaded.cls.tabular != (kind == "formula"):
-            raise UserError(f"{path}: {loaded.name} is {'' if loaded.cls.tabular else 'not '}for data of a formula")
+        if is_tabular(loaded.cls) != (kind == "formula"):
+            raise UserError(f"{path}: {loaded.name} is {'' if is_tabular(loaded.cls) else 'not '}for data of a formula")
         refuse_replies(loaded.cls)
         make_settings(loaded.cls, table["settings"])
         made.options("cpu")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.errors import NotFinite
+from hierfl.inference.method.capabilities import shrinkage_table
 
 from .csv_files import write_frame
 from .diagnostics import NO_CHAINS, chain_mixing, ood_detection
@@ -63,7 +64,7 @@ def write_results(
     effects, numbers = run.fitted.method.population_summary(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
-    estimates = run.fitted.method.shrinkage_table(run.fitted)
+    estimates = shrinkage_table(run.fitted.method, run.fitted)
     if estimates is not None:
         write_frame(folder / "estimates.csv", estimates)
     # (there may be validation rows, and no test rows)

@@ -192,7 +192,7 @@ class Fitted:
     def global_moments(self, batch: Batch) -> Site:
         """The global model's response where it is Gaussian.
 
-        See :attr:`~hierfl.inference.method.base.Method.global_moments`.
+        See :class:`~hierfl.inference.method.capabilities.GlobalMoments`.
 
         Its mean, and its variance, the noise's and that of the mean, are exact at sigma points of the prior.
         """

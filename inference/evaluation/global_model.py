@@ -8,6 +8,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.metrics.pooling import MetricSums, example_sums
 
+from ..method.capabilities import has_global_moments
 from .fitted import Fitted
 from .personal import BUDGET
 from .response import predictive_terms, response, site_rows
@@ -21,7 +22,7 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> MetricSums:
     :func:`~hierfl.metrics.pooling.from_example_sums`.
     """
     federation = fitted.federation
-    moments = fitted.method.global_moments
+    moments = has_global_moments(fitted.method)
     draws = 0 if moments else fitted.method.global_draws
     draws = min(draws, max(LEAST_DRAWS, EXAMPLES_TIMES_DRAWS // max(1, len(index))))
     # (a score of draws passes over them again and again: pieces stay in a cache)

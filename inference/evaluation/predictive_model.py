@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
@@ -31,21 +31,6 @@ class PredictiveModel(JointModel, Protocol):
         """Whether the shared values alone predict."""
         ...
 
-    @property
-    def prediction_draws(self) -> int:
-        """Draws of a client's predictions where nothing is said."""
-        ...
-
-    @property
-    def global_moments(self) -> bool:
-        """Whether mean and variance say all of the global model's predictions."""
-        ...
-
-    @property
-    def coordinates(self) -> Mapping[str, Sequence[str]]:
-        """Names of what is along a latent's dimensions."""
-        ...
-
     def schedule(self) -> Schedule:
         """Among others, the final steps."""
         ...
@@ -60,15 +45,6 @@ class PredictiveModel(JointModel, Protocol):
 
     def population_draws(self, shared: State, number: int) -> tuple[Sequence[str], Tensor] | None:
         """What is reported of them."""
-        ...
-
-    def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws of a latent, or responses, as they are reported."""
-        ...
-
-    @property
-    def level_names(self) -> Sequence[Any]:
-        """What the data call the levels of a response."""
         ...
 
     def new_client_terms(self, personal: State) -> State:
@@ -89,8 +65,4 @@ class PredictiveModel(JointModel, Protocol):
 
     def population_summary(self, fitted: Any) -> tuple[Any, dict[str, float]]:
         """What there is to say of the shared values."""
-        ...
-
-    def shrinkage_table(self, fitted: Any) -> Any:
-        """Local, pooled and hierarchical estimates."""
         ...

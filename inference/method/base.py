@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hierfl.calls import checked_call
 from hierfl.data.batch import Batch
-from hierfl.errors import unknown
+from hierfl.errors import UserError, unknown
 from hierfl.nn.architecture import Architecture, check_architecture
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ from ..local.base import LocalStep
 from ..messages.pipeline import Stage
 from ..server.rules.base import AggregationRule
 from ..state import State
+from .about import About
 from .initial import InitialWeights
 from .schedule import Schedule
 from .settings import Configurable, make_settings
@@ -30,7 +31,8 @@ class Method(Configurable):
 
     A subclass declares, in this order: its settings, its state, model, guide, local steps, exchange. A *shared* value
     is the server's, and is broadcast; a *personal* one is a row that never leaves its client. A latent of the model
-    that ``shared()`` names is conditioned on; a latent in the client plate is what the guide is for.
+    that ``shared()`` names is conditioned on; a latent in the client plate is what the guide is for. What only some
+    methods can do is in :mod:`.capabilities`.
 
     Args:
         network: base network, head and likelihood.
@@ -40,7 +42,8 @@ class Method(Configurable):
         UserError: for a setting that the method does not have, or a value that it cannot take.
     """
 
-    # (name: on the command line; a file of your own is called by its class)
+    #: what it is; a file of your own may go without it, and is called by its file
+    about: ClassVar[About] = About(name="")
     #: shared values of which a client uses its own locally trained copy when it predicts
     local_copies: ClassVar[tuple[str, ...]] = ()
     #: personal values that the server makes anew, each client its own (a rule puts them into its context's ``replies``)
@@ -56,23 +59,24 @@ class Method(Configurable):
     #: its network is cut into an encoder of latent features and the rest;
     #: see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
-    #: a round counts only with everybody's message
-    needs_everyone: ClassVar[bool] = False
     #: predictions are conditioned on the client's training data, which a batch then has beside it
     #: (:attr:`hierfl.data.batch.Batch.given`)
     conditions: ClassVar[bool] = False
-    #: made from a table's design (a formula), not from a network
-    tabular: ClassVar[bool] = False
 
     #: the values of ``Settings``; a method that declares some says so, so that a typing error is found:
     #: ``settings: Settings``
     settings: Any
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """A method that is made wrongly says how it is made."""
+        """A method that is made wrongly says how it is made; what it is, its About says."""
         super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
+        own = vars(cls)
+        if "__init__" in own:
             cls.__init__ = checked_call(cls.__init__)  # type: ignore[method-assign]
+        if isinstance(own.get("about"), About):
+            if "name" in own:
+                raise UserError(f"{cls.__name__} has a name in its About, {cls.about.name!r}: leave out name = ...")
+            cls.name = cls.about.name
 
     @checked_call
     def __init__(self, network: Architecture, **settings: Any) -> None:
@@ -110,10 +114,6 @@ class Method(Configurable):
         """How the server updates each shared value (or group of values) from the sum of the messages."""
         return {}
 
-    def finished(self, shared: State) -> bool:
-        """Whether what these shared values say is found, so that rounds end before they are used up."""
-        return False
-
     def pipeline(self) -> Mapping[str, Sequence[Stage]]:
         """What a message passes on its way to the server, {group of :meth:`exchange`: stages}."""
         return {}
@@ -131,19 +131,6 @@ class Method(Configurable):
         """Whether the shared state alone predicts (personal latents from their prior alone)."""
         return True
 
-    @property
-    def prediction_draws(self) -> int:
-        """Draws that a client's predictions are averaged over where nothing is said; 0 for those at its mean."""
-        return 0
-
-    @property
-    def global_moments(self) -> bool:
-        """Whether the response is Gaussian and its mean linear in the one personal latent, whose prior is Gaussian.
-
-        Then so are the global model's predictions, and mean and variance say all of them: no draws are needed.
-        """
-        return False
-
     def prediction_params(self, shared: State) -> State:
         """The shared values that predictions are made with; by default as they are."""
         return shared
@@ -158,15 +145,6 @@ class Method(Configurable):
     def population_draws(self, shared: State, number: int) -> tuple[Sequence[str], Tensor] | None:
         """What is reported of the shared values at the same draws: names, and values (number, m); None for points."""
         return None
-
-    def in_users_units(self, name: str, values: Tensor) -> Tensor:
-        """Draws of a latent (..., *event), or responses (called y), as they are reported."""
-        return values
-
-    @property
-    def level_names(self) -> Sequence[Any]:
-        """What the data call the levels 1, ..., K of a response whose levels have an order; empty for another one."""
-        return ()
 
     def new_client_terms(self, personal: State) -> State:
         """What a new client's values are made from, {name: (S, *shape)}: of each client, and used as a mean over all.
@@ -202,19 +180,6 @@ class Method(Configurable):
         What it needs of the clients is in ``fitted.summary_sums``, wherever they are.
         """
         return None, {}
-
-    @property
-    def coordinates(self) -> Mapping[str, Sequence[str]]:
-        """Names along a latent's dimensions in ArviZ, {"LATENT_dim_K": names}; numbers where none."""
-        return {}
-
-    def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
-        """What each client alone, all data as one, and the hierarchical model say of a client's numbers.
-
-        Columns client, n, effect, local (NaN where a client's own data do not say), population (what the hierarchical
-        ones are shrunk to), pooled, hierarchical; None where there is no such estimate.
-        """
-        return None
 
     # -- names ----------------------------------------------------------------------------------------------------
 

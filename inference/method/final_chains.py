@@ -33,6 +33,7 @@ from ..objective.sites import guide_latents, model_sites
 from ..options import Options
 from ..state import State, client_view
 from .base import Method
+from .capabilities import is_tabular
 from .derived import derived
 from .initial import InitialWeights
 from .schedule import Schedule
@@ -93,7 +94,7 @@ def _name(method: Method) -> str:
 def _head_of(method: Method, template: Batch) -> str:
     """The one latent of a client, a linear head with a Normal prior."""
     name = _name(method)
-    if method.tabular:
+    if is_tabular(method):
         raise UserError(f"{name} draws from its posterior by itself, and takes no final='chains'")
     start, dtype = InitialWeights.of(method.network, 0), template.n.dtype
     shared, own = (

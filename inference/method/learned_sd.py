@@ -34,6 +34,7 @@ from ..server.rules.base import AggregationRule
 from ..server.rules.response_sd import PooledResponseSd
 from ..state import State, client_view
 from .base import Method
+from .capabilities import is_tabular
 from .derived import derived
 from .initial import InitialWeights
 from .schedule import Schedule
@@ -58,7 +59,7 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
         federation: to what.
         alone: whether it is one site's of several.
     """
-    if method.tabular or federation.task != "regression":
+    if is_tabular(method) or federation.task != "regression":
         return method, federation
     if not _asks(method, federation):
         _warn_of_units(method, federation)

@@ -17,6 +17,7 @@ from hierfl.ppl.restrict import Site
 from ..evaluation.fitted import Fitted
 from ..evaluation.response import response
 from ..method.base import Method
+from ..method.capabilities import has_global_moments
 from ..objective.sites import guide_latents, model_sites
 from .probe import PARTICLES, Probe, joined, other_targets, same_numbers
 from .supports import kind_of
@@ -30,10 +31,11 @@ def check_predictions(method: Method, probe: Probe) -> None:
     _check(probe, lambda batch: _personal(method, probe, batch), "a client's own model")
     if not method.has_global_model:
         return
-    fitted, draws = _begun(method, probe), 0 if method.global_moments else min(PARTICLES, method.global_draws)
+    moments = has_global_moments(method)
+    fitted, draws = _begun(method, probe), 0 if moments else min(PARTICLES, method.global_draws)
 
     def of_population(batch: Batch) -> Site:
-        if method.global_moments:
+        if moments:
             return fitted.global_moments(batch)
         return response(fitted.global_sites(batch, draws))
 

@@ -19,6 +19,7 @@ from ..evaluation.trace import is_point
 from ..local.langevin.moved_head import MovedHead
 from ..local.langevin.names import STATS, stats_of
 from ..local.langevin.step import Langevin
+from ..method.capabilities import in_users_units
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -63,7 +64,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     groups: Groups = {"posterior": {}, "prior": {}}
     personal = {name: site for name, site in latents.items() if not site.per_example}  # a client's, not an example's
     for name, site in personal.items():
-        value = fitted.method.in_users_units(name, site.value)
+        value = in_users_units(fitted.method, name, site.value)
         groups["posterior"][name] = drawn(value, len(site.fn.event_shape)).squeeze(3)
     flat = any(isinstance(sites[name].fn, ImproperUniform) for name in latents)
     if personal and not flat and not fitted.method.prior_has_seen_data:
@@ -71,7 +72,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
         values = {**fitted.values(rows), **fitted.shared_draws(draws)}
         prior = fitted.prior_sites(federation.template(len(rows)), values, noise)
         for name in personal:
-            value = fitted.method.in_users_units(name, prior[name].value)
+            value = in_users_units(fitted.method, name, prior[name].value)
             groups["prior"][name] = drawn(value, len(prior[name].fn.event_shape), 1).squeeze(3)
     stats: dict[str, Tensor] = {}
     ours = personal.keys() == latents.keys() and not fitted.method.prior_has_seen_data
@@ -82,7 +83,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
             stats["guide_lp"] = sum(site.fn.log_prob(site.value) for site in personal.values()).squeeze(-1)
     groups["sample_stats"] = {k: drawn(v[..., None], 0).squeeze(3) for k, v in stats.items()}
     groups["sample_stats"] |= chain_stats(fitted, rows, draws, dtype)
-    predicted = drawn(fitted.method.in_users_units("y", drawn_y), 0)
+    predicted = drawn(in_users_units(fitted.method, "y", drawn_y), 0)
     groups["log_likelihood"] = {"y": drawn(density, 0)}
     groups["posterior_predictive"] = {
         "y": predicted.astype(np.int16) if federation.task == "classification" else predicted

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..engines.base import Broadcast, Engine
 from ..evaluation.fitted import Fitted
+from ..method.capabilities import is_tabular
 from ..options import Options
 from .evaluated import metrics_row
 from .journal import Journal
@@ -86,7 +87,7 @@ def interval_coverage(
     method: Any = fitted.method
     network = method.network
     federation = fitted.federation
-    if engine.task != "regression" or method.tabular or not journal.round:
+    if engine.task != "regression" or is_tabular(method) or not journal.round:
         return None
     row, split = journal.last("validation"), "validation"
     if row is None or row["round"] != journal.round:

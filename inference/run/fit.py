@@ -24,6 +24,7 @@ from ..engines.base import Broadcast, ClientStatus, Engine
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
+from ..method.capabilities import has_converged, needs_everyone
 from ..method.final_chains import ending_as
 from ..method.initial import InitialWeights
 from ..method.learned_sd import with_learned_sd
@@ -107,7 +108,7 @@ class Fit:
         clients = len(self.engine.ids)
         if options.quorum > clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
-        check_participation(clients, options.participation, options.quorum, method.name * method.needs_everyone)
+        check_participation(clients, options.participation, options.quorum, method.name * needs_everyone(method))
         self.keys = client_keys(self.engine.ids)
         shared, self.initial = self._initial(federation)
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
@@ -157,7 +158,7 @@ class Fit:
     @property
     def finished(self) -> bool:
         """Whether no round is left, or nothing to find."""
-        return self.journal.round >= self.options.rounds or self.method.finished(self.state.shared)
+        return self.journal.round >= self.options.rounds or has_converged(self.method, self.state.shared)
 
     def fitted(self) -> Fitted:
         """The state so far; where the schedule says so with what the final steps make of it."""

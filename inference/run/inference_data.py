@@ -17,6 +17,7 @@ from ..evaluation.keyed_draws import has_rows
 from ..evaluation.personal import BUDGET, pieces
 from ..evaluation.response import response
 from ..local.langevin.names import STATS
+from ..method.capabilities import coordinates, in_users_units, level_names
 from .client_draws import Groups, client_draws
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
@@ -46,10 +47,10 @@ def inference_data(
     for name in trace.global_latents:
         point = fitted.shared[name].cpu().numpy()
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
-    level_names, coordinates = fitted.method.level_names, dict(fitted.method.coordinates)
-    if any(isinstance(name, str) for name in level_names):  # (y holds their numbers)
-        constants["level"] = (("level_number",), np.array([str(name) for name in level_names]))
-        coordinates["level_number"] = [str(number) for number in range(1, len(level_names) + 1)]
+    names_of_levels, along = level_names(fitted.method), dict(coordinates(fitted.method))
+    if any(isinstance(name, str) for name in names_of_levels):  # (y holds their numbers)
+        constants["level"] = (("level_number",), np.array([str(name) for name in names_of_levels]))
+        along["level_number"] = [str(number) for number in range(1, len(names_of_levels) + 1)]
     return to_inference_data(
         clients=names,
         posterior=found["posterior"],
@@ -62,7 +63,7 @@ def inference_data(
         constants=constants,
         about_log_likelihood=JOINT if found_effects else CONDITIONAL + ("" if trace.random else POINT),
         draws_of="posterior" if fitted.method.independent_draws and trace.kept else trace.draws_of,
-        coordinates=coordinates,
+        coordinates=along,
         effects=found_effects,
     )
 
@@ -70,7 +71,7 @@ def inference_data(
 def _responses(fitted: Fitted, client: int) -> np.ndarray:
     """A client's training responses as they are reported, (n,)."""
     federation = fitted.federation
-    return fitted.method.in_users_units("y", federation.y[federation.train[client]]).cpu().numpy()
+    return in_users_units(fitted.method, "y", federation.y[federation.train[client]]).cpu().numpy()
 
 
 def _effects(fitted: Fitted, draws: int, dtype: torch.dtype) -> tuple[Sequence[str], np.ndarray] | None:

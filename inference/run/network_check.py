@@ -13,6 +13,8 @@ from hierfl.errors import UserError
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 
+from ..method.capabilities import is_tabular
+
 if TYPE_CHECKING:
     from ..method.base import Method
 from ..state import State
@@ -31,7 +33,7 @@ def check_network(method: Method, federation: Federation, template: Batch, weigh
     Raises:
         UserError: where they do not fit together.
     """
-    if method.tabular:
+    if is_tabular(method):
         return
     network, x = method.network, template.x
     _check_outputs(network, federation)

@@ -20,6 +20,7 @@ from ..evaluation.entropy import entropies
 from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, client_row, raw_inputs
 from ..evaluation.personal import evaluate_personal
+from ..method.capabilities import prediction_draws
 from ..options import Options
 from ..state import State
 from .coverage import Coverage
@@ -208,7 +209,7 @@ class Run:
             UserError: for a client that does not exist or inputs of another shape; where there is no temperature.
         """
         row = client_row(self.fitted.federation, client)
-        draws = self.fitted.method.prediction_draws if draws is None else draws
+        draws = prediction_draws(self.fitted.method) if draws is None else draws
         check_whole("draws", draws, 0)
         if tempered:
             found = calibrated(self.calibration)

@@ -19,6 +19,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -31,13 +32,16 @@ from ._global_and_personal import GlobalAndPersonal
 class APFL(GlobalAndPersonal):
     """v_j mixed with w, by a weight that is learned."""
 
-    name = "apfl"
-    about = "a mixture with FedAvg's model (Deng et al., 2020)"
-    family = "rho -> inf, mixed, cut"
-    stays = "all, alpha"
-    sent = "all"
-    message_size = 1.0
-    order = 360
+    about = About(
+        name="apfl",
+        what="a mixture with FedAvg's model",
+        paper="Deng et al., 2020",
+        family="rho -> inf, mixed, cut",
+        stays="all, alpha",
+        sent="all",
+        message_size=1.0,
+        order=360,
+    )
 
     @dataclass(frozen=True)
     class Settings(GlobalAndPersonal.Settings):

@@ -17,6 +17,7 @@ from pyro.distributions import Normal
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.langevin.step import Langevin
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -32,13 +33,16 @@ from ._whole_network import WholeNetwork
 class DGLMC(WholeNetwork):
     """A Gibbs sampler: the clients' w_j by Langevin steps given w, then w by a draw given them; rho is held."""
 
-    name = "dg-lmc"
-    about = "a distributed Gibbs sampler (Plassier et al., ICML 2021)"
-    family = "rho fixed, all weights"
-    stays = "draws of all"
-    sent = "a draw, precision"
-    message_size = 1.0
-    order = 240
+    about = About(
+        name="dg-lmc",
+        what="a distributed Gibbs sampler",
+        paper="Plassier et al., ICML 2021",
+        family="rho fixed, all weights",
+        stays="draws of all",
+        sent="a draw, precision",
+        message_size=1.0,
+        order=240,
+    )
 
     @dataclass(frozen=True)
     class Settings:

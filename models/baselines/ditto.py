@@ -17,6 +17,7 @@ from pyro.distributions import Delta, Normal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.inference.method.about import About
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.ppl.plates import clients, param, sample
@@ -28,13 +29,16 @@ from ._whole_network import penalty
 class Ditto(GlobalAndPersonal):
     """v_j around w as it was broadcast."""
 
-    name = "ditto"
-    about = "a local model beside FedAvg's (Li et al., ICML 2021)"
-    family = "rho fixed, cut"
-    stays = "all"
-    sent = "all"
-    message_size = 1.0
-    order = 350
+    about = About(
+        name="ditto",
+        what="a local model beside FedAvg's",
+        paper="Li et al., ICML 2021",
+        family="rho fixed, cut",
+        stays="all",
+        sent="all",
+        message_size=1.0,
+        order=350,
+    )
 
     @dataclass(frozen=True)
     class Settings(GlobalAndPersonal.Settings):

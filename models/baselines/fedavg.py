@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
@@ -23,13 +24,16 @@ from ._local_head import SharedBase
 class FedAvg(SharedBase):
     """rho -> 0: every w_j is w."""
 
-    name = "fedavg"
-    about = "one model for all (McMahan et al., AISTATS 2017)"
-    family = "rho -> 0"
-    stays = "nothing"
-    sent = "all"
-    message_size: ClassVar[float | None] = 1.0  # (None in fedbn.py)
-    order = 160
+    about = About(
+        name="fedavg",
+        what="one model for all",
+        paper="McMahan et al., AISTATS 2017",
+        family="rho -> 0",
+        stays="nothing",
+        sent="all",
+        message_size=1.0,
+        order=160,
+    )
     local_copies: ClassVar[tuple[str, ...]] = ()
 
     def shared(self, start: InitialWeights) -> State:

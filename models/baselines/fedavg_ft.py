@@ -17,6 +17,7 @@ from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -32,13 +33,15 @@ from ._whole_network import WholeNetwork
 class FedAvgFT(FineTuned):
     """FedAvg, and then each client's own fit from what it gives."""
 
-    name = "fedavg-ft"
-    about = "FedAvg, and a local fit in the end"
-    family = "rho -> 0, then a fit"
-    stays = "nothing"
-    sent = "all"
-    message_size = 1.0
-    order = 310
+    about = About(
+        name="fedavg-ft",
+        what="FedAvg, and a local fit in the end",
+        family="rho -> 0, then a fit",
+        stays="nothing",
+        sent="all",
+        message_size=1.0,
+        order=310,
+    )
 
     @dataclass(frozen=True)
     class Settings(WholeNetwork.Settings):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hierfl.inference.local.svi import running_statistics
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -25,13 +26,16 @@ from .fedavg import FedAvg
 class FedBN(FedAvg):
     """rho -> 0, and a batch norm of its own for every client."""
 
-    name = "fedbn"
-    about = "own batch norm (Li et al., ICLR 2021)"
-    family = "rho -> inf on batch norm"
-    stays = "batch norm"
-    sent = "the rest"
-    message_size = None
-    order = 150
+    about = About(
+        name="fedbn",
+        what="own batch norm",
+        paper="Li et al., ICLR 2021",
+        family="rho -> inf on batch norm",
+        stays="batch norm",
+        sent="the rest",
+        message_size=None,
+        order=150,
+    )
 
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):

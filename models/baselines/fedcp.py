@@ -39,6 +39,7 @@ from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -57,13 +58,16 @@ from ._local_head import SharedBase
 class FedCP(SharedBase):
     """rho -> inf on the head; a gate splits features between it and a head of all."""
 
-    name = "fedcp"
-    about = "a gate splits features between two heads (Zhang et al., KDD 2023)"
-    family = "rho -> inf on heads, gate"
-    stays = "head"
-    sent = "base, gate, mixed head"
-    message_size = 1.26
-    order = 129
+    about = About(
+        name="fedcp",
+        what="a gate splits features between two heads",
+        paper="Zhang et al., KDD 2023",
+        family="rho -> inf on heads, gate",
+        stays="head",
+        sent="base, gate, mixed head",
+        message_size=1.26,
+        order=129,
+    )
     local_copies: ClassVar[tuple[str, ...]] = ()
 
     @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from hierfl.inference.local.gradient_transforms import Preconditioned
 from hierfl.inference.local.iterate_samples import IterateSamples
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -60,13 +61,16 @@ from ._whole_network import drawn
 class FedEP(ThenFitted):
     """One posterior, the product of the clients' Gaussian factors, each of which is fitted beside the others."""
 
-    name = "fedep"
-    about = "expectation propagation (Guo et al., ICLR 2023)"
-    family = "rho -> 0, product of factors"
-    stays = "its factor"
-    sent = "change of its factor"
-    message_size = 2.0
-    order = 338
+    about = About(
+        name="fedep",
+        what="expectation propagation",
+        paper="Guo et al., ICLR 2023",
+        family="rho -> 0, product of factors",
+        stays="its factor",
+        sent="change of its factor",
+        message_size=2.0,
+        order=338,
+    )
 
     @dataclass(frozen=True)
     class Settings(ThenFitted.Settings):

@@ -33,6 +33,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.iterate_samples import IterateSamples
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
@@ -45,13 +46,16 @@ from ._then_fitted import ThenFitted
 class FedPA(ThenFitted):
     """The server steps to the mode of the product of the clients' posteriors, sampled by descent."""
 
-    name = "fedpa"
-    about = "posterior averaging (Al-Shedivat et al., ICLR 2021)"
-    family = "rho -> 0, posteriors' product"
-    stays = "nothing"
-    sent = "all"
-    message_size = 1.0
-    order = 335
+    about = About(
+        name="fedpa",
+        what="posterior averaging",
+        paper="Al-Shedivat et al., ICLR 2021",
+        family="rho -> 0, posteriors' product",
+        stays="nothing",
+        sent="all",
+        message_size=1.0,
+        order=335,
+    )
 
     @dataclass(frozen=True)
     class Settings(ThenFitted.Settings):

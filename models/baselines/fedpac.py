@@ -38,6 +38,7 @@ from hierfl.inference.clients.class_features import class_features
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -54,13 +55,16 @@ from .fedrep import FedRep
 class FedPAC(FedRep):
     """rho -> inf on the head, which the server rebuilds from those of clients with like features and labels."""
 
-    name = "fedpac"
-    about = "centroids, heads combined pair by pair (Xu et al., ICLR 2023)"
-    family = "rho -> inf on heads, centroids"
-    stays = "head"
-    sent = "all, class features; not in sums"
-    message_size = 1.03
-    order = 131
+    about = About(
+        name="fedpac",
+        what="centroids, heads combined pair by pair",
+        paper="Xu et al., ICLR 2023",
+        family="rho -> inf on heads, centroids",
+        stays="head",
+        sent="all, class features; not in sums",
+        message_size=1.03,
+        order=131,
+    )
     #: predictions are with the base and the head that the server has made, which go together
     local_copies: ClassVar[tuple[str, ...]] = ()
     replies: ClassVar[tuple[str, ...]] = ("mu", "own_share")

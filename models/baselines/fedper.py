@@ -9,6 +9,7 @@ likelihood. Those who take part send n_j theta_j and n_j; the server divides: th
 """
 
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.about import About
 from hierfl.inference.method.schedule import Schedule
 
 from ._local_head import SharedBase
@@ -17,13 +18,16 @@ from ._local_head import SharedBase
 class FedPer(SharedBase):
     """rho -> inf on the head: base and head trained jointly."""
 
-    name = "fedper"
-    about = "own head, trained jointly (Arivazhagan et al., 2019)"
-    family = "rho -> inf on heads"
-    stays = "head"
-    sent = "base"
-    message_size = 0.99
-    order = 120
+    about = About(
+        name="fedper",
+        what="own head, trained jointly",
+        paper="Arivazhagan et al., 2019",
+        family="rho -> inf on heads",
+        stays="head",
+        sent="base",
+        message_size=0.99,
+        order=120,
+    )
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -41,13 +42,16 @@ from .local import Local
 class FedProto(Local):
     """rho -> inf on the whole network, whose features are pulled to class centroids that clients agree on."""
 
-    name = "fedproto"
-    about = "class centroids of own features (Tan et al., AAAI 2022)"
-    family = "rho -> inf, centroids"
-    stays = "all"
-    sent = "classes' sums of features"
-    message_size = 0.01
-    order = 145
+    about = About(
+        name="fedproto",
+        what="class centroids of own features",
+        paper="Tan et al., AAAI 2022",
+        family="rho -> inf, centroids",
+        stays="all",
+        sent="classes' sums of features",
+        message_size=0.01,
+        order=145,
+    )
 
     @dataclass(frozen=True)
     class Settings(Local.Settings):

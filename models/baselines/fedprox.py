@@ -19,6 +19,7 @@ from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -33,13 +34,16 @@ from ._whole_network import WholeNetwork, penalty
 class FedProx(WholeNetwork):
     """w_j is a copy of w that the prior holds back, and that is forgotten when it has been sent."""
 
-    name = "fedprox"
-    about = "a prior holds local training back (Li et al., MLSys 2020)"
-    family = "rho fixed, all weights"
-    stays = "nothing"
-    sent = "all"
-    message_size = 1.0
-    order = 210
+    about = About(
+        name="fedprox",
+        what="a prior holds local training back",
+        paper="Li et al., MLSys 2020",
+        family="rho fixed, all weights",
+        stays="nothing",
+        sent="all",
+        message_size=1.0,
+        order=210,
+    )
     averages_norms = True
 
     @dataclass(frozen=True)

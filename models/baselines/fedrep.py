@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.settings import setting
 
 from ._local_head import SharedBase
@@ -22,13 +23,16 @@ from ._local_head import SharedBase
 class FedRep(SharedBase):
     """rho -> inf on the head: first the head, then the base."""
 
-    name = "fedrep"
-    about = "own head, trained first (Collins et al., ICML 2021)"
-    family = "rho -> inf on heads"
-    stays = "head"
-    sent = "base"
-    message_size = 0.99
-    order = 130
+    about = About(
+        name="fedrep",
+        what="own head, trained first",
+        paper="Collins et al., ICML 2021",
+        family="rho -> inf on heads",
+        stays="head",
+        sent="base",
+        message_size=0.99,
+        order=130,
+    )
 
     @dataclass(frozen=True)
     class Settings(SharedBase.Settings):

@@ -22,6 +22,7 @@ from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.state import State
@@ -34,13 +35,16 @@ from .fedavg import FedAvg
 class FedROD(FedAvg):
     """A head for all that balances classes; a client's own is added to it, from where nothing shared learns."""
 
-    name = "fedrod"
-    about = "balanced head, own residual head (Chen & Chao, ICLR 2022)"
-    family = "rho -> inf on w_j - w, cut"
-    stays = "residual head"
-    sent = "all"
-    message_size = 1.0
-    order = 125
+    about = About(
+        name="fedrod",
+        what="balanced head, own residual head",
+        paper="Chen & Chao, ICLR 2022",
+        family="rho -> inf on w_j - w, cut",
+        stays="residual head",
+        sent="all",
+        message_size=1.0,
+        order=125,
+    )
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.noise is not None:

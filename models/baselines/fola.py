@@ -33,6 +33,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.gradient_transforms import Clipped
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
@@ -49,13 +50,16 @@ from ._whole_network import drawn
 class FOLA(GlobalPosterior):
     """rho -> 0, with the server's posterior N(w, P^-1) as every client's prior and everybody's predictions."""
 
-    name = "fola"
-    about = "a product of Laplace approximations (Liu et al., 2021)"
-    family = "rho -> 0, diagonal posterior of w"
-    stays = "nothing"
-    sent = "all, their precisions"
-    message_size = 2.0
-    order = 345
+    about = About(
+        name="fola",
+        what="a product of Laplace approximations",
+        paper="Liu et al., 2021",
+        family="rho -> 0, diagonal posterior of w",
+        stays="nothing",
+        sent="all, their precisions",
+        message_size=2.0,
+        order=345,
+    )
     copied = "w.mean"
     averages_norms = True
 

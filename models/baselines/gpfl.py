@@ -31,6 +31,7 @@ from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -50,13 +51,16 @@ from ._whole_network import penalty
 class GPFL(SharedBase):
     """rho -> inf on the head, on features that are told apart by class embeddings of all."""
 
-    name = "gpfl"
-    about = "class embeddings for all, own head (Zhang et al., ICCV 2023)"
-    family = "rho -> inf on heads, embeddings"
-    stays = "head"
-    sent = "base, embeddings, valve"
-    message_size = 1.26
-    order = 127
+    about = About(
+        name="gpfl",
+        what="class embeddings for all, own head",
+        paper="Zhang et al., ICCV 2023",
+        family="rho -> inf on heads, embeddings",
+        stays="head",
+        sent="base, embeddings, valve",
+        message_size=1.26,
+        order=127,
+    )
     local_copies: ClassVar[tuple[str, ...]] = ()
 
     @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.hard_assignment import HardAssignment
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -37,13 +38,16 @@ from ._whole_network import WholeNetwork
 class IFCA(WholeNetwork):
     """Clusters of clients: each trains the model, of several, under which its data are likeliest."""
 
-    name = "ifca"
-    about = "clusters (Ghosh et al., NeurIPS 2020)"
-    family = "a mixture of points"
-    stays = "label, chosen again each round"
-    sent = "base, all slots of heads"
-    message_size = 1.01
-    order = 340
+    about = About(
+        name="ifca",
+        what="clusters",
+        paper="Ghosh et al., NeurIPS 2020",
+        family="a mixture of points",
+        stays="label, chosen again each round",
+        sent="base, all slots of heads",
+        message_size=1.01,
+        order=340,
+    )
 
     @dataclass(frozen=True)
     class Settings(WholeNetwork.Settings):

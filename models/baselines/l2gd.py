@@ -22,6 +22,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -37,13 +38,16 @@ from ._whole_network import WholeNetwork, penalty
 class L2GD(WholeNetwork):
     """Random steps on the likelihood, and towards the mean of all w_j."""
 
-    name = "l2gd"
-    about = "random steps apart and together (Hanzely and Richtarik, 2020)"
-    family = "rho fixed, all weights"
-    stays = "all"
-    sent = "all"
-    message_size = 1.0
-    order = 230
+    about = About(
+        name="l2gd",
+        what="random steps apart and together",
+        paper="Hanzely and Richtarik, 2020",
+        family="rho fixed, all weights",
+        stays="all",
+        sent="all",
+        message_size=1.0,
+        order=230,
+    )
 
     @dataclass(frozen=True)
     class Settings:

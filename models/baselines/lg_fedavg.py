@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -24,13 +25,16 @@ from .fedavg import FedAvg
 class LGFedAvg(FedAvg):
     """rho -> 0 on the top layers, rho -> inf on those below: local representations, global head."""
 
-    name = "lg-fedavg"
-    about = "own representation (Liang et al., 2019)"
-    family = "rho -> inf on the base"
-    stays = "lower layers"
-    sent = "top layers"
-    message_size = 0.01
-    order = 140
+    about = About(
+        name="lg-fedavg",
+        what="own representation",
+        paper="Liang et al., 2019",
+        family="rho -> inf on the base",
+        stays="lower layers",
+        sent="top layers",
+        message_size=0.01,
+        order=140,
+    )
 
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):

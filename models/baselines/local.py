@@ -9,6 +9,7 @@ is sent.
 """
 
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.state import State
 
@@ -18,13 +19,15 @@ from ._local_head import LocalHead
 class Local(LocalHead):
     """rho -> inf on everything: no messages."""
 
-    name = "local"
-    about = "every client alone"
-    family = "rho -> inf"
-    stays = "all"
-    sent = "nothing"
-    message_size = 0.0
-    order = 110
+    about = About(
+        name="local",
+        what="every client alone",
+        family="rho -> inf",
+        stays="all",
+        sent="nothing",
+        message_size=0.0,
+        order=110,
+    )
 
     def personal(self, start: InitialWeights) -> State:
         return {"mu": self.settings.init_scale * start.head, **start.base}

@@ -28,6 +28,7 @@ from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -43,13 +44,16 @@ from .fedavg import FedAvg
 class MOON(FedAvg):
     """rho -> 0, and features that look like the broadcast network's rather than the client's last one's."""
 
-    name = "moon"
-    about = "features near the global network's (Li et al., CVPR 2021)"
-    family = "rho -> 0, contrastive factor"
-    stays = "last network"
-    sent = "all"
-    message_size = 1.47
-    order = 325
+    about = About(
+        name="moon",
+        what="features near the global network's",
+        paper="Li et al., CVPR 2021",
+        family="rho -> 0, contrastive factor",
+        stays="last network",
+        sent="all",
+        message_size=1.47,
+        order=325,
+    )
 
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):

@@ -22,6 +22,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.gradient_transforms import MetaGradient
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import UniformMean
@@ -33,13 +34,16 @@ from ._fine_tuned import FineTuned
 class PerFedAvg(FineTuned):
     """The model-agnostic meta-learner with finite differences of gradients for the Hessian (HF)."""
 
-    name = "perfedavg"
-    about = "one step from good (Fallah et al., NeurIPS 2020)"
-    family = "rho -> 0, meta-gradient"
-    stays = "nothing"
-    sent = "all"
-    message_size = 1.0
-    order = 320
+    about = About(
+        name="perfedavg",
+        what="one step from good",
+        paper="Fallah et al., NeurIPS 2020",
+        family="rho -> 0, meta-gradient",
+        stays="nothing",
+        sent="all",
+        message_size=1.0,
+        order=320,
+    )
 
     @dataclass(frozen=True)
     class Settings:

@@ -22,6 +22,7 @@ from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI, Block
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -36,13 +37,16 @@ from ._whole_network import WholeNetwork
 class PFedBayes(WholeNetwork):
     """A Gaussian for every weight: q(w_j) at the clients, the prior's mean and spread shared."""
 
-    name = "pfedbayes"
-    about = "variational networks (Zhang et al., ICML 2022)"
-    family = "sigma learned, all weights"
-    stays = "q(all)"
-    sent = "copy of the prior"
-    message_size = 2.0
-    order = 250
+    about = About(
+        name="pfedbayes",
+        what="variational networks",
+        paper="Zhang et al., ICML 2022",
+        family="sigma learned, all weights",
+        stays="q(all)",
+        sent="copy of the prior",
+        message_size=2.0,
+        order=250,
+    )
 
     @dataclass(frozen=True)
     class Settings(WholeNetwork.Settings):

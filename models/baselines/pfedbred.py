@@ -36,6 +36,7 @@ from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.gradient_transforms import GradientAt
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI, Block
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -49,13 +50,16 @@ from .pfedme import PFedMe
 class PFedBreD(PFedMe):
     """theta_j around a copy of w and a shift of the client's own."""
 
-    name = "pfedbred"
-    about = "own prior means by gradient steps (Shi et al., NeurIPS 2023)"
-    family = "rho fixed, shifted prior mean"
-    stays = "shift of the prior"
-    sent = "copy of w"
-    message_size = 1.0
-    order = 245
+    about = About(
+        name="pfedbred",
+        what="own prior means by gradient steps",
+        paper="Shi et al., NeurIPS 2023",
+        family="rho fixed, shifted prior mean",
+        stays="shift of the prior",
+        sent="copy of w",
+        message_size=1.0,
+        order=245,
+    )
 
     @dataclass(frozen=True)
     class Settings(PFedMe.Settings):

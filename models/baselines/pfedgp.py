@@ -44,6 +44,7 @@ from hierfl.inference.local.class_tree import ClassTree
 from hierfl.inference.local.gradient_transforms import Clipped
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -74,13 +75,16 @@ HELD = 20_000_000
 class PFedGP(Method):
     """A base for all; in the place of a head, a Gaussian process on the client's own data."""
 
-    name = "pfedgp"
-    about = "own Gaussian process on shared features (Achituve et al., NeurIPS 2021)"
-    family = "fixed prior, head integrated out"
-    stays = "tree of classes"
-    sent = "base"
-    message_size = 0.99
-    order = 349
+    about = About(
+        name="pfedgp",
+        what="own Gaussian process on shared features",
+        paper="Achituve et al., NeurIPS 2021",
+        family="fixed prior, head integrated out",
+        stays="tree of classes",
+        sent="base",
+        message_size=0.99,
+        order=349,
+    )
     conditions = True
 
     @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI, Block
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -34,13 +35,16 @@ from ._whole_network import WholeNetwork, penalty
 class PFedMe(WholeNetwork):
     """theta_j around a copy of w, which follows it: Moreau envelopes."""
 
-    name = "pfedme"
-    about = "Moreau envelopes (T. Dinh et al., NeurIPS 2020)"
-    family = "rho fixed, all weights"
-    stays = "nothing"
-    sent = "copy of w"
-    message_size = 1.0
-    order = 220
+    about = About(
+        name="pfedme",
+        what="Moreau envelopes",
+        paper="T. Dinh et al., NeurIPS 2020",
+        family="rho fixed, all weights",
+        stays="nothing",
+        sent="copy of w",
+        message_size=1.0,
+        order=220,
+    )
 
     @dataclass(frozen=True)
     class Settings:

@@ -28,6 +28,7 @@ from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.messages.codec import Quantise
 from hierfl.inference.messages.pipeline import Codec, Stage
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -46,13 +47,16 @@ from ._then_fitted import UNFITTED, Fit
 class QLSD(GlobalPosterior):
     """rho -> 0, and unadjusted Langevin steps of the shared w itself."""
 
-    name = "qlsd"
-    about = "a chain of compressed gradients (Vono et al., AISTATS 2022)"
-    family = "rho -> 0, draws of w"
-    stays = "memory of gradients"
-    sent = "gradients, 10 bits a weight"
-    message_size = 0.31
-    order = 347
+    about = About(
+        name="qlsd",
+        what="a chain of compressed gradients",
+        paper="Vono et al., AISTATS 2022",
+        family="rho -> 0, draws of w",
+        stays="memory of gradients",
+        sent="gradients, 10 bits a weight",
+        message_size=0.31,
+        order=347,
+    )
 
     @dataclass(frozen=True)
     class Settings(Fit):

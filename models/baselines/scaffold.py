@@ -25,6 +25,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.gradient_transforms import ControlVariate
 from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
@@ -40,13 +41,16 @@ from ._whole_network import WholeNetwork
 class Scaffold(WholeNetwork):
     """Local steps along g - c_j + c (option II)."""
 
-    name = "scaffold"
-    about = "corrected drift (Karimireddy et al., ICML 2020)"
-    family = "rho -> 0, control variates"
-    stays = "c_j"
-    sent = "all, change of c_j"
-    message_size = 2.0
-    order = 330
+    about = About(
+        name="scaffold",
+        what="corrected drift",
+        paper="Karimireddy et al., ICML 2020",
+        family="rho -> 0, control variates",
+        stays="c_j",
+        sent="all, change of c_j",
+        message_size=2.0,
+        order=330,
+    )
     averages_norms = True
 
     @dataclass(frozen=True)

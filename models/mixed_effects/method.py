@@ -24,6 +24,7 @@ from pyro.distributions import MultivariateNormal
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
+from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.server.rules.base import AggregationRule
@@ -43,13 +44,15 @@ from .search.requests import Phase
 class MixedEffects(Answers):
     """Random intercepts and slopes: ML, REML or a posterior, and every client's own."""
 
-    name = "mixed-effects"
-    about = "mixed models of tables, from a formula"
-    family = "hierarchical"
-    stays = "random effects"
-    sent = "sums of the likelihood"
-    message_size = None
-    order = 30
+    about = About(
+        name="mixed-effects",
+        what="mixed models of tables, from a formula",
+        family="hierarchical",
+        stays="random effects",
+        sent="sums of the likelihood",
+        message_size=None,
+        order=30,
+    )
     #: a new client differs from the others: the spread between them belongs to what is said of it
     global_draws = 200
     needs_everyone = True

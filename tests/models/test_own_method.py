@@ -119,6 +119,14 @@ def test_a_file_is_a_method_like_any_other(hierfl: Call, tmp_path: Path) -> None
             "from hierfl.inference import Method\nclass A(Method): pass\nclass B(Method): pass",
             "exactly one Method; it defines A, B",
         ),
+        (
+            "from hierfl.inference import About, Method\nclass A(Method):\n    name = 'a'\n    about = About(name='b')",
+            "UserError: A has a name in its About, 'b': leave out name = ... .line 2",
+        ),
+        (
+            "from hierfl.inference import About, Method\nclass A(Method):\n    about = About(nam='b')",
+            "TypeError: .*unexpected keyword argument 'nam' .line 3",
+        ),
     ],
 )
 def test_files_that_are_no_method(text: str, words: str, tmp_path: Path) -> None:
@@ -130,6 +138,26 @@ def test_files_that_are_no_method(text: str, words: str, tmp_path: Path) -> None
 
 
 GOOD = TUTORIAL.read_text()
+#: what a class states of itself, and what follows from it
+STATED = {
+    "local_copies": ("my", None),
+    'about = About(name="heavy", what="heavy tails", stays="mu, pi")\n    local_copies': (
+        "heavy", "heavy: heavy tails\nstays with a client: mu, pi\n",
+    ),
+    'name = "heavy"\n    about = "heavy tails"\n    family = "own"\n    order = 3\n    local_copies': ("heavy", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STATED, ids=["nothing", "About", "attributes of before"])
+def test_a_file_may_state_what_it_is(text: str, hierfl: Call, tmp_path: Path) -> None:
+    source = GOOD.replace("import SVI, Gradient", "import SVI, About, Gradient").replace("local_copies", text)
+    (tmp_path / "my.py").write_text(source)
+    name, lines = STATED[text]
+    assert load(str(tmp_path / "my.py")).name == name
+    code, out, _ = hierfl("methods", "my.py")
+    assert code == 0
+    assert (lines or "setting") in out
+    assert ("heavy tails" in out) == (lines is not None)
 
 
 @pytest.mark.parametrize(

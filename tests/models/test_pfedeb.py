@@ -13,7 +13,7 @@ from hierfl.errors import UserError
 from hierfl.inference.local.laplace.population_terms import Groups
 from hierfl.inference.run.result import Run
 from hierfl.models import PFedEB
-from hierfl.models._normal_population import population_draws
+from hierfl.models.pfedeb.population import population_draws
 from hierfl.nn.networks.build import architecture
 
 HELD = {"base_epochs": 0, "nodes": "off", "points": 2}
@@ -70,8 +70,8 @@ def after(fed: Federation, rounds: int, **settings) -> Run:
 
 def covariance_of_w(run: Run) -> Tensor:
     method = run.fitted.method
-    packed = method.groups.unpacked(run.shared["w.covariance"])
-    back = method.order_of_matrix.argsort()
+    packed = method.config.groups.unpacked(run.shared["w.covariance"])
+    back = method.config.order.argsort()
     return packed[0][back][:, back]
 
 

@@ -54,7 +54,7 @@ def test_laplaces_population_is_the_joint_mode_of_the_integrated_likelihood(fami
     torch.testing.assert_close(run.shared["w"][order], m, rtol=0, atol=1e-5)
     torch.testing.assert_close(run.personal["mu"][:, order], mu, rtol=0, atol=1e-5)
     method = run.fitted.method
-    found = method.groups.unpacked(run.shared["w.covariance"])[0]
+    found = method.config.groups.unpacked(run.shared["w.covariance"])[0]
     torch.testing.assert_close(found, torch.linalg.inv(precision), rtol=1e-3, atol=1e-6)
 
 

@@ -16,13 +16,23 @@ from hierfl.models.registry import STATED, Entry, Registry
 ROOT = Path(__file__).parents[2]
 
 CLASS = """class One(Base):
-    name = "{name}"
+    about = About(
+        name="{name}",
+        what="what it is",
+        paper="Somebody, 2020",
+        family="rho -> 0",
+        stays="nothing",
+        sent="all",
+        message_size=None,
+        order={order},
+    )
+"""
+#: the form of a class before About
+OLD = """class One(Base):
+    name = "one"
     about = "what it is"
     family = "rho -> 0"
-    stays = "nothing"
-    sent = "all"
-    message_size = None
-    order = {order}
+    order = 1
 """
 
 
@@ -34,7 +44,7 @@ def shipped() -> list[type[Method]]:
     while left:
         cls = left.pop()
         left += cls.__subclasses__()
-        if cls.__module__.startswith("hierfl.models.") and "name" in vars(cls):
+        if cls.__module__.startswith("hierfl.models.") and "about" in vars(cls):
             found.append(cls)
     return found
 
@@ -43,7 +53,8 @@ def test_the_list_is_what_the_classes_say_of_themselves() -> None:
     classes = shipped()
     assert {cls.name for cls in classes} == set(METHODS)
     for cls in classes:
-        assert METHODS[cls.name] == Entry(cls.__module__, cls.__name__, **{key: vars(cls)[key] for key in STATED})
+        assert METHODS[cls.name] == Entry(module=cls.__module__, cls=cls.__name__, **vars(cls.about))
+        assert cls.name == cls.about.name
 
 
 def test_the_list_has_an_order() -> None:
@@ -73,13 +84,29 @@ def test_a_new_file_is_a_new_method(tmp_path: Path) -> None:
     assert list(registry) == ["zero", "one"]
     assert registry["one"].module == "mine.inside.one"
     assert registry["one"].message_size is None
+    assert registry["one"].text == "what it is (Somebody, 2020)"
 
 
-@pytest.mark.parametrize("key", [key for key in STATED if key != "name"])
+@pytest.mark.parametrize("key", STATED)
 def test_what_is_inherited_must_be_said_again(key: str, tmp_path: Path) -> None:
     lines = CLASS.format(name="one", order=1).splitlines(keepends=True)
-    (tmp_path / "one.py").write_text("".join(line for line in lines if not line.startswith(f"    {key} ")))
-    with pytest.raises(TypeError, match=f"mine.one.One has a name, and must say its {key}, too"):
+    (tmp_path / "one.py").write_text("".join(line for line in lines if not line.startswith(f"        {key}=")))
+    with pytest.raises(TypeError, match=f"the About of mine.one.One must state its {key}, too"):
+        list(Registry(tmp_path, "mine"))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (OLD, r"mine.one.One states its name as an attribute: write about = About\(name='one', ...\)"),
+        (CLASS.format(name="one", order="2 * START"), r"the About of mine.one.One must have plain values by name"),
+        ('class One(Base):\n    about = About("one")\n', r"the About of mine.one.One must have plain values by name"),
+    ],
+    ids=["old form", "computed", "by place"],
+)
+def test_the_new_form_is_shown(source: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(source)
+    with pytest.raises(TypeError, match=message):
         list(Registry(tmp_path, "mine"))
 
 

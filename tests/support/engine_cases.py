@@ -25,6 +25,7 @@ from torch import Tensor
 from hierfl import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, Run, fit
+from hierfl.inference.method.capabilities import needs_everyone
 from hierfl.inference.method.learned_sd import with_learned_sd
 from hierfl.inference.method.settings import applicable
 from hierfl.inference.server.exchange import Exchange
@@ -119,7 +120,7 @@ def plate(names: Iterable[str]) -> Callable[[Path], None]:
 
 def how_of(method: Method) -> dict[str, Any]:
     """How a case is run."""
-    return WHOLE if method.needs_everyone else HOW
+    return WHOLE if needs_everyone(method) else HOW
 
 
 def small(method: Method) -> Method:

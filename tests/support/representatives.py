@@ -90,7 +90,7 @@ def mechanisms(method: Method, federation: Federation) -> frozenset[str]:
     found |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
     found |= {f"new client: {name}" for name in _walk([*method.new_client_steps()])}
     found |= {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
-    found |= {name for name in TRAITS if getattr(method, name)}
+    found |= {name for name in TRAITS if getattr(method, name, False)}
     template = dataclasses.replace(federation, dtype=torch.float64).template()
     start = InitialWeights.of(method.network, 0)
     shared, own = (
@@ -145,7 +145,8 @@ def of_state(case: Case) -> frozenset[str]:
     schedule, start = method.schedule(), InitialWeights.of(method.network, 0)
     found = {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
     found |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
-    found |= {name for name in ("replies", "local_copies", "conditions", "needs_everyone") if getattr(method, name)}
+    traits = ("replies", "local_copies", "conditions", "needs_everyone")
+    found |= {name for name in traits if getattr(method, name, False)}
     return frozenset(found | ({"personal"} if method.personal(start) else {"nothing personal"}))
 
 

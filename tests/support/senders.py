@@ -21,6 +21,7 @@ from hierfl import Federation, models
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method
 from hierfl.inference.engines.base import Broadcast
+from hierfl.inference.method.capabilities import is_tabular, needs_everyone
 from hierfl.inference.method.schedule import Plan
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
@@ -48,7 +49,7 @@ def ready(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64, 
     """A fit of ten clients, all in one plate."""
     options = {"dtype": dtype, "rounds": 4, "chunk": CLIENTS, "seed": 3, **options}
     method, federation = made(case)
-    splits = {"splits": ("train",)} if method.tabular else {}
+    splits = {"splits": ("train",)} if is_tabular(method) else {}
     return Fit(method, federation, Options(**options, **splits))
 
 
@@ -127,7 +128,7 @@ def check_the_others_are_used(
 
 
 #: those of which a round counts also where some messages are missing
-PARTIAL = [case for case in SENDING if not case[0].needs_everyone]
+PARTIAL = [case for case in SENDING if not needs_everyone(case[0])]
 #: those with every rule and every stage of a pipeline; the others are in the slow set
 _CHOSEN = cover({names(case): of_messages(made(case)[0]) for case in PARTIAL})
 QUICK = [case for case in PARTIAL if names(case) in _CHOSEN]

@@ -24,6 +24,7 @@ from ...calibration.answer import answer
 from ...calibration.question import Question, calibrated_form
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
+from ...method.capabilities import has_converged
 from ...method.final_chains import ending_as
 from ...method.initial import InitialWeights
 from ...method.learned_sd import with_learned_sd
@@ -207,7 +208,7 @@ class Site:
         """
         if not self.state.ended:
             raise UserError(f"{self.folder}: the study has not ended for this site; it predicts nothing yet")
-        done = self.method.finished(under("shared", self.state.final))
+        done = has_converged(self.method, under("shared", self.state.final))
         last = self.state.round if done else self.options.rounds
         head = {"round": last, "counted": self.state.round, "final": self._final_steps}
         with torch.no_grad(), pyro.get_param_store().scope():

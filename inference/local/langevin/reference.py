@@ -95,7 +95,9 @@ class Coordinates:
             UserError: for a latent that is no linear head with a Normal prior.
         """
         rank = rank_of(chunk)
-        step = GaussianHead(latent, "", "low_rank" if rank else "full", NEWTON, TURNS, rank)
+        step = GaussianHead(
+            latent, "", covariance="low_rank" if rank else "full", newton=NEWTON, turns=TURNS, rank=rank
+        )
         with torch.no_grad():
             target = HeadTarget(chunk, latent)
             at, h, scaled = step.around_mode(target)

@@ -15,7 +15,7 @@ with covariance P^-1 + G S G^T, G = P^-1 D^-1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import pyro
 import torch
@@ -77,6 +77,7 @@ class GaussianHead:
 
     latent: str
     mean: str
+    _: KW_ONLY
     covariance: Covariance = "full"
     newton: int = 20
     turns: int = 1
@@ -107,12 +108,8 @@ class GaussianHead:
     @property
     def posterior(self) -> Sequence[str]:
         """Mean, draws, what carries the covariance, and where the population was."""
-        return (
-            self.mean,
-            self.drawn,
-            *([self.away] if self.points > 1 else []),
-            *([self.begun] if self.groups else []),
-        )
+        away, begun = [self.away] if self.points > 1 else [], [self.begun] if self.groups else []
+        return (self.mean, self.drawn, *away, *begun)
 
     @property
     def trains(self) -> Sequence[str]:

@@ -33,7 +33,7 @@ def scored(
 
     Args:
         name: of the spreads in ``context.rule_state``, which keeps the last step and its factor, and in which
-            :func:`~hierfl.inference.server.rules.heads.settled` has said by "tries" whether a step is taken again.
+            the rule has said by "tries" whether a step is taken again.
         log: where they are.
         score, information: gradient (B,) and expected information (B, B).
         length: share of a step, (1,) or ().

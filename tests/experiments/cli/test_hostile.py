@@ -14,6 +14,7 @@ import pytest
 from support.commands import Call
 from support.run_folders import Finished
 
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS
 
@@ -54,7 +55,7 @@ def setting(luck: random.Random, folder: Path) -> tuple[str, ...]:
     name = luck.choice(list(METHODS))
     cls = getattr(importlib.import_module(METHODS[name].module), METHODS[name].cls)
     fields = vars(make_settings(cls, {})) or {"none": 0}
-    some = () if cls.tabular else SMALL
+    some = () if is_tabular(cls) else SMALL
     return ("run", name, *some, *RUN, "--set", f"{luck.choice(list(fields))}={luck.choice(WORDS)}")
 
 

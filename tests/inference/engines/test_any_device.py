@@ -25,6 +25,7 @@ from torch import Tensor
 from hierfl import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, Run, fit
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.rules.gradient import Gradient
 from hierfl.models import L2GD, QLSD, FedPAC, FedPop, MixedEffects, PFedEB, PFedGP, PFedV, PFedVEM, PFedVMP
@@ -117,7 +118,7 @@ def rounding(method: Method) -> float:
     taken together elsewhere than on the host.
     """
     adam = any(isinstance(rule, Gradient) for rule in method.exchange().values())
-    return 1e-9 if adam or method.tabular or isinstance(method, PFedGP) else 0.0
+    return 1e-9 if adam or is_tabular(method) or isinstance(method, PFedGP) else 0.0
 
 
 @pytest.mark.cpu(3, "two fits, one of which is simulated")

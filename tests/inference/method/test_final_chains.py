@@ -19,6 +19,7 @@ from hierfl.experiments.methods import known_class
 from hierfl.inference import Method, fit
 from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.method import final_chains
+from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.run.result import Run
 from hierfl.models import METHODS, FedAvg, FedPop, FedRep, PFedEB, PFedV, PFedVEM, PFedVMP
 from hierfl.models.baselines.pfedbayes import PFedBayes
@@ -243,7 +244,7 @@ def test_every_method_is_sampled_or_refused_in_one_line(small: Federation) -> No
     for name in METHODS:
         cls = known_class({"method": name})
         assert cls is not None
-        if cls.tabular or name == "fedbn":  # (made for a table, or a network with batch norm)
+        if is_tabular(cls) or name == "fedbn":  # (made for a table, or a network with batch norm)
             continue
         made = cls(architecture("mlp:5", small, latent=cls.latent))
         if name in SAMPLED:

@@ -36,7 +36,7 @@ def method_of(fed: Federation, **settings) -> PFedEB:
 def moved(method: PFedEB, fed: Federation, again: int = 1, **step) -> dict[str, Tensor]:
     chunk = rows_of(method, fed)
     for _ in range(again):
-        chunk = GaussianHead("w_j", "mu", points=method.points, **step).run(chunk, 0)
+        chunk = GaussianHead("w_j", "mu", points=method.config.points, **step).run(chunk, 0)
     return chunk.values
 
 
@@ -56,7 +56,7 @@ def moves_of(method: PFedEB, fed: Federation, client: int, away: Tensor) -> Tens
     found = []
     for i in range(len(x)):
         root = torch.linalg.cholesky(each[:, i].T @ each[:, i] / len(away))
-        found.append(predictor_points(len(root), method.points)[i % SETS] @ root.T @ contrasts)
+        found.append(predictor_points(len(root), method.config.points)[i % SETS] @ root.T @ contrasts)
     return torch.stack(found, 1)
 
 

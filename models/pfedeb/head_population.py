@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...clients.chunk import ClientChunk
-from ...local.laplace.population_terms import Groups
-from ...messages.form import Field, Form, not_negative
-from ...state import State
-from .base import AggregationContext
-from .scoring import scored
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.laplace.population_terms import Groups
+from hierfl.inference.messages.form import Field, Form, not_negative
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.state import State
 
 #: what each client says, see :mod:`hierfl.inference.local.laplace.population_terms`
 SAID = ("gradient", "precision", "score", "information", "log_evidence")
@@ -37,7 +37,7 @@ class HeadPopulation:
 
     Args:
         name: NAME.
-        latent: the heads' site, whose :class:`~hierfl.inference.local.laplace.step.Laplace` leaves the terms.
+        latent: the heads' site, whose :class:`~hierfl.inference.local.laplace.step.GaussianHead` leaves the terms.
         order: of the weight matrix, in which the terms are, (d,).
         blocks: of the head's numbers in that order, (d,).
         groups: of A_j, and of S.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ...clients.chunk import ClientChunk
-from .step import GaussianHead
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.laplace.step import GaussianHead
 
 
 @dataclass(frozen=True)

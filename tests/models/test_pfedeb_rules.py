@@ -6,7 +6,7 @@ import torch
 
 from hierfl.inference.local.laplace.forms import along, blocks_of
 from hierfl.inference.local.laplace.population_terms import Groups, stretch
-from hierfl.inference.server.rules.heads import posterior_mean
+from hierfl.models.pfedeb.head_population import posterior_mean
 
 
 def test_steps_are_shortened_by_what_the_groups_leave_out():

@@ -11,13 +11,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...clients.chunk import ClientChunk
-from ...local.laplace.population_terms import Groups
-from ...messages.form import Field, Form
-from ...state import State
-from .base import AggregationContext
-from .heads import SAID, STRETCH, bounded, posterior_mean, settled, sums_of
-from .scoring import definite, scored
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.laplace.population_terms import Groups
+from hierfl.inference.messages.form import Field, Form
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.scoring import definite, scored
+from hierfl.inference.state import State
+
+from .head_population import SAID, STRETCH, bounded, posterior_mean, settled, sums_of
 
 
 def design(blocks: int) -> tuple[Tensor, Tensor]:
@@ -39,14 +40,14 @@ def design(blocks: int) -> tuple[Tensor, Tensor]:
 class HeadNodes:
     """q(w) at nodes of log rho, and what all data say of each: the posterior of log rho, to integrate over.
 
-    rho has the half-normal prior of :class:`~hierfl.inference.server.rules.heads.HeadPopulation`, so that log rho has
+    rho has the half-normal prior of :class:`~hierfl.models.pfedeb.head_population.HeadPopulation`, so that log rho has
     the density rho exp(-rho^2 / (2 scale^2)) times the marginal likelihood, which has a mode also where that of rho
     alone is at zero. Node 0 seeks this mode; the others lie around it. The shared values are NODES (K, d),
     NODES.covariance (K, packed), NODES.log_rho (K, B), NODES.log_weight (K,).
 
     Args:
         name: NODES.
-        population: NAME of the :class:`~hierfl.inference.server.rules.heads.HeadPopulation` beside it.
+        population: NAME of the :class:`~hierfl.models.pfedeb.head_population.HeadPopulation` beside it.
         order, blocks, groups, rho_scale, server_lr: as there.
     """
 
