@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 import tomllib
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.resources import files
-from importlib.util import module_from_spec, resolve_name, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from hierfl.files import user_path
 from hierfl.models import METHODS
 
 from . import trust
+from .fingerprints import fingerprint, foundation, own_part, same_version, short
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -92,8 +91,9 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
     reference = run["method"]
     if reference in METHODS:
         loaded = load(reference)
-        _unchanged(loaded.source, loaded.digest, folder, run)
-        _foundation_unchanged(loaded, folder, run)
+        if not same_version(loaded.digest, run["method_digest"]):
+            _unchanged(loaded.source, loaded.digest, folder, run)
+            _foundation_unchanged(loaded, folder, run)
         return loaded
     if not reference.endswith(".py"):
         return load(reference)  # (an unknown one: says so)
@@ -103,7 +103,7 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
             f"no file {path}, the method of {folder}; say where it is: hierfl run FILE.py --resume {folder}"
         )
     source = _read(path)
-    _unchanged(path, _short(source), folder, run)
+    _unchanged(path, short(source), folder, run)
     if not trust_code and not trust.trusted(source):
         raise UserError(
             f"{folder} runs the Python file {path}, which you have neither named nor run before: read it, then say "
@@ -124,7 +124,7 @@ def known_class(run: Mapping[str, Any]) -> type[Method] | None:
     if not reference.endswith(".py") or not path.is_file():
         return None
     source = _read(path)
-    same = _short(source) == own_part(run["method_digest"])
+    same = short(source) == own_part(run["method_digest"])
     return _from_file(path.resolve(), source).cls if same and trust.trusted(source) else None
 
 
@@ -134,67 +134,12 @@ def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) ->
 
 
 def _foundation_unchanged(loaded: Loaded, folder: Path, run: Mapping[str, Any]) -> None:
-    if loaded.digest != run["method_digest"]:
+    if not same_version(loaded.digest, run["method_digest"]):
         names = ", ".join(path.name for path in foundation(loaded.cls)) or "none now"
         raise UserError(
             f"a file of hierfl that {loaded.source} builds on ({names}) has changed since {folder} was begun; start a "
             "new run (or move that one away)"
         )
-
-
-def fingerprint(cls: type[Method], source: bytes) -> str:
-    """What tells two versions of a method apart: "OWN", or "OWN-FOUNDATION" where files of ours belong to it.
-
-    OWN is of the file that defines the class, so that it can be checked before that file is run.
-
-    Args:
-        cls: the class.
-        source: the bytes of its file.
-    """
-    files = foundation(cls)
-    if not files:
-        return _short(source)
-    return f"{_short(source)}-{_short(b''.join(trust.digest(path.read_bytes()).encode() for path in files))}"
-
-
-def own_part(digest: str) -> str:
-    """Of a fingerprint, that of the method's own file."""
-    return digest.partition("-")[0]
-
-
-def foundation(cls: type[Method]) -> list[Path]:
-    """The files of ``hierfl.models`` that a method is made of, beside its own.
-
-    Those that its class inherits from, in the order in which Python looks them up, and what these import of
-    ``hierfl.models``, in the order of the imports.
-    """
-    found: dict[str, Path] = {}
-
-    def add(name: str) -> None:
-        if not name.startswith(f"{MODELS}.") or name in found:
-            return
-        module = import_module(name)
-        if hasattr(module, "__path__"):  # (a package says nothing of a method)
-            return
-        found[name] = path = Path(str(module.__file__))
-        for imported in _imports(path.read_bytes()):
-            add(resolve_name(imported, name.rpartition(".")[0]))
-
-    for base in cls.__mro__:
-        add(base.__module__)
-    found.pop(cls.__module__, None)
-    return list(found.values())
-
-
-@cache  # (a table asks for the same few files thousands of times)
-def _imports(source: bytes) -> tuple[str, ...]:
-    """The modules that a file imports names from, with the dots in front of them."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    return tuple("." * node.level + (node.module or "") for node in nodes)
-
-
-def _short(source: bytes) -> str:
-    return trust.digest(source)[:16]
 
 
 def _read(path: Path) -> bytes:

@@ -31,7 +31,7 @@ from hierfl.inference.method.settings import make_settings
 from hierfl.inference.options import Options
 from hierfl.schema import AnyOf, Number, Schema, check, read_toml
 
-from .. import methods
+from .. import fingerprints, methods
 from ..config import Configuration, RunConfig, kinds, options
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _method_of(table: Mapping[str, Any], path: Path, trust_code: bool) -> method
     name, digest = table["method"], table["method_digest"]
     if not name.endswith(".py"):
         loaded = methods.load(name)
-        if loaded.digest != digest:
+        if not fingerprints.same_version(loaded.digest, digest):
             raise UserError(
                 f"{name} is not the version here that {path} agreed on: install that version of hierfl at every site, "
                 "or agree on a new study"

@@ -8,8 +8,10 @@ import pytest
 from support.commands import Call
 from support.run_folders import arrays
 
-from hierfl.experiments.methods import fingerprint, foundation, load, own_part
+from hierfl.experiments.fingerprints import _earlier, fingerprint, foundation, own_part, same_version
+from hierfl.experiments.methods import load
 from hierfl.experiments.run_folder.config_file import read_config
+from hierfl.models import METHODS
 
 MINE = "from hierfl.models import FedPer\n\n\nclass Mine(FedPer):\n    pass\n"
 RUN = ("--data", "d.npz", "--split", "natural", "--network", "linear", "-T", 2, "-q", "--out", "o")
@@ -72,3 +74,23 @@ def test_a_changed_file_of_ones_own_is_not_run(hierfl: Call) -> None:
     assert code == 2
     assert "mine.py has changed since o was begun" in said
     assert not Path("ran").exists()
+
+
+def test_earlier_versions_that_give_the_same_numbers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a method of ours, and of a user's that builds on it; another file of the user's is another method."""
+    earlier = {"aa-bb": ["cc-dd"], "bb": ["ee"]}
+    monkeypatch.setattr("hierfl.experiments.fingerprints._earlier", lambda: earlier)
+    assert same_version("aa-bb", "aa-bb")
+    assert same_version("aa-bb", "cc-dd")
+    assert same_version("ff-bb", "ff-ee")
+    assert not same_version("ff-bb", "aa-ee")
+    assert not same_version("ff-bb", "ff")
+    assert not same_version("xx-yy", "cc-dd")
+    assert not same_version("aa", "aa-ee")
+
+
+def test_the_list_of_earlier_versions_is_of_todays_files() -> None:
+    """Entries of files that have changed since are dead: tests/support/earlier_methods.py writes the list anew."""
+    today = {load(name).digest for name in METHODS}
+    own = {digest for digest in _earlier() if "-" in digest}
+    assert own <= today

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from support.federations import blobs, slopes
 
-from hierfl.experiments.methods import foundation, load
+from hierfl.experiments.fingerprints import foundation
+from hierfl.experiments.methods import load
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.models import PFedEB
 from hierfl.models.pfedeb import PFedEB as OfItsRoom
