@@ -1,15 +1,16 @@
 """Mixed effects: a mixed model whose rows stay with their clients.
 
-    b_j | L ~ N(0, L L^T),    eta_ij = x_ij^T beta + z_ij^T b_j,    y_ij ~ p(y | eta_ij)              (model, families)
+    b_j | L ~ N(0, L L^T),    eta_ij = x_ij^T beta + z_ij^T b_j,    y_ij ~ p(y | eta_ij)             (model.equations)
 
-    l(theta) = sum_j log integral p(D_j | b, theta) N(b | 0, L L^T) db                (cross_products, quadrature)
+    l(theta) = sum_j log integral p(D_j | b, theta) N(b | 0, L L^T) db                                    (likelihood)
 
-The population theta = (beta, L, the family's own numbers) is estimated by maximum likelihood, restricted maximum
+The population theta = (beta, L, the response's own numbers) is estimated by maximum likelihood, restricted maximum
 likelihood, or has a posterior under priors (``population``): the server climbs what it makes of the clients' sums of l
-and its derivatives (exchange, surface, climb). Then it explores p(theta | all data) at many points (explore), and ends
-with draws of theta. Every client draws its b_j given its own data at each of them (posterior): joint draws, in which
-what is not known of the population is in the clients' intervals. With population=ml or reml the density that is
-explored is the likelihood's, times what keeps standard deviations off zero (priors); the estimates have none of that.
+and its derivatives (search.criterion, search.climb). Then it explores p(theta | all data) at many points
+(search.explore), and ends with draws of theta. Every client draws its b_j given its own data at each of them
+(likelihood.posterior): joint draws, in which what is not known of the population is in the clients' intervals. With
+population=ml or reml the density that is explored is the likelihood's, times what keeps standard deviations off zero
+(search.priors); the estimates have none of that.
 """
 
 from __future__ import annotations

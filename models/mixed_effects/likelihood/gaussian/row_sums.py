@@ -1,4 +1,7 @@
-"""Sums of products over a client's rows, or those of its groups: all that a gaussian likelihood needs of them."""
+"""Sums of products over a client's rows, or those of its groups: all that a gaussian likelihood needs of them.
+
+(7) G = [Z_in Z Z_out X y]^T W [Z_in Z Z_out X y]
+"""
 
 from __future__ import annotations
 

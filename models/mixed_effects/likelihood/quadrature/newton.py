@@ -5,7 +5,7 @@ In b = L u, u ~ N(0, I), with A = Z L and W = diag of minus the second derivativ
     u  <-  u + t H^-1 (A^T d log p(y | eta) / d eta - u),    H = I + A^T W A = F F^T
 
 With groups inside a client (:mod:`.groups`) the step is joint. The curvature has an arrow's shape, and is solved group
-by group, innermost outward: F F^T = H - sum_g H_gu^T M_g is that of u where each v_g follows at -M_g.
+by group, innermost outward: (17) F F^T = H - sum_g H_gu^T M_g is that of u where each v_g follows at -M_g.
 
 Log likelihoods that are concave are generalised self-concordant in eta (their third derivative is never above the
 second), for which steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and
