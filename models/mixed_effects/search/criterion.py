@@ -3,9 +3,9 @@
 Of other families clients send the log marginal likelihood itself. Of a gaussian response they send the coefficients of
 a quadratic in beta (:mod:`.likelihood.gaussian`), from which the server makes, with A = X^T V^-1 X summed over clients,
 
-    (13) maximum likelihood   max over beta of l(beta, L, s)
-    (14) restricted           log integral exp l(beta, L, s) d beta        (lme4's REML criterion)
-    (20) a posterior          log integral exp l(beta, L, s) p(beta) d beta + log p(L, s)
+    maximum likelihood   max over beta of l(beta, L, s)                                                     (13)
+    restricted           log integral exp l(beta, L, s) d beta        (lme4's REML criterion)               (14)
+    a posterior          log integral exp l(beta, L, s) p(beta) d beta + log p(L, s)                        (20)
 
 In a round the sums are Taylor polynomials of second degree around where the clients were, so that derivatives of
 whatever is made of them are exact there.

@@ -2,10 +2,10 @@
 
 Of effects u ~ N(0, I) with b = L u and G = [Z Y]^T W [Z Y] / s^2,
 
-    (8)  F F^T = I + L^T G_zz L
-    (9)  w = F^-1 L^T G_zY
-    (10) [Y]^T V^-1 [Y] = G_YY - w^T w
-    (11) log |V| gains 2 sum log diag F
+    F F^T = I + L^T G_zz L                                                                                  (8)
+    w = F^-1 L^T G_zY                                                                                       (9)
+    [Y]^T V^-1 [Y] = G_YY - w^T w                                                                           (10)
+    log |V| gains 2 sum log diag F                                                                          (11)
 
 Y are the columns of the levels above, X and y. What is left of the groups of one level adds up to the G of the next:
 patients, clients, regions. Clients eliminate entry by entry (:mod:`.entrywise`), and the server eliminates batches of

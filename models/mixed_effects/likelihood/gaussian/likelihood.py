@@ -2,9 +2,9 @@
 
 With A = X^T V^-1 X and a = X^T V^-1 y of all clients,
 
-    (12) beta = A^-1 a
-    (13) l    = -1/2 (log |V| + y^T V^-1 y - a^T beta)
-    (14) l_R  = l - 1/2 log |A| + p/2 log 2 pi
+    beta = A^-1 a                                                                                           (12)
+    l    = -1/2 (log |V| + y^T V^-1 y - a^T beta)                                                           (13)
+    l_R  = l - 1/2 log |A| + p/2 log 2 pi                                                                   (14)
 """
 
 from __future__ import annotations

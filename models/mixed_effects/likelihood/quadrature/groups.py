@@ -2,8 +2,8 @@
 
 In c_g = L_in v_g, v_g ~ N(0, I), with A = Z L, B = Z_in L_in and W of :mod:`.newton`,
 
-    (16) H_gg = I + B_g^T W B_g = F_g F_g^T,    H_gu = B_g^T W A_g
-    (17) M_g  = H_gg^-1 H_gu
+    H_gg = I + B_g^T W B_g = F_g F_g^T,    H_gu = B_g^T W A_g                                               (16)
+    M_g  = H_gg^-1 H_gu                                                                                     (17)
 """
 
 from __future__ import annotations
