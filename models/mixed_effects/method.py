@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import MultivariateNormal
+from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
@@ -67,12 +68,14 @@ class MixedEffects(Answers):
         return {**values, **search.initial(), "effects.at": self.numbers(short)}
 
     def personal(self, start: InitialWeights) -> State:
-        q = self.covariance.q
-        first = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
-        for level in self.inside:
-            size, q = level.size, level.q
-            first |= {"c_mean": torch.zeros(size, q), "c_draws": torch.zeros(1, 0, size, q)}
-            first["c_root"] = self.first_sd(level.name).diag().expand(size, q, q)
+        first: dict[str, Tensor] = {}
+        for level in self.at_site:
+            places, sd = (level.size,) if level.inside else (), self.first_sd(level.name)
+            first |= {
+                f"{level.effects}_mean": torch.zeros(*places, level.q),
+                f"{level.effects}_root": sd.diag().expand(*places, -1, -1),
+                f"{level.effects}_draws": torch.zeros(1, 0, *places, level.q),
+            }
         first |= self.likelihood.personal()
         return {k: v.double() for k, v in first.items()}
 
