@@ -1,15 +1,16 @@
 """Mixed effects: a mixed model whose rows stay with their clients.
 
-    b_j | L ~ N(0, L L^T),    eta_ij = x_ij^T beta + z_ij^T b_j,    y_ij ~ p(y | eta_ij)              (model, families)
+    b_j | L ~ N(0, L L^T),    eta_ij = x_ij^T beta + z_ij^T b_j,    y_ij ~ p(y | eta_ij)             (model.equations)
 
-    l(theta) = sum_j log integral p(D_j | b, theta) N(b | 0, L L^T) db                (cross_products, quadrature)
+    l(theta) = sum_j log integral p(D_j | b, theta) N(b | 0, L L^T) db                                    (likelihood)
 
-The population theta = (beta, L, the family's own numbers) is estimated by maximum likelihood, restricted maximum
+The population theta = (beta, L, the response's own numbers) is estimated by maximum likelihood, restricted maximum
 likelihood, or has a posterior under priors (``population``): the server climbs what it makes of the clients' sums of l
-and its derivatives (exchange, surface, climb). Then it explores p(theta | all data) at many points (explore), and ends
-with draws of theta. Every client draws its b_j given its own data at each of them (posterior): joint draws, in which
-what is not known of the population is in the clients' intervals. With population=ml or reml the density that is
-explored is the likelihood's, times what keeps standard deviations off zero (priors); the estimates have none of that.
+and its derivatives (search.criterion, search.climb). Then it explores p(theta | all data) at many points
+(search.explore), and ends with draws of theta. Every client draws its b_j given its own data at each of them
+(likelihood.posterior): joint draws, in which what is not known of the population is in the clients' intervals. With
+population=ml or reml the density that is explored is the likelihood's, times what keeps standard deviations off zero
+(search.priors); the estimates have none of that.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from pyro.distributions import MultivariateNormal
+from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
@@ -69,12 +71,14 @@ class MixedEffects(Answers):
         return {**values, **search.initial(), "effects.at": self.numbers(short)}
 
     def personal(self, start: InitialWeights) -> State:
-        q = self.covariance.q
-        first = {"b_mean": torch.zeros(q), "b_root": self.first_sd().diag(), "b_draws": torch.zeros(1, 0, q)}
-        for level in self.inside:
-            size, q = level.size, level.q
-            first |= {"c_mean": torch.zeros(size, q), "c_draws": torch.zeros(1, 0, size, q)}
-            first["c_root"] = self.first_sd(level.name).diag().expand(size, q, q)
+        first: dict[str, Tensor] = {}
+        for level in self.at_site:
+            places, sd = (level.size,) if level.inside else (), self.first_sd(level.name)
+            first |= {
+                f"{level.effects}_mean": torch.zeros(*places, level.q),
+                f"{level.effects}_root": sd.diag().expand(*places, -1, -1),
+                f"{level.effects}_draws": torch.zeros(1, 0, *places, level.q),
+            }
         first |= self.likelihood.personal()
         return {k: v.double() for k, v in first.items()}
 

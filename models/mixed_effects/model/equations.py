@@ -1,13 +1,15 @@
 """Generalised linear mixed models: coefficients that differ between clients.
 
-    b_j | L  ~ N(0, L L^T)                         random effects, q numbers; L a lower triangle, or blocks of them
-    eta_ij   = c + x_ij^T beta + z_ij^T b_j        beta the fixed effects, p numbers; c about where eta lies
-    y_ij     ~ p(y | eta_ij)                       N(eta_ij, sigma^2), Poisson(exp(eta_ij)), ...: the family
+    b_j | L ~ N(0, L L^T)                      random effects, q numbers; L a lower triangle, or blocks of them  (1)
+    eta_ij  = c + x_ij^T beta + z_ij^T b_j     beta the fixed effects, p numbers; c about where eta lies    (4)
+    y_ij    ~ p(y | eta_ij)                    N(eta_ij, sigma^2), Poisson(exp(eta_ij)), ...: the family    (5)
 
 Groups inside a client (patients of a hospital) and groups of clients (regions of hospitals) have random effects, too:
 
-    c_jg     ~ N(0, L_in L_in^T)                   eta_ij gains z_in^T c_jg of its group g
-    w_r      ~ N(0, L_out L_out^T)                 and z_out^T w_r of its client's group r
+    c_jg    ~ N(0, L_in L_in^T)                eta_ij gains z_in^T c_jg of its group g                      (2)
+    w_r     ~ N(0, L_out L_out^T)              and z_out^T w_r of its client's group r                      (3)
+
+Numbers of equations, here and in the other files, are those of docs/algebra.md.
 
 c has the row's own offset in it; log p counts as often as the row's weight says. x and z are the table's columns
 centred and scaled (:class:`~hierfl.data.formula.design.Units`); what is reported is in the table's own units. The

@@ -1,6 +1,6 @@
 """The population: levels of random effects, and the vector of numbers that clients' likelihoods are functions of.
 
-    theta = (L of each level, the response's own numbers, beta)
+    theta = (L of each level, the response's own numbers, beta)                                             (6)
 
 beta is among them where :attr:`.protocol.Likelihood.searches_beta`, and otherwise follows from the others.
 """

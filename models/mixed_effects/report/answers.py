@@ -66,7 +66,8 @@ class Answers(MixedModel):
         """Draws (..., q) of random effects, of the table's columns as they are; responses y in the table's numbers."""
         if name == "y":
             return self.response_family.in_table_numbers(values)
-        return values @ self.groupings["inner_root" if name == "c" else "root"].to_users(values).T
+        (grouping,) = (level.grouping for level in self.at_site if level.effects == name)
+        return values @ grouping.to_users(values).T
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.report.summary.effects_table`."""

@@ -1,11 +1,11 @@
 """What the server climbs and explores: functions of the population's numbers, made of the clients' sums alone.
 
 Of other families clients send the log marginal likelihood itself. Of a gaussian response they send the coefficients of
-a quadratic in beta (:mod:`.cross_products`), from which the server makes, with A = X^T V^-1 X summed over clients,
+a quadratic in beta (:mod:`.likelihood.gaussian`), from which the server makes, with A = X^T V^-1 X summed over clients,
 
-    maximum likelihood    max over beta of l(beta, L, s)
-    restricted            log integral exp l(beta, L, s) d beta        (lme4's REML criterion)
-    a posterior           log integral exp l(beta, L, s) p(beta) d beta + log p(L, s)
+    maximum likelihood   max over beta of l(beta, L, s)                                                     (13)
+    restricted           log integral exp l(beta, L, s) d beta        (lme4's REML criterion)               (14)
+    a posterior          log integral exp l(beta, L, s) p(beta) d beta + log p(L, s)                        (20)
 
 In a round the sums are Taylor polynomials of second degree around where the clients were, so that derivatives of
 whatever is made of them are exact there.

@@ -1,7 +1,7 @@
 """Random effects of a gaussian response given the population: normal, from sums over rows.
 
-Of a client, b = L u has mean L F^-T v and covariance L (F F^T)^-1 L^T, v = F^-1 L^T G_z[y - X beta] / s^2
-(:mod:`.cross_products`). Those of groups inside it have the same form given b, with b among the coefficients.
+Of a client, (15), b = L u has mean L F^-T v and covariance L (F F^T)^-1 L^T, v = F^-1 L^T G_z[y - X beta] / s^2
+(:mod:`.elimination`). Those of groups inside it have the same form given b, with b among the coefficients.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Random effects are eliminated from sums of products, level by level, innermost outward.
 
-Of effects u ~ N(0, I) with b = L u, G = [Z Y]^T W [Z Y] / s^2 and F F^T = I + L^T G_zz L,
+Of effects u ~ N(0, I) with b = L u and G = [Z Y]^T W [Z Y] / s^2,
 
-    w = F^-1 L^T G_zY,    [Y]^T V^-1 [Y] = G_YY - w^T w,    log |V| gains 2 sum log diag F
+    F F^T = I + L^T G_zz L                                                                                  (8)
+    w = F^-1 L^T G_zY                                                                                       (9)
+    [Y]^T V^-1 [Y] = G_YY - w^T w                                                                           (10)
+    log |V| gains 2 sum log diag F                                                                          (11)
 
 Y are the columns of the levels above, X and y. What is left of the groups of one level adds up to the G of the next:
 patients, clients, regions. Clients eliminate entry by entry (:mod:`.entrywise`), and the server eliminates batches of
@@ -21,19 +24,19 @@ class Elimination(Protocol):
     """Of one level's effects, from the G of each of its groups, whose first columns are theirs."""
 
     def factor(self) -> Any:
-        """F."""
+        """F, (8)."""
         ...
 
     def half(self, factor: Any) -> Any:
-        """w = F^-1 L^T G_zY."""
+        """w, (9)."""
         ...
 
     def left(self, half: Any) -> Any:
-        """G_YY - w^T w, its upper triangle row by row."""
+        """What is left, (10), its upper triangle row by row."""
         ...
 
     def log_volume(self, factor: Any) -> Any:
-        """2 sum log diag F."""
+        """What log |V| gains, (11)."""
         ...
 
 

@@ -1,4 +1,11 @@
-"""The likelihood of a gaussian response: in closed form, from sums of products over rows."""
+"""The likelihood of a gaussian response: in closed form, from sums of products over rows.
+
+With A = X^T V^-1 X and a = X^T V^-1 y of all clients,
+
+    beta = A^-1 a                                                                                           (12)
+    l    = -1/2 (log |V| + y^T V^-1 y - a^T beta)                                                           (13)
+    l_R  = l - 1/2 log |A| + p/2 log 2 pi                                                                   (14)
+"""
 
 from __future__ import annotations
 

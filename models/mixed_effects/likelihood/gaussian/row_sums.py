@@ -1,4 +1,9 @@
-"""Sums of products over a client's rows, or those of its groups: all that a gaussian likelihood needs of them."""
+"""Sums of products over a client's rows, or those of its groups: all that a gaussian likelihood needs of them.
+
+W are the precisions of rows:
+
+    G = [Z_in Z Z_out X y]^T W [Z_in Z Z_out X y]                                                           (7)
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 In c_g = L_in v_g, v_g ~ N(0, I), with A = Z L, B = Z_in L_in and W of :mod:`.newton`,
 
-    H_gg = I + B_g^T W B_g = F_g F_g^T,    H_gu = B_g^T W A_g,    M_g = H_gg^-1 H_gu
+    H_gg = I + B_g^T W B_g = F_g F_g^T,    H_gu = B_g^T W A_g                                               (16)
+    M_g  = H_gg^-1 H_gu                                                                                     (17)
 """
 
 from __future__ import annotations
@@ -59,9 +60,43 @@ class Groups:
         bend = self.summed(b[..., :, None] * (weight[..., None] * b)[..., None, :], 2)
         return root_of(one + bend), self.summed(b * slope[..., None], 1) - v
 
-    def across(self, weight: Tensor, zl: Tensor) -> Tensor:
-        """H_gu (..., S, G, q_in, q), of the client's Z L (..., S, n, q)."""
-        return self.summed(self.zl[..., :, None] * (weight[..., None] * zl)[..., None, :], 2)
+    def inner(self, slope: Tensor, weight: Tensor, v: Tensor, zl: Tensor) -> Inner:
+        """What a joint step has of the groups, of the client's Z L (..., S, n, q)."""
+        factor, slope_v = self.around(slope, weight, v)
+        across = self.summed(self.zl[..., :, None] * (weight[..., None] * zl)[..., None, :], 2)  # H_gu
+        return Inner(factor, slope_v, across, torch.cholesky_solve(across, factor))
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Groups in a joint step: they are eliminated, and follow.
+
+    Attributes:
+        factor: F_g, (..., S, G, q_in, q_in).
+        slope: in v, (..., S, G, q_in).
+        across: H_gu, (..., S, G, q_in, q).
+        m: M_g, likewise.
+    """
+
+    factor: Tensor
+    slope: Tensor
+    across: Tensor
+    m: Tensor
+
+    @property
+    def bend(self) -> Tensor:
+        """What the curvature in u loses, (..., S, q, q)."""
+        return (self.across.mT @ self.m).sum(-3)
+
+    @property
+    def ahead(self) -> Tensor:
+        """What the slope in u loses, (..., S, q)."""
+        return (self.m.mT @ self.slope[..., None]).squeeze(-1).sum(-2)
+
+    def follow(self, move: Tensor) -> Tensor:
+        """The step in v (..., S, G, q_in) that goes with one in u (..., S, q)."""
+        own = torch.cholesky_solve(self.slope[..., None], self.factor)
+        return (own - self.m @ move[..., None, :, None]).squeeze(-1)
 
 
 def root_of(curvature: Tensor) -> Tensor:

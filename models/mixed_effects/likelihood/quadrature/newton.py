@@ -5,7 +5,7 @@ In b = L u, u ~ N(0, I), with A = Z L and W = diag of minus the second derivativ
     u  <-  u + t H^-1 (A^T d log p(y | eta) / d eta - u),    H = I + A^T W A = F F^T
 
 With groups inside a client (:mod:`.groups`) the step is joint. The curvature has an arrow's shape, and is solved group
-by group, innermost outward: F F^T = H - sum_g H_gu^T M_g is that of u where each v_g follows at -M_g.
+by group, innermost outward: (17) F F^T = H - sum_g H_gu^T M_g is that of u where each v_g follows at -M_g.
 
 Log likelihoods that are concave are generalised self-concordant in eta (their third derivative is never above the
 second), for which steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and
@@ -121,19 +121,16 @@ class Problem:
         """Newton's step, and F (..., S, q, q); with groups F_g, and M_g (..., S, G, q_in, q), too."""
         slope, weight = self.slope_and_weight(unknown, safe=safe)
         (u, v), a = self.parts(unknown), self.zl
-        bend = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device) + (a * weight[..., None]).mT @ a
+        one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+        inner = None if self.groups is None or v is None else self.groups.inner(slope, weight, v, a)
+        bend = one + (a * weight[..., None]).mT @ a
+        factor = root_of(bend if inner is None else bend - inner.bend)
         ahead = (a * slope[..., None]).sum(-2) - u
-        if self.groups is None or v is None:
-            factor = root_of(bend)
-            return torch.cholesky_solve(ahead[..., None], factor).squeeze(-1), (factor,)
-        factor_g, ahead_g = self.groups.around(slope, weight, v)
-        across = self.groups.across(weight, a)
-        m = torch.cholesky_solve(across, factor_g)
-        factor = root_of(bend - (across.mT @ m).sum(-3))
-        ahead = ahead - (m.mT @ ahead_g[..., None]).squeeze(-1).sum(-2)
+        ahead = ahead if inner is None else ahead - inner.ahead
         move = torch.cholesky_solve(ahead[..., None], factor).squeeze(-1)
-        follow = torch.cholesky_solve(ahead_g[..., None], factor_g) - m @ move[..., None, :, None]
-        return torch.cat([move, follow.squeeze(-1).flatten(-2)], -1), (factor, factor_g, m)
+        if inner is None:
+            return move, (factor,)
+        return torch.cat([move, inner.follow(move).flatten(-2)], -1), (factor, inner.factor, inner.m)
 
     @torch.no_grad()
     def mode(self, start: Tensor) -> tuple[Tensor, Factors]:

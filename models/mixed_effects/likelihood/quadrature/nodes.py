@@ -1,4 +1,10 @@
-"""Gauss-Hermite quadrature: where nodes are, and integrals by them."""
+"""Gauss-Hermite quadrature: where nodes are, and integrals by them.
+
+Around a mode m with curvature F F^T, of nodes x_k and weights w_k,
+
+    u_k = m + F^-T x_k                                                                                      (18)
+    log integral exp h(u) du = log sum_k w_k exp h(u_k) - log |F|                                           (19)
+"""
 
 from __future__ import annotations
 
