@@ -34,6 +34,13 @@ NAMED = {
     "engine": r"\b(Plate)?Engine\b",
 }
 
+#: tests of a response's or a level's kind, in the mixed models' room
+KINDS = {
+    "closed form (.exact)": r"\.exact\b",
+    "levels inside (slots)": r"\bslots\b",
+    "levels above (.regions)": r"\.regions\b",
+}
+
 
 def sources(root: Path) -> dict[Path, str]:
     """The code of a checkout, committed results left out."""
@@ -114,6 +121,20 @@ def main(root: Path) -> None:
         hits = {path: sum(1 for line in text.splitlines() if re.search(pattern, line)) for path, text in files.items()}
         where = [path.relative_to(root).as_posix() for path, count in hits.items() if count]
         print(f"    {thing}: {len(where)} files, {sum(hits.values())} lines: {', '.join(where)}")
+    mixed_models(root, files)
+
+
+def mixed_models(root: Path, files: Mapping[Path, str]) -> None:
+    """Prints the counts of the mixed models' room."""
+    room = root / "models" / "mixed_effects"
+    own = {path: text for path, text in files.items() if room in path.parents}
+    lengths = sorted(len(text.splitlines()) for text in own.values())
+    print(f"mixed models: files {len(own)}, lines {sum(lengths)}, longest {lengths[-1]}, above 200: "
+          f"{sum(n > 200 for n in lengths)}, in no room: {sum(path.parent == room for path in own)}")  # fmt: skip
+    for kind, pattern in KINDS.items():
+        hits = [len(re.findall(pattern, text)) for path, text in own.items() if "likelihood" not in path.parts]
+        inside = sum(len(re.findall(pattern, text)) for text in own.values()) - sum(hits)
+        print(f"    {kind}: {sum(hits)} in {sum(n > 0 for n in hits)} files, and {inside} in the likelihood")
 
 
 if __name__ == "__main__":
