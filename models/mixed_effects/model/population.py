@@ -34,11 +34,12 @@ class Population(Method):
 
     tabular = True
     network: Design
-    settings: MixedSettings
 
     @dataclass(frozen=True)
     class Settings(MixedSettings):
         """See :class:`.settings.Settings`."""
+
+    settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if not isinstance(network, Design):
