@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import json
+import tomllib
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -81,7 +81,7 @@ def _earlier() -> dict[str, list[str]]:
 
     Golden runs have said so (tests/support/earlier_methods.py). An entry ends with the next change of a file.
     """
-    found: dict[str, list[str]] = json.loads((files(__package__) / "earlier_methods.json").read_text())
+    found: dict[str, list[str]] = tomllib.loads((files(__package__) / "earlier_methods.toml").read_text())
     return found
 
 

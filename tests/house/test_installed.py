@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,13 @@ def test_another_install_is_not_taken_for_the_checkouts(tmp_path: Path, monkeypa
     (tmp_path / "hierfl" / "rng.py").unlink()
     (tmp_path / "hierfl" / "inference" / "more.py").write_text("")
     assert stale() == ["hierfl/rng.py", "inference/more.py", "models/pfedvem.py"]
+
+
+def test_files_beside_the_code_are_installed() -> None:
+    """Each has a name that pyproject.toml lists; committed results are no part of an installation."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
+    for floor in ("hierfl", "inference", "models", "experiments"):
+        for path in (ROOT / floor).rglob("*"):
+            inside = path.relative_to(ROOT / floor)
+            if path.is_file() and path.suffix not in (".py", ".pyc") and inside.parts[0] != "results":
+                assert any(path.match(pattern) for pattern in listed), path

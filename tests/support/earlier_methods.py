@@ -1,4 +1,4 @@
-"""Fingerprints of an earlier checkout's methods that give today's numbers: writes experiments/earlier_methods.json.
+"""Fingerprints of an earlier checkout's methods that give today's numbers: writes experiments/earlier_methods.toml.
 
     python -P tests/support/earlier_methods.py PYTHON CHECKOUT [NAME ...]
 
@@ -12,9 +12,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[2]
+HEAD = "# Methods' fingerprints, and earlier ones of the same numbers; written by tests/support/earlier_methods.py"
 LIST = """
 import json
 from hierfl.experiments.methods import load
@@ -47,15 +49,16 @@ def main(python: str, checkout: str, *names: str) -> None:
         checkout: its folder.
         names: methods.
     """
-    path = HERE / "experiments" / "earlier_methods.json"
+    path = HERE / "experiments" / "earlier_methods.toml"
     before, now = fingerprints(python, Path(checkout)), fingerprints(sys.executable, HERE)
-    known: dict[str, list[str]] = json.loads(path.read_text())
+    known: dict[str, list[str]] = tomllib.loads(path.read_text())
     found: dict[str, list[str]] = {}
     for name in sorted(now):
         for new, old in zip(now[name], before.get(name, now[name]), strict=True):
             earlier = known.get(new, []) + ([old] if not names or name in names else [])
             found[new] = sorted({*found.get(new, []), *earlier} - {new})
-    path.write_text(json.dumps({k: v for k, v in found.items() if v}, indent=1) + "\n")
+    lines = [f'"{k}" = {json.dumps(v)}' for k, v in found.items() if v]
+    path.write_text("\n".join([HEAD, *lines, ""]))
 
 
 if __name__ == "__main__":
