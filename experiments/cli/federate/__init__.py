@@ -1,0 +1,21 @@
+"""`hierfl federate`: a study over sites whose data stay where they are."""
+
+from __future__ import annotations
+
+import typer
+
+from .connection import certificates, keys, register
+from .server import server, status
+from .site import predict, respond, site
+from .study import check, study
+
+__all__ = ["federate", "predict"]
+
+federate = typer.Typer(
+    help="A study over sites whose data stay where they are: hospitals, plants.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+#: in the order of a study
+for command in (study, check, keys, certificates, register, server, status, site, respond):
+    federate.command(command.__name__)(command)

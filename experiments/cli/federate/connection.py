@@ -1,0 +1,57 @@
+"""Flower as the connection: keys, certificates, registered nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hierfl.errors import UserError
+
+from ..options import TrustCode, path_argument, path_option
+from .options import Authority, StudyFile, SuperLink
+
+
+def keys(folder: Annotated[Path, path_argument("DIR", "The site's own folder.")]) -> None:
+    """Make the key pair of a site's node. The public key goes to the coordinator, the private one nowhere."""
+    from ...federate.flower_control import write_keys
+
+    typer.echo(f"{write_keys(folder)}: send it to the coordinator, who says: hierfl federate register")
+
+
+def certificates(
+    folder: Annotated[Path, path_argument("DIR", "A new folder.")],
+    host: Annotated[list[str], typer.Option("--host", help="Name or address of the SuperLink; repeatable.")],
+    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
+) -> None:
+    """Make a certificate of the SuperLink, where there is no authority that signs one."""
+    from ...federate.flower_control import write_certificates
+
+    for path in write_certificates(folder, host, days):
+        typer.echo(path)
+
+
+def register(
+    study: StudyFile,
+    client: Annotated[str, typer.Option("--client", help="A site on the roster.")],
+    superlink: SuperLink,
+    key: Annotated[Path | None, path_option("FILE", "The public key of its node.")] = None,
+    ca: Authority = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Keep its node out from now on.")] = False,
+    trust_code: TrustCode = False,
+) -> None:
+    """Let a site's node in; which node is which site is kept in nodes.toml beside the study."""
+    from hierfl.errors import unknown
+
+    from ...federate.flower_control import Control
+    from ...federate.study import Study
+
+    if (key is None) != remove:
+        raise UserError("say --key FILE to register a node, or --remove")
+    if key is None:
+        return Control(study, superlink, ca).unregister(client)
+    clients = Study.read(study, trust_code=trust_code).clients
+    if client not in clients:
+        raise unknown("client of the study", client, clients)
+    typer.echo(f"{client} is node {Control(study, superlink, ca).register(client, key)}")

@@ -1,0 +1,85 @@
+"""What all sites of a study agree on, and whether a site's data fit it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hierfl.data.reading.options import Reading
+from hierfl.errors import UserError
+
+from ..options import Settings, TrustCode, path_option, with_run_options
+from ..reading import with_reading
+from .options import StudyFile
+
+STUDY_OPTIONS = (
+    "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
+    "seed", "precision", "calibrate", "conformal", "network", "response_sd", "learn_sd", "formula", "group", "family",
+    "known_se", "event", "weights", "spellings", "test_fraction", "validation_fraction",
+)  # fmt: skip
+
+
+@with_reading()
+@with_run_options(*STUDY_OPTIONS)
+def study(
+    method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that lies beside --out.")],
+    sample: Annotated[Path, path_option("FILE", "A file of the form that every site's has, without real rows.")],
+    site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site on the roster; repeatable.")],
+    name: Annotated[str, typer.Option(help="Name of the study.")] = "study",
+    x: Annotated[
+        list[str] | None,
+        typer.Option("--x", metavar="COLUMN", help="Input column of a network; repeatable. [default: all but --y]"),
+    ] = None,
+    y: Annotated[str, typer.Option("--y", metavar="COLUMN", help="Column that a network predicts.")] = "",
+    setting: Settings = None,
+    out: Annotated[Path, path_option("FILE", "The file to write.")] = Path("study.toml"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    **given: Any,
+) -> None:
+    """Write a draft of study.toml, with a data dictionary, for all sites to agree on."""
+    from ...configure import parse_settings
+    from ...federate.draft import draft
+    from ...run_folder.files import write_text
+
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} exists; choose another --out, or say --overwrite")
+    text = draft(method, sample, site, name, given, parse_settings(setting or []), x=x or (), y=y, out=out)
+    write_text(out, text)
+    typer.echo(f"{out}: edit it, then send it to {len(site)} site{'s' * (len(site) != 1)}; each says: hierfl federate "
+               f"check {out.name} --data FILE")  # fmt: skip
+
+
+@with_reading(columns=False, drop=False)
+def check(
+    study: StudyFile,
+    data: Annotated[Path, path_option("FILE", "The site's own data: FILE.csv or FILE.npz.")],
+    trust_code: TrustCode = False,
+    reading: Any = None,
+) -> None:
+    """Whether a site's data fit a study, and what would leave the site. Offline: nothing is sent, or written."""
+    from ...federate.leaving import leaving
+    from ...federate.study import Study
+    from ...federate.study_site import read_site_data
+    from ..screen import console, text_table
+
+    agreed = Study.read(study, trust_code=trust_code)
+    held = read_site_data(agreed, data, "this", Reading.of(reading))
+    values = leaving(agreed, held)
+    screen = console()
+    screen.print(f"{data}: {held.rows} rows fit {agreed.name} ({agreed.loaded.name}, {len(agreed.clients)} sites)")
+    if held.left_out:
+        screen.print(f"{held.left_out} more rows lack a value, and are left out")
+    screen.print("This would leave the site, and nothing else:")
+    for request, group in groupby(values, key=lambda value: value.request):
+        table, said = text_table("", "value", "shape", "bytes", "what it is"), ""
+        for value in group:
+            table.add_row(
+                "", value.name, value.dimensions, f"{value.nbytes:,}", "" if value.meaning == said else value.meaning
+            )
+            said = value.meaning
+        screen.print(f"\n{request}")
+        screen.print(table)
+    screen.print("Nothing has been sent.")
