@@ -1,1 +1,1 @@
-"""What stands between a site and who asks it: approval, a budget, each question answered once, an audit file."""
+"""What a site decides for itself, whatever a study says."""

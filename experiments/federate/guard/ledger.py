@@ -1,7 +1,7 @@
 """What this user's account has answered about its data, whatever study, name or folder it was asked in.
 
-A new home, a renamed study or a copied folder is the same account, and does not escape it. A charge is on the disk before
-anything is computed: a question that fails has cost what it asked for.
+A new home, a renamed study or a copied folder is the same account, and does not escape it. A charge is on the disk
+before anything is computed: a question that fails has cost what it asked for.
 """
 
 from __future__ import annotations
