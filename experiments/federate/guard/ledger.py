@@ -127,10 +127,8 @@ class Ledger:
             hashes: keyed hashes, (n,) of each column.
             differing: says of two sets how many rows they do not share.
         """
-        found = hashlib.sha256()
-        for column in sorted(hashes):
-            found.update(f"{column}\n".encode() + np.sort(hashes[column]).tobytes())
-        name, path = found.hexdigest()[:16], self.folder / ROWS / f"{found.hexdigest()[:16]}.safetensors"
+        name = name_of(hashes)
+        path = self.folder / ROWS / f"{name}.safetensors"
         if not path.is_file():
             path.parent.mkdir(mode=0o700, exist_ok=True)
             first = next((other for other, held in self.row_sets().items() if _shared(hashes, held, differing)), name)
@@ -234,6 +232,14 @@ class Ledger:
         folder = self.folder / "locks"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{study}-{client}.lock"
+
+
+def name_of(hashes: RowHashes) -> str:
+    """The name of a row set, in whatever order its rows are."""
+    found = hashlib.sha256()
+    for column in sorted(hashes):
+        found.update(f"{column}\n".encode() + np.sort(hashes[column]).tobytes())
+    return found.hexdigest()[:16]
 
 
 def _shared(one: RowHashes, other: RowHashes, differing: Differing) -> bool:
