@@ -23,7 +23,7 @@ from .home import Home, pinned_with
 from .ledger import Ledger
 from .policy import Policy
 from .rows import keep_rows
-from .rules import WORDS, rules
+from .rules import ALLOWED, rules
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,8 @@ def propose(
     Raises:
         UserError: for a study or data that cannot be, a card that is not this site's, or words that are unknown.
     """
-    if strange := sorted(set(allow) - set(WORDS)):
-        raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(WORDS)}")
+    if strange := sorted(set(allow) - set(ALLOWED)):
+        raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(ALLOWED)}")
     ledger, policy = ledger or Ledger(), Policy.read(home.folder)
     agreed = Study.read(study, trust_code=trust_code)
     card = home.identity.card

@@ -73,8 +73,8 @@ class Gate:
         self._approval: Approval | None = self.home.approval_of(self.folder)
         self._policy, self._rows = Policy.read(self.home.folder), ""
         self.member = Membership.read(self.folder, finished=False)
-        unscored = () if self._policy.train_scores else ("train",)
-        self.site: PreparedSite = self.member.site(self.device, unscored)
+        self.site: PreparedSite = self.member.site(self.device, train_scores=self._policy.train_scores)
+        self.site.patient = True
         self._told = Told(self.folder, self.member.study.digest, self.member.study.roster)
 
     @property
@@ -85,7 +85,7 @@ class Gate:
     @property
     def ended(self) -> bool:
         """Whether the study has ended for this site."""
-        return self.site.site is not None and self.site.site.state.ended
+        return self.site.ended
 
     # -- a request ----------------------------------------------------------------------------------------------
 
@@ -213,7 +213,8 @@ class Gate:
             return
         found = rules_of_totals(self.member.study, self._data.held, self._policy, as_numbers(totals))
         if failing := [rule for rule in found if not rule.holds]:
-            raise Refused("policy", "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+            about = "bounds" if failing[0].name.startswith("totals") else "policy"
+            raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
         self._told.keep(totals)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
