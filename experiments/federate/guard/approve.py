@@ -67,9 +67,9 @@ class Proposal:
     ledger: Ledger
 
     @property
-    def holds(self) -> bool:
-        """Whether every rule does."""
-        return all(rule.holds for rule in self.rules)
+    def failing(self) -> list[str]:
+        """Names of the rules that do not hold."""
+        return [rule.name for rule in self.rules if not rule.holds]
 
     def record(self, by: str) -> Path:
         """Puts the approval on record; its file.
@@ -80,8 +80,8 @@ class Proposal:
         Raises:
             UserError: where a rule does not hold, or nobody is named.
         """
-        if not self.holds:
-            raise UserError(f"{self.member.study.name} is not approved: a rule of the policy does not hold")
+        if self.failing:
+            raise UserError(f"not approved: {', '.join(self.failing)}: nothing was recorded, and nothing leaves")
         if not by.strip() or not by.isprintable():
             raise UserError("say who approves: --by NAME")
         study, card = self.member.study, self.home.identity.card
