@@ -48,8 +48,13 @@ class Membership:
     reading: Reading = field(default_factory=Reading)
 
     @classmethod
-    def read(cls, folder: Path, *, trust_code: bool = False) -> Membership:
+    def read(cls, folder: Path, *, trust_code: bool = False, finished: bool = True) -> Membership:
         """What the folder says.
+
+        Args:
+            folder: the site's own.
+            trust_code: whether to run a method's file that this user has neither named nor run before.
+            finished: whether it is for predictions and reports alone, see :meth:`Study.read`.
 
         Raises:
             UserError: for a folder that is no site's.
@@ -57,7 +62,7 @@ class Membership:
         if not (folder / SITE).is_file():
             raise UserError(f"{folder} is not the folder of a site: it has no {SITE}")
         held = read_toml(folder / SITE, {"client": str, "data": str, "reading?": dict})
-        study = Study.read(folder / STUDY_COPY, trust_code=trust_code)
+        study = Study.read(folder / STUDY_COPY, trust_code=trust_code, finished=finished)
         return cls(folder, study, held["client"], Path(held["data"]), Reading.of(held.get("reading")))
 
     @classmethod
@@ -80,12 +85,13 @@ class Membership:
             UserError: where it says something else, or nothing where there is no folder yet.
         """
         if (folder / SITE).is_file():
-            held = cls.read(folder, trust_code=trust_code)
+            held = cls.read(folder, trust_code=trust_code, finished=False)
             if client and client != held.client:
                 raise UserError(f"{folder} is the folder of {held.client}, not of {client}")
-            if study is not None and Study.read(study, trust_code=trust_code).digest != held.study.digest:
+            agreed = held.study if study is None else Study.read(study, trust_code=trust_code)
+            if agreed.digest != held.study.digest:
                 raise UserError(f"{folder} belongs to another study than {study}; a study needs a folder of its own")
-            found = cls(folder, held.study, held.client, (data or held.data).absolute(), reading or held.reading)
+            found = cls(folder, agreed, held.client, (data or held.data).absolute(), reading or held.reading)
         else:
             if study is None or not client or data is None:
                 raise UserError(f"{folder} is new: say --study, --client and --data")
