@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hierfl.data.disclosure.check import data_rules
 from hierfl.files import shown
 from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
@@ -213,7 +214,11 @@ class Gate:
             raise Refused("answered", "its sums over all sites are others than those that were told before")
         if not self._told.is_new(totals):
             return
-        found = rules_of_totals(self.member.study, self._data.held, self._policy, as_numbers(totals))
+        said, study = as_numbers(totals), self.member.study
+        if any(c.slot.startswith("prepare") for c in self.ledger.charges() if c.is_of(study.digest, self.client)):
+            found = rules_of_totals(study, self._data.held, self._policy, said)
+        else:  # (it joins late: its own rows are not in them)
+            found = data_rules(self._data.held, self._policy.limits, said)
         if failing := [rule for rule in found if not rule.holds]:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
@@ -238,8 +243,8 @@ class Gate:
 
     def _was_charged(self, question: str, slot: Slot) -> bool:
         """Whether this question was taken up: a site that was killed as it ended may still have to answer it."""
-        mine = self.member.study.digest, self.client, slot.text, question
-        return any((c.study, c.client, c.slot, c.question) == mine for c in self.ledger.charges())
+        mine = [c for c in self.ledger.charges() if c.is_of(self.member.study.digest, self.client)]
+        return any((c.slot, c.question) == (slot.text, question) for c in mine)
 
     def _charged(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> int:
         """Takes a question up in the ledger; the points that it costs.
