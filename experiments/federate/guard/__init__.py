@@ -1,0 +1,1 @@
+"""What a site decides by itself, whatever a study says."""
