@@ -11,9 +11,9 @@ from support.commands import Call
 from support.parties import Parties
 from support.studies import FileStudy, formula_study, patients, write_tables
 
-from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.guard import ledger
 from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import at_work
 from hierfl.file_lock import locked
 from hierfl.inference.engines.remote.files import requests_in
