@@ -41,17 +41,18 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
     design = dict(zip(names, columns.T, strict=True))
     more = {name: rows[name] for name in ("offset",) if name in rows}
-    known = {name: rows[name] for name in ("trials", "known", "weight") if name in rows}
+    weights = {name: rows[name] for name in ("trials", "weight") if name in rows}
+    weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
-    categories |= _few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **known})
+    categories |= _few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **weights})
     numbers = {name: table[name].to_numpy(dtype=float) for name in formula.numbers} | more
     ordered = bool(formula.ordinal_levels)
     y = {} if ordered else {"the response": np.asarray(response.y, dtype=float)}
     interactions, made = _interactions(reader, calls, categories)
     return OwnRows(
         len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **y},
-        len(reader.columns), len(reader.random), calls.selections(),
+        len(reader.columns), len(reader.random), calls.selections(), weights,
         codes(table[formula.levels.inner].to_numpy()) if formula.levels.inner else None, closed=True,
     )  # fmt: skip
 

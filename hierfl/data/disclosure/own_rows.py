@@ -21,6 +21,7 @@ class OwnRows:
         design: columns of a formula's design and its response, {name: (n,)}; empty of a network's.
         fixed, random: how many columns of effects the design has.
         selections: rows that the formula's conditions select, {condition: (n,) of bool}.
+        weights: how much each row counts, {what: (n,)}.
         groups: of each row, whole numbers from 0, (n,); None where rows are in no groups inside the site.
         closed: whether sums over parts of the rows can be worked out from what leaves, as for a formula's.
     """
@@ -34,6 +35,7 @@ class OwnRows:
     fixed: int = 0
     random: int = 0
     selections: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     groups: np.ndarray | None = None
     closed: bool = False
 

@@ -58,6 +58,13 @@ def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
             tried.append((-share, Rule(f"{name}, {part}", share <= limits.largest_share, margin)))
     if tried:
         yield worst("largest share of a row", tried)
+    for name, weights in own.weights.items():
+        tried = []
+        for part, rows in own.parts():
+            share = largest_share({name: np.sqrt(weights)}, rows, own.groups)
+            margin = f"{share:.2f} of all is one {unit}'s, at most {limits.largest_share:g}"
+            tried.append((-share, Rule(part, share <= limits.largest_share, margin)))
+        yield worst(f"largest {name}", tried)
     if own.design and own.groups is None:
         found = []
         for part, rows in own.parts():
