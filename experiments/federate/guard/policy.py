@@ -28,7 +28,7 @@ SCHEMA: Schema = {
     "least_rows?": Number(int, 1, 1_000_000),
     "least_cell?": Number(int, 1, 1_000_000),
     "least_groups?": Number(int, 1, 1_000_000),
-    "parameters_per_row?": Number(float, 0, 1),
+    "parameters_per_row?": Number(float, 0, 1000),
     "largest_share?": Number(float, 0, 1),
     "pairs?": bool,
     "differing_rows?": Number(int, 1, 1_000_000),
@@ -63,7 +63,7 @@ COMMENTS = {
     "label_counts": "Messages that count this site's labels: refuse, approve (with --allow label-counts), or allow.",
     "exploration": "Exploration of up to 4,096 points, but of gaussian models of one level: refuse, approve (with\n"
     "--allow exploration), or allow.",
-    "train_scores": "true: scores of training rows are answered. They show outcomes of single rows.",
+    "train_scores": "true: scores of training rows are answered. They can show outcomes of single rows.",
     "masked": "true: messages must be masked. No study has masks yet, so that every study is refused.",
     "noise": "true: messages must have noise. No study has noise yet, so that every study is refused.",
     "budget": "Points that a study may ask about one data set, by family or method, in place of the defaults, such as\n"

@@ -14,13 +14,10 @@ from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
 from ..formula.parsed import Formula
-from .own_rows import OwnRows, codes
+from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: numbers of so many values are counted: their sums and sums of squares say how many rows have each
-FEW_VALUES = 3
 
 
 def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows:
@@ -45,7 +42,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
-    categories |= _few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **weights})
+    categories |= few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **weights})
     numbers = {name: table[name].to_numpy(dtype=float) for name in formula.numbers} | more
     ordered = bool(formula.ordinal_levels)
     y = {} if ordered else {"the response": np.asarray(response.y, dtype=float)}
@@ -107,11 +104,6 @@ def _plain(site: FormulaSite) -> list[str]:
     return sorted(n for n in values - formula.terms.split if formula.columns[n].kind in ("number", "whole"))
 
 
-def _few_values(numbers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Numbers that have so few values that they are counted, too."""
-    return {name: codes(values) for name, values in numbers.items() if 1 < len(np.unique(values)) <= FEW_VALUES}
-
-
 def _interactions(
     reader: StudyReader, calls: Evaluated, categories: Mapping[str, np.ndarray]
 ) -> tuple[tuple[tuple[str, ...], ...], dict[str, np.ndarray]]:
@@ -124,7 +116,7 @@ def _interactions(
         for part in getattr(term, "components", ()):
             own = [name for name in sorted(part.var_names) if name in categories]
             if not own and part.kind == "numeric" and "(" in part.name:
-                made |= _few_values({part.name: calls.values(part.name)})
+                made |= few_values({part.name: calls.values(part.name)})
                 own = [part.name] if part.name in made else []
             factors += own
         if len(set(factors)) > 1:

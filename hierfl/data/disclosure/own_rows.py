@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+#: numbers of so many values are counted: their sums and sums of squares say how many rows have each
+FEW_VALUES = 3
+
 
 @dataclass(frozen=True)
 class OwnRows:
@@ -60,3 +63,8 @@ class OwnRows:
 def codes(values: np.ndarray) -> np.ndarray:
     """Whole numbers from 0 for values (n,) of any kind."""
     return np.unique(np.asarray(values).astype(str), return_inverse=True)[1].reshape(-1)
+
+
+def few_values(numbers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Numbers, (n,) each, that have so few values that they are counted as categories, too."""
+    return {name: codes(values) for name, values in numbers.items() if 1 < len(np.unique(values)) <= FEW_VALUES}

@@ -96,9 +96,10 @@ def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: n
     """
     q = basis(columns, rows)
     if groups is None:
-        return float(np.square(q).sum(1).max(initial=0.0))
-    own = groups[rows]
-    return max(float(np.linalg.norm(q[own == group], 2) ** 2) for group in np.unique(own))
+        return min(1.0, float(np.square(q).sum(1).max(initial=0.0)))
+    order = np.argsort(groups[rows], kind="stable")
+    first = np.flatnonzero(np.diff(groups[rows][order])) + 1
+    return min(1.0, max(float(np.linalg.norm(part, 2) ** 2) for part in np.split(q[order], first)))
 
 
 def isolated(columns: Mapping[str, np.ndarray], rows: np.ndarray, least: int) -> tuple[int, float]:

@@ -120,16 +120,16 @@ def test_every_entry_is_in_force(entries: dict[str, Any], names: set[str], tmp_p
     assert broken(tried(tmp_path, patients(), Policy(**entries))) == names
 
 
-def test_other_responses_explore_and_score_training_rows_by_the_sites_word_alone(tmp_path: Path) -> None:
+def test_other_responses_explore_by_the_sites_word_alone(tmp_path: Path) -> None:
     """What a gaussian model of one level can be asked are functions of X'X, X'y and y'y."""
     df = patients().assign(y=lambda df: df.index % 3)
     given: dict[str, Any] = {"columns": COUNTED, "family": "poisson", "settings": {"draws": 10}}
-    assert broken(tried(tmp_path, df, **given)) == {"exploration", "scores of training rows"}
-    allowed = tried(tmp_path, df, Policy(train_scores=True), ("exploration",), **given)
-    assert broken(allowed) == set()
-    refusing = Policy(train_scores=True, exploration="refuse")
-    assert broken(tried(tmp_path, df, refusing, ("exploration",), **given)) == {"exploration"}
-    assert broken(tried(tmp_path, df, **{**given, "settings": {"draws": 0}})) == {"scores of training rows"}
+    assert broken(tried(tmp_path, df, **given)) == {"exploration"}
+    assert broken(tried(tmp_path, df, allowed=("exploration",), **given)) == set()
+    assert broken(tried(tmp_path, df, Policy(exploration="allow"), **given)) == set()
+    assert broken(tried(tmp_path, df, Policy(exploration="refuse"), ("exploration",), **given)) == {"exploration"}
+    assert broken(tried(tmp_path, df, **{**given, "settings": {"draws": 0}})) == set()
+    assert "not answered" in next(r.margin for r in tried(tmp_path, df) if r.name == "scores of training rows")
 
 
 @pytest.mark.parametrize(

@@ -205,5 +205,5 @@ def test_a_networks_table(tmp_path: Any) -> None:
     assert found(few("flag", 1, 4)(df)) == {"cells of flag"}
     assert found(few("stage", "IV", 4)(df)) == {"cells of stage"}
     assert found(few("age", 900.0, 1)(df)) == {"largest share of a row"}
-    assert found(df.assign(age=50.0 + (df.index < 3))) == {"rows that stand alone in a column"}
+    assert found(df.assign(age=50.0 + (df.index < 3))) == {"rows that stand alone in a column", "cells of age"}
     assert found(df, replace(study, test=0.1)) == {"test rows"}
