@@ -59,17 +59,14 @@ def server(
 
 
 def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder.")]) -> None:
-    """Where a study is: its round, who has yet to answer, who contributed when."""
-    from ...federate.contributions import last_contributions, read_status
+    """Where a study is: its round, who has yet to answer, who refuses or is slow, how long it may take."""
+    from ...federate.contributions import last_contributions
+    from ...federate.progress import progress
     from ..screen import console, text_table
 
-    held, screen = read_status(folder), console()
-    screen.print(f"{held['study']}: round {held['round']} of {held['rounds']}")
-    if held["ended"]:
-        screen.print(f"nobody is asked any more: {held['ended']}")
-    else:
-        left = ", ".join(held["waiting"]) or "nobody"
-        screen.print(f"asked ({held['kind']}) since {held['since']}; yet to answer: {left}")
+    screen = console()
+    for line in progress(folder):
+        screen.print(line, soft_wrap=True)
     table = text_table("site", "rounds", "last answer", "kB from it")
     for row in last_contributions(folder):
         table.add_row(*row)

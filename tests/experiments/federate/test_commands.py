@@ -9,6 +9,7 @@ import pytest
 from support.commands import Call
 from support.studies import FileStudy, formula_study, patients, write_tables
 
+from hierfl.experiments.federate import flower_control
 from hierfl.inference.engines.remote.files import requests_in
 
 
@@ -80,8 +81,11 @@ def test_requests_are_answered_by_hand(own: dict[str, Path], tmp_path: Path, hie
     )
 
 
-def test_keys_and_certificates_are_made_once(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+def test_keys_and_certificates_are_made_once(
+    own: dict[str, Path], tmp_path: Path, hierfl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
+    monkeypatch.setattr(flower_control, "BEGINNING", 0.5)
     code, text, _ = hierfl("federate", "keys", tmp_path / "north")
     assert code == 0
     assert "node.pub" in text
@@ -109,5 +113,7 @@ def test_keys_and_certificates_are_made_once(own: dict[str, Path], tmp_path: Pat
     public = tmp_path / "north" / "node.pub"
     assert "unknown client of the study 'x'" in refused(hierfl(*register, "--client", "x", "--key", public))
     assert "is not in" in refused(hierfl(*register, "--client", "h00", "--remove"))
-    assert "flwr supernode has failed" in refused(hierfl(*register, "--client", "h00", "--key", public))
+    line = refused(hierfl(*register, "--client", "h00", "--key", public))
+    assert "flwr supernode has failed" in line
+    assert "no SuperLink answers at 127.0.0.1:1 (tried for 0 s): start flower-superlink there" in line
     assert not (tmp_path / "nodes.toml").exists()
