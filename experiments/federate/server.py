@@ -73,7 +73,7 @@ def serve(study: Study, folder: Path, ask: AskMaker, *, resume: bool = False, pr
         if needs_everyone(study.loaded.cls) and hasattr(courier, "of_all"):
             courier.of_all = OF_ALL | {"round"}
         try:
-            run = _fit(study, folder, recorded, resume, progress)
+            run = fit_study(study, folder, recorded, resume=resume, progress=progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
@@ -116,7 +116,10 @@ def _go_on(study: Study, folder: Path) -> None:
         change_roster(folder / "checkpoint", before.clients, study.clients)
 
 
-def _fit(study: Study, folder: Path, ask: Ask, resume: bool, progress: bool) -> Run:
+def fit_study(
+    study: Study, folder: Path, ask: Ask, *, resume: bool = False, progress: bool = True
+) -> Run:  # fmt: skip
+    """The preparation and the fit, without what its server writes of them; see :func:`serve`."""
     questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"))
     totals = prepare(questions, Summing(study), folder)
     outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)
