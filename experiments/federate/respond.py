@@ -44,5 +44,5 @@ def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], ou
         make_folder(path.parent)
         reply = answer(data)
         PlainFolder(path.parent).write(path.name, reply)
-        head = header(reply)
-        yield path, str(head.get("error") or (f"refused ({refusal(head)})" if refusal(head) else ""))
+        refused = refusal(header(reply))
+        yield path, f"refused ({refused}): the log of this site says why" if refused else ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from .approval import approve, audit
 from .connection import certificates, keys, register
 from .doctor import doctor
+from .policy import policy
 from .server import server, status
 from .site import predict, respond, site
 from .study import check, study
@@ -18,5 +20,7 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 #: in the order of a study
-for command in (study, check, keys, certificates, register, server, status, site, respond, doctor):
+for command in (
+    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, doctor,
+):  # fmt: skip
     federate.command(command.__name__)(command)
