@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,14 @@ import torch
 
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
-from hierfl.files import make_folder, write_whole
+from hierfl.files import make_folder, shown, write_whole
 from hierfl.inference.engines.remote.engine import RemoteEngine
-from hierfl.inference.engines.remote.files import FileCourier
 from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
-from hierfl.inference.engines.remote.sealed import SealedAsk
+from hierfl.inference.engines.remote.refusals import OF_ALL
+from hierfl.inference.engines.remote.sealed_ask import SealedAsk
+from hierfl.inference.method.capabilities import needs_everyone
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import StateForm
@@ -36,6 +38,7 @@ from .roster_keys import check_server
 from .study import STUDY, Study
 from .study_site import STUDY_COPY, as_numbers
 
+log = logging.getLogger("hierfl")
 #: what is said of a study that has come to its end
 DONE = "all rounds are done"
 #: makes what carries requests, given what is to be told who has yet to answer
@@ -72,18 +75,34 @@ def serve(
         if resume:
             _go_on(study, folder)
         write_whole(kept, tomli_w.dumps(dict(study.table)).encode())
-        recorded = Recorded(folder, study.name, int(study.table["run"]["rounds"]))
-        recorded.ask = courier = SealedAsk(ask(recorded), identity, study.keys, folder, earlier)
+        recorded = Recorded(
+            folder, study.name, int(study.table["run"]["rounds"]), study.clients,
+            ends_early=hasattr(study.loaded.cls, "finished"),
+        )  # fmt: skip
+        carrier = ask(recorded)
+        if needs_everyone(study.loaded.cls) and hasattr(carrier, "of_all"):
+            carrier.of_all = OF_ALL | {"round"}
+        recorded.ask = courier = SealedAsk(carrier, identity, study.keys, folder, earlier)
         try:
             run = _fit(study, folder, recorded, resume, progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
-            if isinstance(error, UserError) and isinstance(courier.ask, FileCourier):
-                courier.ask.leave(courier.sealed(endings(study.clients, study.handshake, str(error))))
+            reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
+            _leave(courier, endings(recorded.status["known"], study.handshake, reason))
             recorded.end(str(error) or type(error).__name__)
             raise
         recorded.end(DONE)
+        _leave(courier, endings(recorded.without_end, study.handshake, DONE, done=True))
         return summary
+
+
+def _leave(courier: SealedAsk, requests: dict[str, bytes]) -> None:
+    """Tells sites that their server has ended, as far as they can be reached now."""
+    if requests:
+        try:
+            courier.leave(requests)
+        except (OSError, UserError, RuntimeError) as error:  # (the connection itself may be why it ends)
+            log.warning("the sites have not heard that the server has ended: %s", shown(error))
 
 
 def check_folder(folder: Path, resume: bool) -> None:

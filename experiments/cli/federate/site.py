@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hierfl.data.reading.options import Reading
+from hierfl.files import shown
 
 from ..options import Quiet, TrustCode, path_argument, path_option
 from ..reading import with_reading
@@ -29,7 +30,7 @@ def site(
     """Answer requests until the study has ended: in a shared folder, or those that Flower's node on this machine
     brings. Stop and start it as you like."""
     from ...federate.study_site import Membership, at_work
-    from ...federate.work import answer_by_files, answer_by_flower
+    from ...federate.work import answer_by_files, answer_by_flower, closing_words
     from ...messages import to_stderr
 
     say = to_stderr(not quiet)
@@ -38,12 +39,12 @@ def site(
         member = Membership.join(folder, study, client, data, read, trust_code=trust_code)
         own = member.site(device)
         member.keep()
-        say(f"{member.client} of {member.study.name}: its log is {folder / 'site.log'}")
+        say(f"{member.client} of {shown(member.study.name)}: its log is {folder / 'site.log'}")
         if exchange is None:
             answer_by_flower(own, folder, say)
         else:
             answer_by_files(own, exchange, member.client)
-        say(f"the study has ended: hierfl report {folder}, hierfl predict {folder} --data FILE")
+        say(closing_words(own.closed, folder))
 
 
 @with_reading(columns=False, drop=False)
@@ -68,7 +69,7 @@ def respond(
         own = member.site(device)
         member.keep()
         for path, problem in write_replies(own.answer, request, out):
-            typer.echo(f"{path}{f': {problem}' if problem else ''}")
+            typer.echo(shown(f"{path}{f': {problem}' if problem else ''}"))
 
 
 @with_reading(columns=False, drop=False)
