@@ -64,6 +64,7 @@ class RemoteEngine:
             :class:`~hierfl.inference.engines.remote.site.Site`.
         greeting: what all have agreed on before the first round, see
             :func:`~hierfl.inference.engines.remote.preparation.prepare`: also those who come late are told.
+        restarts: see :class:`.questions.Questions`.
     """
 
     #: one process asks all sites, and each of them keeps its last round
@@ -71,14 +72,14 @@ class RemoteEngine:
 
     def __init__(
         self, method: Method, federation: Federation, options: Options, *, clients: Sequence[str], ask: Ask,
-        handshake: Handshake, new_clients: bool = False, greeting: State | None = None,
+        handshake: Handshake, new_clients: bool = False, greeting: State | None = None, restarts: int = 0,
     ) -> None:  # fmt: skip
         self.greeting = greeting or {}
         self.method, self.options, self.handshake, self.new_clients = method, options, handshake, new_clients
         self.federation = federation.to(options.device, options.dtype)
         self.ids = list(clients)
         self.task, self.device = federation.task, self.federation.device
-        self.questions = Questions(clients, ask, handshake, self.device)
+        self.questions = Questions(clients, ask, handshake, self.device, restarts)
         self.splits: set[str] = set()
 
     def agree(self, wish: bool) -> bool:

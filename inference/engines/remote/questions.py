@@ -48,6 +48,7 @@ class Questions:
         ask: sends requests and collects answers.
         handshake: what server and sites have in common.
         device: of what they answer.
+        restarts: how often the server has declared that it asks anew: above 0 every request states it.
 
     Attributes:
         counted: (J,), the last round in which each client's message was used: every request says it.
@@ -56,8 +57,11 @@ class Questions:
             :data:`~hierfl.inference.engines.remote.refusals.CLASSES`.
     """
 
-    def __init__(self, clients: Sequence[str], ask: Ask, handshake: Handshake, device: torch.device) -> None:
+    def __init__(
+        self, clients: Sequence[str], ask: Ask, handshake: Handshake, device: torch.device, restarts: int = 0
+    ) -> None:
         self.ids, self.ask, self.handshake, self.device = list(clients), ask, handshake, device
+        self.restarts = restarts
         self.counted = torch.zeros(len(self.ids), dtype=torch.int64)
         self.unprepared: set[str] = set()
         self.refusals: dict[str, str] = {}
@@ -75,7 +79,7 @@ class Questions:
             most: bytes of tensors that an answer may hold.
             own: what the header says to one client alone.
         """
-        said = {**about, "handshake": self.handshake.table()}
+        said = {**about, "handshake": self.handshake.table(), **({"restart": self.restarts} if self.restarts else {})}
         requests = {
             self.ids[j]: encode(
                 {**said, "client": self.ids[j], "counted": int(self.counted[j]), **(own or {}).get(j, {})}, tensors
