@@ -56,8 +56,8 @@ class Asked:
     def of(cls, request: bytes) -> Asked:
         """A request that nobody may have signed."""
         try:
-            plain, outer = read_request(request)
-            return cls(request, outer, question_digest(plain))
+            plain, head = read_request(request)
+            return cls(request, head, question_digest(plain))  # (so that a server hears that it is refused)
         except Unreadable:
             return cls(request, {"kind": "unknown", "round": 0, "study": ""})
 
