@@ -230,9 +230,8 @@ def test_kills_in_between(plain: dict[str, torch.Tensor], tmp_path: Path) -> Non
         if list((tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*")):
             raise KeyboardInterrupt
 
-    with working(place):
-        with pytest.raises(KeyboardInterrupt):
-            place.serve(killed)
+    with working(place), pytest.raises(KeyboardInterrupt):
+        place.serve(killed)
     place.restart("h01")
     with working(place) as workers:
         place.serve(lambda names: None, resume=True)
