@@ -88,7 +88,8 @@ def serve(
         if needs_everyone(study.loaded.cls) and hasattr(courier.ask, "of_all"):
             courier.ask.of_all = OF_ALL | {"round"}
         try:
-            run = _fit(study, folder, recorded, restarts_of(folder, more=restart), resume, progress)
+            more = restarts_of(folder, more=restart)
+            run = fit_study(study, folder, recorded, restarts=more, resume=resume, progress=progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
@@ -146,7 +147,10 @@ def restarts_of(folder: Path, *, more: bool = False) -> int:
     return int(count)
 
 
-def _fit(study: Study, folder: Path, ask: Ask, restarts: int, resume: bool, progress: bool) -> Run:
+def fit_study(
+    study: Study, folder: Path, ask: Ask, *, restarts: int = 0, resume: bool = False, progress: bool = True
+) -> Run:
+    """The preparation and the fit, without what its server writes of them; see :func:`serve`."""
     questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"), restarts)
     totals = prepare(questions, Summing(study), folder)
     outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)

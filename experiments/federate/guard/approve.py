@@ -21,8 +21,8 @@ from .approval import Approval
 from .audit import Audit
 from .home import Home
 from .ledger import Ledger
-from .policy import Policy
 from .points import budget_of
+from .policy import Policy
 from .rows import keep_rows, used
 from .rules import ALLOWED, rules
 
