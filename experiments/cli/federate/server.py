@@ -15,7 +15,7 @@ from .options import Authority, Exchange, StudyFile, SuperLink
 
 def server(
     study: StudyFile,
-    home: Annotated[Path, path_option("HOME", "Folder of the server's keys (hierfl federate keys).")],
+    home: Annotated[Path | None, path_option("HOME", "Folder of the server's keys (hierfl federate keys).")] = None,
     exchange: Exchange = None,
     superlink: SuperLink = "",
     ca: Authority = None,
@@ -51,6 +51,8 @@ def server(
         return _tried(study, trust_code, quiet)
     if (exchange is None) == (not superlink):
         raise UserError("say what carries requests: --exchange DIR (files), or --superlink HOST:PORT (Flower)")
+    if home is None:
+        raise UserError("say whose keys the server has: --home HOME, a folder that hierfl federate keys has made")
     agreed = Study.read(study, trust_code=trust_code)
     identity = Identity.load(home)
     if exchange is None:
