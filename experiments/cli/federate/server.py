@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hierfl.errors import UserError
+from hierfl.files import make_folder
 
 from ..options import Quiet, TrustCode, path_argument, path_option
 from .options import Authority, Exchange, StudyFile, SuperLink
@@ -39,9 +40,11 @@ def server(
     """Fit a study: ask the sites, add up what they send, keep what is everybody's."""
     from hierfl.inference.engines.remote.files import FileCourier
     from hierfl.inference.engines.remote.keys import Identity
+    from hierfl.plain_folder import PlainFolder
 
     from ...federate.server import serve
     from ...federate.study import Study
+    from ...federate.work import alone
     from ...messages import to_stderr
     from ..screen import print_summary
 
@@ -66,10 +69,12 @@ def server(
         )  # fmt: skip
     else:
         place = exchange
-        summary = serve(
-            agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
-            earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
-        )  # fmt: skip
+        make_folder(place)
+        with alone(PlainFolder(place), ".server.lock", f"another server asks in {place}: a study needs its own folder"):
+            summary = serve(
+                agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
+                earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
+            )  # fmt: skip
     if not quiet:
         print_summary(summary, out)
 

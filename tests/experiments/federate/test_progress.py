@@ -68,7 +68,8 @@ def test_a_server_that_waits(folder: Path) -> None:
 def test_a_server_that_has_ended(folder: Path, hierfl: Call) -> None:
     path = folder / "status.json"
     held = json.loads(path.read_text())
-    for how, words in (("all rounds are done", "the server has ended well"), ("x\x1by", r"may go on (--resume): x\x1by")):
+    ends = {"all rounds are done": "the server has ended well", "x\x1by": r"may go on (--resume): x\x1by"}
+    for how, words in ends.items():
         path.write_text(json.dumps({**held, "ended": how, "waiting": []}))
         text = "\n".join(progress(folder, datetime.now(UTC)))
         assert words in text
