@@ -20,7 +20,7 @@ from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
 from hierfl.inference.engines.remote.refusals import OF_ALL
-from hierfl.inference.engines.remote.sealed import SealedAsk
+from hierfl.inference.engines.remote.sealed_ask import SealedAsk
 from hierfl.inference.method.capabilities import needs_everyone
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
@@ -103,9 +103,9 @@ def serve(
 
 def _leave(courier: SealedAsk, requests: dict[str, bytes]) -> None:
     """Tells sites that their server has ended, as far as they can be reached now."""
-    if requests and hasattr(courier.ask, "leave"):
+    if requests:
         try:
-            courier.ask.leave(courier.sealed(requests))
+            courier.leave(requests)
         except (OSError, UserError, RuntimeError) as error:  # (the connection itself may be why it ends)
             log.warning("the sites have not heard that the server has ended: %s", shown(error))
 

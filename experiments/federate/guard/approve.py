@@ -19,10 +19,11 @@ from ..study import Study
 from ..study_site import Membership, read_site_data
 from .approval import Approval
 from .audit import Audit
-from .home import Home, pinned_with
+from .home import Home
 from .ledger import Ledger
+from .points import budget_of
 from .policy import Policy
-from .rows import keep_rows
+from .rows import keep_rows, used
 from .rules import ALLOWED, rules
 
 
@@ -92,7 +93,7 @@ class Proposal:
             keep_rows(self.data, self.ledger), self.member.client, by.strip(), now(), self.allowed,
             {rule.name: rule.margin for rule in self.rules},
         )  # fmt: skip
-        self.home.pin((*self.pins, card))
+        self.home.pin(self.pins)
         self.member.keep()
         path = approval.write(self.home.folder)
         about = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
@@ -129,11 +130,12 @@ def propose(
             f"{study} does not have the card of {home.folder} for {card.name} ({card.fingerprint}): send "
             f"{home.folder / f'{card.name}.pub'} to the coordinator"
         )
-    known = pinned_with(home.known(), (*pins, card))
+    known = home.known_with(pins)
     member = _member(home, agreed, card.name, data, reading)
     rows = read_site_data(agreed, member.data, member.client, member.reading)
     parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))
     found = [_server_rule(parties[0]), *rules(agreed, rows, policy, known, allow, ledger)]
+    found.append(_budget_rule(agreed, rows, policy, allow, ledger))
     return Proposal(
         home, member, rows, policy, parties, tuple(found), tuple(pins), tuple(sorted(allow)), ledger
     )  # fmt: skip
@@ -154,6 +156,19 @@ def _member(home: Home, study: Study, client: str, data: Path | None, reading: R
 def _party(name: str, study: Study, known: dict[str, PublicCard]) -> Party:
     card = study.keys.get(name)
     return Party(name, card, card is not None and known.get(card.name) == card)
+
+
+def _budget_rule(
+    study: Study, rows: SiteData, policy: Policy, allow: Collection[str], ledger: Ledger
+) -> Rule:  # fmt: skip
+    """Whether any points are left of the data."""
+    try:
+        method = study.method(study.data.form_model(rows)[1])
+        budget = budget_of(study, method, study.options("cpu"), policy, allow)
+    except UserError as error:
+        return Rule("budget", False, str(error))
+    spent = used(rows, ledger)
+    return Rule("budget", spent < budget, f"{spent} of {budget} points were evaluated on these rows, in all studies")
 
 
 def _server_rule(server: Party) -> Rule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,33 +15,39 @@ from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
-from .check import own_rows
+from ..federated.sums import NamedSums
+from .check import TWO, own_rows
 from .own_rows import OwnRows
 
 if TYPE_CHECKING:
     pass
 
-#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`
+#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`, and conditions behind :data:`SELECTED`
 RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
 #: no column: the part that each row is of, a number of :data:`PARTS`
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
-#: columns tell rows apart where at least so many of their combinations differ
-IDENTIFYING = 0.5
-#: share of the smaller set in which other columns must agree to be taken for the same rows
-NEARLY_ALL = 0.9
+#: no column: begins the name of a condition, 1 where it selects a row and 0 where it leaves one
+SELECTED = ":selected "
+#: columns tell rows apart where at least so many of their combinations differ; the second beside columns that disagree
+IDENTIFYING, BESIDE_OTHERS = 0.5, 0.9
+#: share of the smaller set in which all other columns must agree to be taken for the same rows
+NEARLY_ALL = 0.95
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def row_hashes(site: SiteData, secret: bytes) -> dict[str, NDArray[np.int64]]:
+def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) -> dict[str, NDArray[np.int64]]:
     """Hashes of a site's rows.
 
     Args:
         site: its rows, read for a study. Of a table all columns of the file count, whichever the study uses.
         secret: the key, up to 64 bytes.
+        totals: the sums over all sites that are known: conditions of centred columns select rows by them.
 
     Returns:
-        Of a table {column: (n,)}, of arrays those of inputs and targets; and the parts of the rows.
+        Of a table {column: (n,)}, of arrays those of inputs and targets; the parts of the rows; and which of them the
+        formula's conditions select.
     """
+    selections: Mapping[str, np.ndarray] = {}
     if isinstance(site, ArraySite):
         pool = site.pool
         inputs = np.concatenate([pool.x_train, pool.x_test])
@@ -54,20 +60,23 @@ def row_hashes(site: SiteData, secret: bytes) -> dict[str, NDArray[np.int64]]:
         assert isinstance(site, FormulaSite | ColumnSite)
         found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
-        own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
+        conditions = isinstance(site, FormulaSite) and n >= TWO and site.study.formula.terms.selections
+        own = own_rows(site, totals) if site.study.validation or conditions else OwnRows(n, {}, {}, {})
+        selections = own.selections
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
         held = own.held_out["validation"]
         part[np.flatnonzero(~out)[held] if len(held) < n else held] = PARTS["validation"]
-    return {**found, PART: part.astype(np.int64)}
+    chosen = {f"{SELECTED}{condition}": rows.astype(np.int64) for condition, rows in selections.items()}
+    return {**found, PART: part.astype(np.int64), **chosen}
 
 
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
     """Hashes of a column's cells: numbers are the same as text, whichever type a column was read as."""
     if values.dtype.kind not in "biuf":
         words = np.array(["" if _is_missing(value) else str(value).strip() for value in values.tolist()], dtype=object)
-        cells, place = np.unique(words, return_inverse=True)
-        return _hashed([_canonical(cell) for cell in cells.tolist()], name.encode(), secret)[place.reshape(-1)]
+        texts, place = np.unique(words, return_inverse=True)
+        return _hashed([_canonical(text) for text in texts.tolist()], name.encode(), secret)[place.reshape(-1)]
     numbers, place = np.unique(values.astype(float) + 0.0, return_inverse=True)
     raw, n = numbers.tobytes(), len(numbers)
     cells = [raw[8 * k : 8 * k + 8] for k in range(n)]
@@ -110,13 +119,7 @@ def differing(one: RowHashes, other: RowHashes) -> int | None:
         The size of the symmetric difference of the multisets; None for other data.
     """
     keys = _keys(one, other)
-    if keys is None:
-        return None
-    apart, smaller = _apart(*keys), min(map(len, keys))
-    if min(len(np.unique(key)) / len(key) for key in keys) >= IDENTIFYING:
-        return apart
-    common = (len(keys[0]) + len(keys[1]) - apart) / 2
-    return apart if common >= NEARLY_ALL * smaller and apart <= (2 - 2 * NEARLY_ALL) * smaller else None
+    return None if keys is None else _apart(*keys)
 
 
 def same_data(one: RowHashes, other: RowHashes) -> bool:
@@ -129,36 +132,54 @@ def same_data(one: RowHashes, other: RowHashes) -> bool:
 
 
 def least_difference(one: RowHashes, other: RowHashes) -> int | None:
-    """The smallest number of rows by which what two studies sum over differs: all rows, those trained on, and those of
-    each part of one beside those of the other. None where they are other data, or the same rows.
+    """The smallest number of rows by which what two studies sum over differs: all rows, those trained on, those of
+    each part, and those that a condition selects or leaves, of one beside those of the other. None where they are
+    other data, or the same rows.
     """
     keys = _keys(one, other)
-    if keys is None or differing(one, other) is None:
+    if keys is None:
         return None
-    sets = [
-        [key, *(key[hashes[PART] == part] for part in PARTS.values())]
-        for key, hashes in zip(keys, (one, other), strict=True)
+    _, place = np.unique(np.concatenate(keys), return_inverse=True)
+    places = np.split(place.reshape(-1), [len(keys[0])])
+    size = int(place.max()) + 1
+    counts = [
+        np.stack([np.bincount(at[rows], minlength=size) for rows in _sets(hashes)])
+        for at, hashes in zip(places, (one, other), strict=True)
     ]
-    found = [_apart(a, b) for a, b in product(*sets) if len(a) and len(b)]
-    return min((rows for rows in found if rows), default=None)
+    found = [np.abs(counts[1] - row).sum(1) for row in counts[0]]
+    apart = np.concatenate(found)
+    return int(apart[apart > 0].min()) if apart.any() else None
+
+
+def _sets(hashes: RowHashes) -> Iterator[np.ndarray]:
+    """Rows that sums are over, (n,) of bool each; no empty set."""
+    part = hashes[PART]
+    parts = [np.ones(len(part), dtype=bool), *(part == number for number in PARTS.values())]
+    chosen = [rows == value for name, rows in hashes.items() if name.startswith(SELECTED) for value in (0, 1)]
+    yield from (rows for rows in [*parts, *(a & b for a, b in product(parts, chosen))] if rows.any())
 
 
 def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
-    """A key of each row of both, of the columns that can be compared; None without one."""
-    common = sorted((one.keys() & other.keys()) - {PART})
-    n = len(one[PART]) + len(other[PART])
-    smaller = min(len(one[PART]), len(other[PART]))
+    """A key of each row of both, of the columns that can be compared; None for other data."""
+    common = sorted(name for name in one.keys() & other.keys() if not name.startswith((PART, SELECTED)))
+    n, smaller = len(one[PART]) + len(other[PART]), min(len(one[PART]), len(other[PART]))
     kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
     if not kept or not smaller:
         return None
-    made = []
-    for hashes in (one, other):
-        key = np.zeros(len(hashes[PART]), dtype=np.uint64)
-        for name in kept:
-            key = (key ^ hashes[name].view(np.uint64)) * _MIX
-            key ^= key >> np.uint64(29)
-        made.append(key)
-    return made[0], made[1]
+    keys = _combined(one, kept), _combined(other, kept)
+    telling = min(len(np.unique(key)) / len(key) for key in keys)
+    if telling >= (IDENTIFYING if kept == common else BESIDE_OTHERS):
+        return keys
+    return keys if kept == common and _apart(*keys) <= 2 * (1 - NEARLY_ALL) * smaller else None
+
+
+def _combined(hashes: RowHashes, names: list[str]) -> np.ndarray:
+    """One key of each row."""
+    key = np.zeros(len(hashes[PART]), dtype=np.uint64)
+    for name in names:
+        key = (key ^ hashes[name].view(np.uint64)) * _MIX
+        key ^= key >> np.uint64(29)
+    return key
 
 
 def _apart(one: np.ndarray, other: np.ndarray) -> int:
