@@ -16,8 +16,8 @@ from hierfl.data.disclosure.check import data_rules
 from hierfl.errors import UserError
 from hierfl.files import shown, write_whole
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
-from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
+from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.inference.engines.remote.points import explores, points_of
 from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
 from hierfl.inference.engines.remote.sealed import open_request, sign_again
