@@ -105,8 +105,12 @@ class Membership:
         write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
         write_whole(self.folder / SITE, tomli_w.dumps(about).encode(), mode=0o600)
 
-    def site(self, device: str = "cpu") -> PreparedSite:
+    def site(self, device: str = "cpu", *, train_scores: bool = True) -> PreparedSite:
         """What answers for it.
+
+        Args:
+            device: that computes.
+            train_scores: whether it says how well its training rows are predicted.
 
         Raises:
             UserError: for data that do not fit, or have changed.
@@ -120,7 +124,10 @@ class Membership:
             network = study.data.model(named, study.loaded.cls.latent)[1]
             method = study.method(study.data.own_network(network, federation))
             options = study.options(device)
-            return Site(method, federation, options, self.folder, study.handshake, new_clients=study.new_clients)
+            return Site(
+                method, federation, options, self.folder, study.handshake, new_clients=study.new_clients,
+                train_scores=train_scores,
+            )  # fmt: skip
 
         return PreparedSite(self.client, study.handshake, self.folder, study.data.steps, data, make)
 

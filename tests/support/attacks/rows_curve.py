@@ -12,7 +12,9 @@ from support.attacks.rows_from_sums import share
 from hierfl.models.mixed_effects.search.ranges import ASKED
 
 #: rows of a site, and points
-SIZES, POINTS = (20, 40, 120, 400), (1, 2, 4, 8, 15, 30, 60)
+SIZES, POINTS, FEW = (20, 40, 120, 400), (1, 2, 4, 8, 15, 30, 60), (4, 15, 60)
+#: sites of more rows are asked at a few numbers of points
+LARGE = 200
 SUMS = (5, 10, 20, 40)
 
 
@@ -23,7 +25,7 @@ def curve(folder: Path, seeds: int) -> None:
         for n in SIZES:
             found += [
                 {"kind": "chosen", **one(family, n, number, seed, ASKED.steepness)}
-                for number in POINTS for seed in range(seeds)
+                for number in (POINTS if n < LARGE else FEW) for seed in range(seeds)
             ]  # fmt: skip
             found += [{"kind": "honest", **honest(family, n, seed)} for seed in range(seeds)]
             print(family, n, flush=True)
