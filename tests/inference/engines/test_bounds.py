@@ -59,7 +59,7 @@ def test_numbers_are_finite_wherever_values_are_carried(kind: str, tmp_path: Pat
 
 
 def test_values_do_not_jump_between_rounds(tmp_path: Path) -> None:
-    sites, bounds, head, shared = first_round(tmp_path)
+    sites, bounds, _, _ = first_round(tmp_path)
     moved: dict[str, dict] = {}
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""The curve of rows recovered against points, as a table and a picture; see rows_from_answers.py and rows_from_sums.py."""
+"""The curve of rows recovered against points; see rows_from_answers.py and rows_from_sums.py."""
 
 from __future__ import annotations
 

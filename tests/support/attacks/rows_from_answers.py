@@ -2,8 +2,8 @@
 
     python tests/support/attacks/rows_from_answers.py docs/images [SEEDS]
 
-The site has n rows of a mixed model ``y ~ x + sex + (1 | site)``: x has one digit after the point (20.0 to 99.0), sex is
-0 or 1. The attacker knows n and that, and asks at points within the bounds of a broadcast. Slopes and curvatures are
+The site has n rows of a mixed model ``y ~ x + sex + (1 | site)``: x has one digit after the point (20.0 to 99.0), sex
+is 0 or 1. The attacker knows n and that, and asks at points within the bounds of a broadcast. Slopes and curvatures are
 sums over the rows of known functions of x and sex, but for X'y, three numbers. The attack finds non-negative counts of
 all 1,582 possible rows (least squares), places n rows by them, and improves their x by Levenberg and Marquardt's method
 from several starts. A row is recovered where x is right to the digit and sex is right. What a server without any answer
@@ -174,13 +174,12 @@ def computed(family: str, victim: Victim, answers: Answers, n: int, seed: int = 
     weight = 1 / np.maximum(np.abs(a).mean(1) * n, 1e-300)
     a, y = np.vstack([a * weight[:, None], np.ones(len(z)) / n]), np.append(y * weight, 1.0)
     counts, _ = nnls(a, y, maxiter=30000)
-    ones = int(round(counts[len(zs) :].sum() / max(counts.sum(), 1e-300) * n))
-    placed = [np.repeat(levels, [n - ones, ones]), []]
+    ones = round(float(counts[len(zs) :].sum() / max(counts.sum(), 1e-300)) * n)
+    s_rows = np.repeat(levels, [n - ones, ones])
     start = np.concatenate([
         np.interp((np.arange(m) + 0.5) / max(m, 1), np.cumsum(c) / max(c.sum(), 1e-300), zs)
         for m, c in ((n - ones, counts[: len(zs)]), (ones, counts[len(zs) :]))
     ])  # fmt: skip
-    s_rows = placed[0]
     rng, best = np.random.default_rng(seed), (np.inf, start)
     for trial in range(STARTS if n <= MANY else 1):
         found = fitted(

@@ -86,7 +86,9 @@ def test_what_a_round_costs(family: str, terms: str, phase: float, points: int, 
     assert explores(of, {"kind": "round"}, shared(of, phase)) == explored
 
 
-@pytest.mark.parametrize(("kind", "points"), [("scores", 1), ("sums", 1), ("calibration", 1), ("hello", 0), ("finish", 0)])
+@pytest.mark.parametrize(
+    ("kind", "points"), [("scores", 1), ("sums", 1), ("calibration", 1), ("hello", 0), ("finish", 0)]
+)
 def test_what_other_questions_cost(kind: str, points: int) -> None:
     assert points_of(method("binomial"), {"kind": kind}, {}) == points
 
