@@ -154,7 +154,7 @@ def summary(path: Path) -> None:
     rows = rows[rows["done"] == 1]
     lines = [
         "# Points that honest fits ask about, for each family: the largest and the 95 % number of points with",
-        "# derivatives, and of explored points (draws > 0), of so many fits. Of few fits the largest is not known well:",
+        "# derivatives and of explored points (draws > 0), of so many fits. Of few fits the largest is not well known:",
         "# points and explored are at least what 95 % of the fits of all families but gaussian need. Fits with",
         "# groups of sites have their own numbers: nodes count. Written by tests/support/honest_points.py",
     ]
