@@ -191,6 +191,16 @@ def test_honest_covariates_pass_however_skewed(skewed: str) -> None:
     assert passed >= (18 if skewed == "lognormal" else 20)
 
 
+def test_names_of_the_study_hide_no_line() -> None:
+    name = "age\x1b[8m"
+    dictionary, df = Dictionary({**COLUMNS, name: Column("number")}), table()
+    study = FormulaData(StudyFormula(f"y ~ where(`{name}` > 79, 1, 0) + `{name}` + (1 | site)", dictionary), "trial")
+    own = FormulaSite(study, "north", dictionary.read(df.assign(**{name: df.age}), ["y", name]), 0)
+    found = data_rules(own, Limits())
+    assert any("age" in rule.name for rule in found)
+    assert all(rule.name.isprintable() and rule.margin.isprintable() for rule in found)
+
+
 def test_a_networks_table(tmp_path: Any) -> None:
     """Categories, flags and labels by their cells; numbers by their sums; nothing of a design."""
     study = ColumnData(Dictionary(COLUMNS), ("age", "sex", "flag"), "stage", "trial", "linear", test=0.0)
