@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hierfl.data.disclosure.check import data_rules
 from hierfl.errors import UserError
 from hierfl.files import shown
 from hierfl.inference.engines.remote.keys import PublicCard
@@ -36,7 +35,7 @@ from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
 from .points import budget_of, may_explore
 from .policy import Policy
 from .replies import Asked, Refused, Replies
-from .rows import row_set
+from .rows import keep_rows, row_set
 from .rules import rules_of_totals
 from .slots import HELLO, slot_of, values_of
 from .totals import Told
@@ -233,13 +232,13 @@ class Gate:
         if not self._told.is_new(totals):
             return
         said, study = as_numbers(totals), self.member.study
-        if any(c.slot.startswith("prepare") for c in self.ledger.charges() if c.is_of(study.digest, self.client)):
-            found = rules_of_totals(study, self._data.held, self._policy, said)
-        else:  # (it joins late: its own rows are not in them)
-            found = data_rules(self._data.held, self._policy.limits, said)
+        mine = [c for c in self.ledger.charges() if c.is_of(study.digest, self.client)]
+        included = any(c.slot.startswith("prepare") for c in mine)  # (not of a site that joins late)
+        found = rules_of_totals(study, self._data.held, self._policy, said, self.ledger, included=included)
         if failing := [rule for rule in found if not rule.holds]:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+        keep_rows(self._data.held, self.ledger, said)
         self._told.keep(totals)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
