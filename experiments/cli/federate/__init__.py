@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .approval import approve, audit
 from .connection import certificates, keys, register
 from .policy import policy
 from .server import server, status
@@ -18,5 +19,5 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 #: in the order of a study
-for command in (study, check, keys, policy, certificates, register, server, status, site, respond):
+for command in (study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit):
     federate.command(command.__name__)(command)

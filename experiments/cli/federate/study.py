@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
+from hierfl.files import shown
 
 from ..options import Settings, TrustCode, path_option, with_run_options
 from ..reading import with_reading
@@ -56,30 +56,32 @@ def study(
 def check(
     study: StudyFile,
     data: Annotated[Path, path_option("FILE", "The site's own data: FILE.csv or FILE.npz.")],
+    home: Annotated[
+        Path | None, path_option("HOME", "The site's own folder: the rules of its policy are tried, too.")
+    ] = None,
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:
     """Whether a site's data fit a study, and what would leave the site. Offline: nothing is sent, or written."""
+    from ...federate.guard.approve import propose
+    from ...federate.guard.home import Home
     from ...federate.leaving import leaving
     from ...federate.study import Study
     from ...federate.study_site import read_site_data
-    from ..screen import console, text_table
+    from ..screen import console
+    from .showing import show_leaving, show_parties, show_rules
 
     agreed = Study.read(study, trust_code=trust_code)
     held = read_site_data(agreed, data, "this", Reading.of(reading))
-    values = leaving(agreed, held)
     screen = console()
-    screen.print(f"{data}: {held.rows} rows fit {agreed.name} ({agreed.loaded.name}, {len(agreed.clients)} sites)")
+    about = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
+    screen.print(f"{data}: {held.rows} rows fit {shown(agreed.name)} ({about})")
     if held.left_out:
         screen.print(f"{held.left_out} more rows lack a value, and are left out")
-    screen.print("This would leave the site, and nothing else:")
-    for request, group in groupby(values, key=lambda value: value.request):
-        table, said = text_table("", "value", "shape", "bytes", "what it is"), ""
-        for value in group:
-            table.add_row(
-                "", value.name, value.dimensions, f"{value.nbytes:,}", "" if value.meaning == said else value.meaning
-            )
-            said = value.meaning
-        screen.print(f"\n{request}")
-        screen.print(table)
+    show_leaving(leaving(agreed, held))
+    if home is not None:
+        found = propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        screen.print()
+        show_rules(found.rules)
+        show_parties(found.parties)
     screen.print("Nothing has been sent.")
