@@ -41,7 +41,7 @@ def test_an_honest_broadcast_shows_few_images_in_its_gradient(
     sent = initial(site.study, site.totals)
     message = site.round(1, sent)
     assert message is not None
-    found = inversion.quotients(inversion.changes(message, sent), sent)
+    found = inversion.quotients(imprint.changes(message, sent), sent)
     error = inversion.errors(found, x[:images].reshape(images, -1), *imprint.moments(site.totals[0]))
     assert least <= (error < inversion.SEEN).sum() <= max(least, 3)
 

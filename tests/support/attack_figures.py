@@ -78,7 +78,7 @@ def gradients(images: int, steps: int, repeats: int = 4) -> list[Row]:
             sent, scale = initial(site.study, site.totals), imprint.moments(site.totals[0])
             message = site.round(1, sent)
             assert message is not None
-            moved, truth = inversion.changes(message, sent), own.reshape(images, -1).astype(float)
+            moved, truth = imprint.changes(message, sent), own.reshape(images, -1).astype(float)
             found = [inversion.quotients(moved, sent)]
             net = site.answer.__self__.site.method.network  # type: ignore[attr-defined]
             found.append(

@@ -7,6 +7,7 @@ quotient of the weights' and the bias's difference is the image (Fowl et al., Ro
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from .coordinator import Coordinator
 
 #: of hidden weights; of the head's
 SMALL, HEAD = 1e-2, 1e-2
+#: what a site's bounds let pass: so many of its own last steps, or this share of a value's size
+OWN_STEPS, SHARE = 100.0, 0.1
 
 
 def first_layer(shared: State) -> str:
@@ -53,13 +56,9 @@ def imprinted(shared: State, direction: np.ndarray, spread: float, seed: int) ->
 
 def candidates(message: State, sent: State) -> np.ndarray:
     """Images (K, pixels), standardised, that a message shows if one alone lies between two thresholds."""
-    weight = first_layer(sent)
-    own = {name.partition("|")[2]: value for name, value in message.items() if name.startswith("base|")}
-    share = float(own["weight"]) if "weight" in own else 1.0
-    changes = []
-    for name in (weight, weight.replace("weight", "bias")):
-        changes.append(own[name].double().numpy() / share - sent[name].double().numpy())
-    dw, db = np.vstack([changes[0], np.zeros(changes[0].shape[1])]), np.r_[changes[1], 0.0]
+    weight, moved = first_layer(sent), changes(message, sent)
+    dw, db = moved[weight].numpy(), moved[weight.replace("weight", "bias")].numpy()
+    dw, db = np.vstack([dw, np.zeros(dw.shape[1])]), np.r_[db, 0.0]
     dw, db = dw[:-1] - dw[1:], db[:-1] - db[1:]
     some = np.abs(db) > 1e-12
     return dw[some] / db[some, None]
@@ -99,21 +98,60 @@ def image_study(
     return written(folder, text, privacy={"new_clients": False, "least_rows": 1})
 
 
-def attack(site: Coordinator, shared: State, images: np.ndarray, rounds: list[int]) -> list[int]:
+def attack(
+    site: Coordinator, shared: State, images: np.ndarray, rounds: Sequence[int], *, walks: bool = False
+) -> list[int]:
     """Images known to the pixel after each request; rounds may repeat.
 
     Args:
         site: prepared.
-        shared: of the broadcast's form.
+        shared: what an honest server broadcasts first.
         images: the truth, (n, pixels) of bytes.
         rounds: number of the round of each request.
+        walks: whether it begins honestly and goes on in steps that a site's bounds let pass.
     """
     mean, std = moments(site.totals[0])
     known: set[int] = set()
-    found = []
+    found, last, moved = [], None, dict.fromkeys(shared, 0.0)
     for k, number in enumerate(rounds):
-        sent = imprinted(shared, *direction(images.shape[1], k), seed=k)
+        target = imprinted(shared, *direction(images.shape[1], k), seed=k)
+        sent = target if not walks else shared if last is None else step_towards(target, last, shared, moved)
         message = site.round(number, sent, counted=max(number - 1, 0))
-        known |= set() if not message else recovered(candidates(message, sent), images, mean, std)
+        if message is not None:
+            last, moved = sent, {name: _rms(value) for name, value in changes(message, sent).items()}
+            near = all(torch.equal(sent[name], target[name]) for name in sent)
+            known |= recovered(candidates(message, sent), images, mean, std) if near else set()
         found.append(len(known))
     return found
+
+
+def step_towards(target: State, last: State, first: State, moved: Mapping[str, float]) -> State:
+    """Half of the longest step that a site's bounds let pass, or the target where it is nearer.
+
+    Args:
+        target: where to go.
+        last: what was broadcast last.
+        first: what every fit begins with.
+        moved: root mean squares of what the site's own training has moved last, which its message says.
+    """
+    found = {}
+    for name, value in target.items():
+        longest = max(OWN_STEPS * moved.get(name, 0.0), SHARE * max(_rms(last[name]), _rms(first[name]))) / 2
+        way = _rms(value - last[name])
+        found[name] = value if way <= longest else last[name] + (value - last[name]) * (longest / way)
+    return found
+
+
+def changes(message: State, sent: State) -> State:
+    """What a round has moved, by the values' names."""
+    found = {}
+    for name, value in message.items():
+        group, _, own = name.partition("|")
+        if own in sent:
+            share = message.get(f"{group}|weight", torch.tensor(1.0))
+            found[own] = value.double() / share.double() - sent[own].double()
+    return found
+
+
+def _rms(value: torch.Tensor) -> float:
+    return float(value.double().square().mean().sqrt())

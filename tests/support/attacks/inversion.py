@@ -21,17 +21,6 @@ from .membership import global_logits
 SEEN = 0.1
 
 
-def changes(message: State, sent: State) -> State:
-    """What a round has moved, by the values' names."""
-    found = {}
-    for name, value in message.items():
-        group, _, own = name.partition("|")
-        if own in sent:
-            share = message.get(f"{group}|weight", torch.tensor(1.0))
-            found[own] = value.double() / share.double() - sent[own].double()
-    return found
-
-
 def quotients(moved: State, sent: State) -> np.ndarray:
     """A candidate of each hidden unit that has moved, (K, pixels), standardised."""
     weight = first_layer(sent)
