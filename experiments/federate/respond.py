@@ -39,4 +39,5 @@ def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], ou
         make_folder(path.parent)
         reply = answer(data)
         write_whole(path, reply)
-        yield path, str(header(reply).get("error", ""))
+        refused = str(header(reply).get("refused", ""))
+        yield path, f"refused ({refused}): the log of this site says why" if refused else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from hierfl.file_lock import locked
 from hierfl.files import make_folder, write_whole
 from hierfl.inference.engines.remote.engine import RemoteEngine
 from hierfl.inference.engines.remote.files import FileCourier
+from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
+from hierfl.inference.engines.remote.sealed import SealedAsk
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import StateForm
@@ -30,6 +32,7 @@ from ..run_folder.files import write_metrics, write_text
 from ..run_folder.summary import make_summary
 from .contributions import Recorded
 from .roster import change_roster
+from .roster_keys import check_server
 from .study import STUDY, Study
 from .study_site import STUDY_COPY, as_numbers
 
@@ -39,13 +42,18 @@ DONE = "all rounds are done"
 AskMaker = Callable[[Recorded], Ask]
 
 
-def serve(study: Study, folder: Path, ask: AskMaker, *, resume: bool = False, progress: bool = True) -> dict[str, Any]:
+def serve(
+    study: Study, folder: Path, ask: AskMaker, identity: Identity, *, earlier: Sequence[Identity] = (),
+    resume: bool = False, progress: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Fits a study, from its last checkpoint on where it is resumed.
 
     Args:
         study: what was agreed on.
         folder: the server's own.
         ask: what carries requests and answers.
+        identity: the server's; the study names its card.
+        earlier: its keys before rotations: sites send again what they have stored.
         resume: whether it goes on.
         progress: whether a bar is shown.
 
@@ -53,9 +61,11 @@ def serve(study: Study, folder: Path, ask: AskMaker, *, resume: bool = False, pr
         The summary.
 
     Raises:
-        UserError: where there is a study, or none to go on with; and where sites are missing whose sums are needed.
+        UserError: where there is a study, or none to go on with; where cards are missing, or the server's is another;
+            and where sites are missing whose sums are needed.
     """
     check_folder(folder, resume)
+    check_server(study.keys, study.clients, identity, study.path)
     kept = folder / STUDY_COPY
     make_folder(folder)
     with locked(folder / ".lock", f"another server works in {folder}"):
@@ -63,13 +73,13 @@ def serve(study: Study, folder: Path, ask: AskMaker, *, resume: bool = False, pr
             _go_on(study, folder)
         write_whole(kept, tomli_w.dumps(dict(study.table)).encode())
         recorded = Recorded(folder, study.name, int(study.table["run"]["rounds"]))
-        recorded.ask = ask(recorded)
+        recorded.ask = courier = SealedAsk(ask(recorded), identity, study.keys, folder, earlier)
         try:
             run = _fit(study, folder, recorded, resume, progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
-            if isinstance(error, UserError) and isinstance(recorded.ask, FileCourier):
-                recorded.ask.leave(endings(study.clients, study.handshake, str(error)))
+            if isinstance(error, UserError) and isinstance(courier.ask, FileCourier):
+                courier.ask.leave(courier.sealed(endings(study.clients, study.handshake, str(error))))
             recorded.end(str(error) or type(error).__name__)
             raise
         recorded.end(DONE)

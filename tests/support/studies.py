@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from support.parties import Parties
 
 from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.server import serve
@@ -89,13 +90,20 @@ class FileStudy:
         study: study.toml.
         files: every site's own.
         folder: of all of them: ``exchange``, ``server`` and one folder for each site.
+        parties: whose keys they have; new ones if None. The file gets their cards.
 
     Attributes:
         asked: how many requests were answered.
+        watch: sees every plain request and answer: name of the site, request, answer.
     """
 
-    def __init__(self, study: Path, files: Mapping[str, Path], folder: Path) -> None:
+    def __init__(
+        self, study: Path, files: Mapping[str, Path], folder: Path, parties: Parties | None = None
+    ) -> None:  # fmt: skip
         self.study, self.files, self.folder, self.asked = study, dict(files), folder, 0
+        self.watch: Callable[[str, bytes, bytes], None] = lambda name, request, answer: None
+        self.parties = parties or Parties.of(Study.read(study).clients)
+        self.parties.put_into(study)
         self.sites: dict[str, PreparedSite] = {}
         for name in files:
             self.restart(name)
@@ -110,7 +118,17 @@ class FileStudy:
         """Whoever is asked answers at once."""
         for name in names:
             if name in self.sites:
-                self.asked += answer_all(self.folder / "exchange", name, self.sites[name].answer)
+                self.asked += answer_all(self.folder / "exchange", name, self.answering(name))
+
+    def answering(self, name: str) -> Callable[[bytes], bytes]:
+        """A site's answers, as they are carried."""
+
+        def answer(request: bytes) -> bytes:
+            found = self.sites[name].answer(request)
+            self.watch(name, request, found)
+            return found
+
+        return self.parties.answering(name, answer)
 
     def serve(
         self, answers: Callable[[list[str]], None] | None = None, *, deadline: float = 0.0, resume: bool = False
@@ -125,4 +143,5 @@ class FileStudy:
 
             return FileCourier(self.folder / "exchange", study.clients, deadline, waiting)
 
-        return serve(study, self.folder / "server", courier, resume=resume, progress=False)
+        server = self.parties.server
+        return serve(study, self.folder / "server", courier, server, resume=resume, progress=False)

@@ -15,6 +15,7 @@ from .options import Authority, Exchange, StudyFile, SuperLink
 
 def server(
     study: StudyFile,
+    home: Annotated[Path, path_option("HOME", "Folder of the server's keys (hierfl federate keys).")],
     exchange: Exchange = None,
     superlink: SuperLink = "",
     ca: Authority = None,
@@ -29,6 +30,7 @@ def server(
 ) -> None:
     """Fit a study: ask the sites, add up what they send, keep what is everybody's."""
     from hierfl.inference.engines.remote.files import FileCourier
+    from hierfl.inference.engines.remote.keys import Identity
 
     from ...federate.server import serve
     from ...federate.study import Study
@@ -40,19 +42,21 @@ def server(
     if (exchange is None) == (not superlink):
         raise UserError("say what carries requests: --exchange DIR (files), or --superlink HOST:PORT (Flower)")
     agreed = Study.read(study, trust_code=trust_code)
+    identity = Identity.load(home)
     if exchange is None:
         from ...federate.flower_control import Control
         from ...federate.flower_server import serve_in_superlink
 
         control = Control(study, superlink, ca)
         summary = serve_in_superlink(
-            agreed, out, control, resume=resume, deadline=deadline, trust_code=trust_code, say=to_stderr(not quiet)
-        )
+            agreed, out, control, home, resume=resume, deadline=deadline, trust_code=trust_code,
+            say=to_stderr(not quiet),
+        )  # fmt: skip
     else:
         place = exchange
         summary = serve(
-            agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting),
-            resume=resume, progress=not quiet,
+            agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
+            earlier=Identity.earlier(home), resume=resume, progress=not quiet,
         )  # fmt: skip
     if not quiet:
         print_summary(summary, out)

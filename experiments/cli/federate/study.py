@@ -27,7 +27,11 @@ STUDY_OPTIONS = (
 def study(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that lies beside --out.")],
     sample: Annotated[Path, path_option("FILE", "A file of the form that every site's has, without real rows.")],
-    site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site on the roster; repeatable.")],
+    site: Annotated[
+        list[str],
+        typer.Option("--site", metavar="NAME|NAME.pub", help="A site on the roster, or its public card; repeatable."),
+    ],
+    key: Annotated[Path | None, path_option("FILE.pub", "The server's public card. [default: none yet]")] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "study",
     x: Annotated[
         list[str] | None,
@@ -42,12 +46,17 @@ def study(
     """Write a draft of study.toml, with a data dictionary, for all sites to agree on."""
     from ...configure import parse_settings
     from ...federate.draft import draft
+    from ...federate.roster_keys import SERVER, with_cards
     from ...run_folder.files import write_text
 
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
-    text = draft(method, sample, site, name, given, parse_settings(setting or []), x=x or (), y=y, out=out)
+    clients, keys = with_cards(site, key)
+    settings = parse_settings(setting or [])
+    text = draft(method, sample, clients, name, given, settings, keys=keys, x=x or (), y=y, out=out)
     write_text(out, text)
+    if lacking := [who for who in (SERVER, *clients) if who not in keys]:
+        typer.echo(f"{out}: no card yet of {', '.join(lacking)}: their lines go into its part keys")
     typer.echo(f"{out}: edit it, then send it to {len(site)} site{'s' * (len(site) != 1)}; each says: hierfl federate "
                f"check {out.name} --data FILE")  # fmt: skip
 

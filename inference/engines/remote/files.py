@@ -126,7 +126,8 @@ class FileCourier:
 def _refuses(reply: bytes) -> bool:
     """Whether a reply holds no answer."""
     try:
-        return "error" in header(reply)
+        head = header(reply)
+        return "error" in head or bool(head.get("refused"))
     except Unreadable:
         return True
 
