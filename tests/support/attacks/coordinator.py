@@ -73,7 +73,7 @@ class Coordinator:
 
 def plain(folder: Path, study: Path, client: str, data: Path) -> Coordinator:
     """A site without a gate: what a site of hierfl 0.x is."""
-    member = Membership.join(folder, study, client, data)
+    member = Membership(folder, Study.read(study), client, data.absolute())
     member.keep()
     return Coordinator(member.site().answer, member.study, client)
 
