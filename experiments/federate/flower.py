@@ -96,7 +96,8 @@ def serve_by_flower(grid: Grid, context: Context) -> None:
     serve(
         study, Path(str(said["out"])),
         lambda recorded: FlowerAsk(grid, study.clients, nodes, float(said["deadline"]), recorded.waiting),
-        Identity.load(home), earlier=Identity.earlier(home), resume=bool(said["resume"]), progress=False,
+        Identity.load(home), earlier=Identity.earlier(home), resume=bool(said["resume"]),
+        restart=bool(said["restart"]), progress=False,
     )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ study = ""
 out = ""
 home = ""
 resume = false
+restart = false
 deadline = 0.0
 trust_code = false
 """,
@@ -173,7 +174,7 @@ class Control:
         self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
         write_nodes(self.study, known)
 
-    def start(self, out: Path, home: Path, *, resume: bool, deadline: float, trust_code: bool) -> str:
+    def start(self, out: Path, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool) -> str:
         """Starts the study's server in the SuperLink, with the keys of a folder; the run's number."""
         said = {
             "study": str(self.study), "out": str(out.resolve()), "home": str(home.resolve()), "resume": resume,

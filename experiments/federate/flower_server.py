@@ -25,7 +25,7 @@ RUNNING = ("pending", "starting", "running")
 
 
 def serve_in_superlink(
-    study: Study, out: Path, control: Control, home: Path, *, resume: bool, deadline: float, trust_code: bool,
+    study: Study, out: Path, control: Control, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Starts a study's server in the SuperLink of this machine, and waits until it has ended; its summary.
@@ -35,7 +35,7 @@ def serve_in_superlink(
         out: the server's own folder.
         control: of the SuperLink.
         home: folder of the server's keys.
-        resume, deadline: as for :func:`~hierfl.experiments.federate.server.serve`.
+        resume, restart, deadline: as for :func:`~hierfl.experiments.federate.server.serve`.
         trust_code: whether the method's own file is run.
         say: is told what happens.
 
@@ -48,7 +48,7 @@ def serve_in_superlink(
         say(f"not registered yet: {', '.join(lacking)}" if (study.path.with_name(NODES)).is_file() else
             "no node is registered: each is believed to be the site that it says")  # fmt: skip
     before = (out / STATUS).stat().st_mtime_ns if (out / STATUS).is_file() else 0
-    run = control.start(out, home, resume=resume, deadline=deadline, trust_code=trust_code)
+    run = control.start(out, home, resume=resume, restart=restart, deadline=deadline, trust_code=trust_code)
     say(f"run {run} of Flower; hierfl federate status {out} says where it is")
     try:
         return _followed(out, before, control, run, say)

@@ -80,12 +80,12 @@ class Membership:
         write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
         write_whole(self.folder / SITE, tomli_w.dumps(about).encode(), mode=0o600)
 
-    def site(self, device: str = "cpu", unscored: Sequence[str] = ()) -> PreparedSite:
+    def site(self, device: str = "cpu", *, train_scores: bool = True) -> PreparedSite:
         """What answers for it.
 
         Args:
             device: that computes.
-            unscored: splits whose scores are not sent.
+            train_scores: whether scores of training rows are sent.
 
         Raises:
             UserError: for data that do not fit, or have changed.
@@ -101,7 +101,7 @@ class Membership:
             options = study.options(device)
             return Site(
                 method, federation, options, self.folder, study.handshake, new_clients=study.new_clients,
-                unscored=unscored,
+                train_scores=train_scores,
             )  # fmt: skip
 
         return PreparedSite(self.client, study.handshake, self.folder, study.data.steps, data, make)

@@ -21,6 +21,10 @@ def server(
     ca: Authority = None,
     out: Annotated[Path, path_option("DIR", "The server's own folder.")] = Path("server"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="With --resume: sites may evaluate again what they answered, and count it."),
+    ] = False,
     deadline: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Answers that take longer are not used; 0 waits until all are there."),
@@ -49,14 +53,14 @@ def server(
 
         control = Control(study, superlink, ca)
         summary = serve_in_superlink(
-            agreed, out, control, home, resume=resume, deadline=deadline, trust_code=trust_code,
+            agreed, out, control, home, resume=resume, restart=restart, deadline=deadline, trust_code=trust_code,
             say=to_stderr(not quiet),
         )  # fmt: skip
     else:
         place = exchange
         summary = serve(
             agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
-            earlier=Identity.earlier(home), resume=resume, progress=not quiet,
+            earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
         )  # fmt: skip
     if not quiet:
         print_summary(summary, out)

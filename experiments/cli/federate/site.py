@@ -31,17 +31,17 @@ def site(
 ) -> None:
     """Answer requests of an approved study until it has ended: in a shared folder, or those that Flower's node on this
     machine brings. Stop and start it as you like."""
-    from ...federate.work import answer_by_files, answer_by_flower
+    from ...federate.work import answer_by_files, answer_by_flower, closing_words
     from ...messages import to_stderr
 
     say, own = to_stderr(not quiet), _own(home, folder)
     with _working(own, study, device) as gate:
-        say(f"{gate.client} of {gate.member.study.name}: its log is {gate.folder / 'site.log'}")
+        say(f"{gate.client} of {shown(gate.member.study.name)}: its log is {gate.folder / 'site.log'}")
         if exchange is None:
             answer_by_flower(gate, own, say)
         else:
             answer_by_files(gate, exchange, gate.client)
-        say(f"the study has ended: hierfl report {own}, hierfl predict {own} --data FILE")
+        say(closing_words(gate.site.closed, own))
 
 
 def respond(
@@ -56,7 +56,7 @@ def respond(
 
     with _working(folder, study, device) as gate:
         for path, problem in write_replies(gate.answer, request, out):
-            typer.echo(f"{path}{f': {problem}' if problem else ''}")
+            typer.echo(shown(f"{path}{f': {problem}' if problem else ''}"))
 
 
 def _own(home: Path | None, folder: Path | None) -> Path:

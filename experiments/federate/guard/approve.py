@@ -23,7 +23,7 @@ from .home import Home, pinned_with
 from .ledger import Ledger
 from .policy import Policy
 from .rows import keep_rows
-from .rules import WORDS, rules
+from .rules import ALLOWED, rules
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Proposal:
     ledger: Ledger
 
     @property
-    def holds(self) -> bool:
-        """Whether every rule does."""
-        return all(rule.holds for rule in self.rules)
+    def failing(self) -> list[str]:
+        """Names of the rules that do not hold."""
+        return [rule.name for rule in self.rules if not rule.holds]
 
     def record(self, by: str) -> Path:
         """Puts the approval on record; its file.
@@ -80,8 +80,8 @@ class Proposal:
         Raises:
             UserError: where a rule does not hold, or nobody is named.
         """
-        if not self.holds:
-            raise UserError(f"{self.member.study.name} is not approved: a rule of the policy does not hold")
+        if self.failing:
+            raise UserError(f"not approved: {', '.join(self.failing)}: nothing was recorded, and nothing leaves")
         if not by.strip() or not by.isprintable():
             raise UserError("say who approves: --by NAME")
         study, card = self.member.study, self.home.identity.card
@@ -119,8 +119,8 @@ def propose(
     Raises:
         UserError: for a study or data that cannot be, a card that is not this site's, or words that are unknown.
     """
-    if strange := sorted(set(allow) - set(WORDS)):
-        raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(WORDS)}")
+    if strange := sorted(set(allow) - set(ALLOWED)):
+        raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(ALLOWED)}")
     ledger, policy = ledger or Ledger(), Policy.read(home.folder)
     agreed = Study.read(study, trust_code=trust_code)
     card = home.identity.card

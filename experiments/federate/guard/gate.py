@@ -15,9 +15,9 @@ from typing import Any
 from hierfl.files import shown
 from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
-from hierfl.inference.engines.remote.preparation import PreparedSite, unnumbered
+from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
 from hierfl.inference.engines.remote.sealed import open_request, question_digest
-from hierfl.inference.engines.remote.wire import Unreadable, decode, header
+from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, header
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.state import State
 
@@ -34,7 +34,7 @@ from .policy import Policy
 from .replies import Asked, Refused, Replies
 from .rows import row_set
 from .rules import rules_of_totals
-from .slots import SAID, slot_of, values_of
+from .slots import HELLO, slot_of, values_of
 from .totals import Told
 
 log = logging.getLogger("hierfl")
@@ -73,8 +73,8 @@ class Gate:
         self._approval: Approval | None = self.home.approval_of(self.folder)
         self._policy, self._rows = Policy.read(self.home.folder), ""
         self.member = Membership.read(self.folder, finished=False)
-        unscored = () if self._policy.train_scores else ("train",)
-        self.site: PreparedSite = self.member.site(self.device, unscored)
+        self.site: PreparedSite = self.member.site(self.device, train_scores=self._policy.train_scores)
+        self.site.patient = True
         self._told = Told(self.folder, self.member.study.digest, self.member.study.roster)
 
     @property
@@ -85,7 +85,7 @@ class Gate:
     @property
     def ended(self) -> bool:
         """Whether the study has ended for this site."""
-        return self.site.site is not None and self.site.site.state.ended
+        return self.site.ended
 
     # -- a request ----------------------------------------------------------------------------------------------
 
@@ -116,13 +116,17 @@ class Gate:
         try:
             plain, asked.outer = open_request(asked.request, server, self.client)
             asked.question = question_digest(plain)
+            if asked.outer["study"] != self.member.study.digest:
+                raise Refused("approval", "it is of another study than the one of this folder")
             head, tensors = decode(plain, LARGEST)
         except Unreadable as error:
             raise Refused("signature", str(error)) from error
+        if head.get("kind") == ENDED:  # (also a site that has left the roster may hear the end)
+            said = {**head, "handshake": self.member.study.handshake.table()}
+            return self._computed(asked, encode(said, tensors))[0]
         self._check_approval(head)
-        if head.get("kind") in SAID:
-            if head["kind"] == "hello":
-                self._check_totals(tensors)
+        if head.get("kind") == HELLO:
+            self._check_totals(tensors)
             return self._computed(asked, plain)[0]
         asked.slot = slot = slot_of(head)
         if slot is None:
@@ -175,9 +179,7 @@ class Gate:
         now = self.home.approval_of(self.folder)
         if now != self._approval:
             self._load()
-        said, study = head.get("handshake"), self.member.study
-        if not isinstance(said, Mapping) or said.get("study") != study.digest:
-            raise Refused("approval", "it is of another study than the one of this folder")
+        said, study = head["handshake"], self.member.study
         if now is None:
             raise Refused("approval", "no approval is on record: hierfl federate approve")
         digests = {
@@ -213,7 +215,8 @@ class Gate:
             return
         found = rules_of_totals(self.member.study, self._data.held, self._policy, as_numbers(totals))
         if failing := [rule for rule in found if not rule.holds]:
-            raise Refused("policy", "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+            about = "bounds" if failing[0].name.startswith("totals") else "policy"
+            raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
         self._told.keep(totals)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:

@@ -28,7 +28,7 @@ SCHEMA: Schema = {
     "least_rows?": Number(int, 1, 1_000_000),
     "least_cell?": Number(int, 1, 1_000_000),
     "least_groups?": Number(int, 1, 1_000_000),
-    "parameters_per_row?": Number(float, 0, 1),
+    "parameters_per_row?": Number(float, 0, 1000),
     "largest_share?": Number(float, 0, 1),
     "pairs?": bool,
     "differing_rows?": Number(int, 1, 1_000_000),

@@ -21,8 +21,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "calibration": ("question", "final"),
     "finish": (),
 }
-#: requests that say something to a site, and ask it for nothing that is of its data
-SAID = ("hello", "ended")
+#: kind of a request that tells a site what all have agreed on: it asks for nothing that is of its rows
+HELLO = "hello"
 
 
 def slot_of(head: Mapping[str, Any]) -> Slot | None:
