@@ -8,42 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.attacks.coordinator import initial, plain
+from support.attacks.hospitals import SITES, hospital, table_study
 from support.attacks.rows import few_rows, known, lone_rows
 from support.attacks.thresholds import gram, passed
-from support.studies import written
 
-from hierfl.experiments.federate.draft import draft
 from hierfl.inference.state import State
-
-SITES = ["north", "south", "east"]
-COLUMNS = {
-    "y": {"kind": "whole", "least": 0, "most": 1},
-    "age": {"kind": "whole", "least": 18, "most": 110},
-    "sex": {"kind": "category", "levels": ["f", "m"]},
-    "stage": {"kind": "category", "levels": ["I", "II", "III", "IV"]},
-}
-
-
-def hospital(rows: int = 40) -> pd.DataFrame:
-    """Patients of whom one has stage IV, and one is older than 90."""
-    rng = np.random.default_rng(5)
-    age = rng.integers(40, 90, rows)
-    age[3] = 97
-    stage = rng.choice(["I", "II", "III"], rows)
-    stage[7] = "IV"
-    return pd.DataFrame({"y": rng.integers(0, 2, rows), "age": age, "sex": rng.choice(["f", "m"], rows), "stage": stage})
-
-
-def study(folder: Path, formula: str, table: pd.DataFrame, family: str = "binomial", **settings: object) -> Path:
-    """study.toml, and ``north.csv`` beside it."""
-    table.to_csv(folder / "north.csv", index=False)
-    out = folder / "study.toml"
-    table.to_csv(folder / "sample.csv", index=False)
-    given = {"formula": formula, "family": family}
-    columns = {name: COLUMNS.get(name, {"kind": "number"}) for name in table}
-    columns |= {"y": {"kind": "number"}} if family == "gaussian" else {}
-    return written(folder, draft("mixed-effects", folder / "sample.csv", SITES, "s", given, settings, out=out), columns)
-
 
 @pytest.mark.parametrize(
     ("formula", "who"),
@@ -57,7 +26,7 @@ def study(folder: Path, formula: str, table: pd.DataFrame, family: str = "binomi
 def test_a_column_that_one_patient_has_shows_the_row(formula: str, who: int, tmp_path: Path) -> None:
     """Of a site without a gate, from its first sums."""
     df = hospital()
-    site = plain(tmp_path / "site", study(tmp_path, formula, df), "north", tmp_path / "north.csv")
+    site = plain(tmp_path / "site", table_study(tmp_path, formula, df), "north", tmp_path / "north.csv")
     assert site.prepared(), site.refusals
     rows = lone_rows(site.sums(site.totals[:1])["gram"].numpy())
     ages = [row[1] for row in rows if np.isclose(row[2], float(df.sex[who] == "m"))]
@@ -67,7 +36,7 @@ def test_a_column_that_one_patient_has_shows_the_row(formula: str, who: int, tmp
 def test_three_patients_are_read_whole(tmp_path: Path) -> None:
     """Of cross-products of one round: all rows, outcomes included."""
     df = pd.DataFrame({"y": [5.1, 7.7, 7.4], "age": [71, 45, 83], "hiv": [1, 0, 0]})
-    path = study(tmp_path, "y ~ age + hiv + (1 | site)", df, "gaussian", one_round=True, least_rows=1)
+    path = table_study(tmp_path, "y ~ age + hiv + (1 | site)", df, "gaussian", one_round=True, least_rows=1)
     site = plain(tmp_path / "site", path, "north", tmp_path / "north.csv")
     assert site.prepared(), site.refusals
     message = site.round(1, initial(site.study, site.totals))
@@ -90,7 +59,7 @@ def whole_sums(totals: list[State], message: State, sites: int) -> tuple[np.ndar
 def test_made_up_totals_move_a_threshold_over_all_patients(tmp_path: Path) -> None:
     """Of a site without a gate: every patient whose age nobody shares, with sex."""
     df = hospital().drop(columns="stage")
-    path = study(tmp_path, "y ~ where(center(age) > 0, 1, 0) + sex + (1 | site)", df)
+    path = table_study(tmp_path, "y ~ where(center(age) > 0, 1, 0) + sex + (1 | site)", df)
     site = plain(tmp_path / "site", path, "north", tmp_path / "north.csv")
     cuts = np.arange(39.5, 98)
     rows = passed(cuts, (gram(site, cut) for cut in cuts))

@@ -13,6 +13,7 @@ from hierfl.experiments.federate.guard.approve import Proposal, propose
 from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.experiments.federate.guard.home import Home
 from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.guard.policy import write_policy
 from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.keys import Identity, PublicCard
 from hierfl.inference.engines.remote.sealed import open_reply, question_digest, seal_request
@@ -47,6 +48,7 @@ class Hospital:
         """Another folder of the same site and account."""
         path = self.folder / name
         (identity or Identity.make(self.name)).save(path)
+        write_policy(path)
         return Home(path)
 
     @property
@@ -107,14 +109,14 @@ class GatedCoordinator(Coordinator):
     def _carried(self, plain: bytes) -> bytes:
         reply = self.gate.answer(self.sealed(plain))
         self.seen.append(reply)
-        card = self.gate.identity.card
+        card = self.gate.home.identity.card
         return open_reply(reply, self.hospital.server, card, question_digest(plain), study=self.study.digest)
 
     def classes(self) -> list[str]:
-        """The class of each refusal; asserts that nothing else was said."""
-        for said in self.refusals:
-            assert said["error"] == f"refused ({said['refused']}): ask the site"
-            assert set(said) <= {"error", "refused", "client", "round", "kind"}
+        """The class of each refusal; asserts that whoever knows the class knows all that was said."""
+        words = {(str(said["refused"]), str(said["error"])) for said in self.refusals}
+        assert len({about for about, _ in words}) == len(words), words
+        assert all(set(said) <= {"error", "refused", "client", "round", "kind"} for said in self.refusals)
         return [str(said["refused"]) for said in self.refusals]
 
 

@@ -90,7 +90,7 @@ def image_study(
     folder.mkdir(parents=True, exist_ok=True)
     blank = np.zeros((10, 8, 8), np.uint8)
     np.savez(folder / "sample.npz", x_train=blank, y_train=np.arange(10), x_test=blank[:2], y_test=np.arange(2))
-    np.savez(folder / f"{sites[0]}.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
+    np.savez(folder / f"{sites[0]}.npz", x_train=x, y_train=y, x_test=x[:12], y_test=y[:12])
     run = {name: settings.pop(name) for name in ("rounds",) if name in settings}
     path = folder / "study.toml"
     given = {"network": f"mlp:{units}", "validation_fraction": 0.0, **run}

@@ -12,11 +12,14 @@ from hierfl.inference.state import State
 
 from .coordinator import Coordinator
 
+#: of made-up rows: such as are believed
+SPREAD = 14.0
+
 
 def told(site: Coordinator, cut: float, n: float) -> State:
-    """Totals by which the mean of the only number is ``cut``, and its standard deviation 1."""
+    """Totals by which the mean of the only number is ``cut``, and its standard deviation :data:`SPREAD`."""
     gap = cut - float(site.study.data.centres[0])  # type: ignore[attr-defined]
-    of_all = {"n": n, "total": [n * gap], "square": [n * gap * gap + n]}
+    of_all = {"n": n, "total": [n * gap], "square": [n * (gap * gap + SPREAD**2)]}
     return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in of_all.items()}
 
 
