@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
 #: no column: the part that each row is of, a number of :data:`PARTS`
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
-#: columns tell rows apart where at least so many of their combinations differ
-IDENTIFYING = 0.5
-#: share of the smaller set in which other columns must agree to be taken for the same rows
-NEARLY_ALL = 0.9
+#: columns tell rows apart where at least so many of their combinations differ; the second beside columns that disagree
+IDENTIFYING, BESIDE_OTHERS = 0.5, 0.9
+#: share of the smaller set in which all other columns must agree to be taken for the same rows
+NEARLY_ALL = 0.95
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -110,13 +110,7 @@ def differing(one: RowHashes, other: RowHashes) -> int | None:
         The size of the symmetric difference of the multisets; None for other data.
     """
     keys = _keys(one, other)
-    if keys is None:
-        return None
-    apart, smaller = _apart(*keys), min(map(len, keys))
-    if min(len(np.unique(key)) / len(key) for key in keys) >= IDENTIFYING:
-        return apart
-    common = (len(keys[0]) + len(keys[1]) - apart) / 2
-    return apart if common >= NEARLY_ALL * smaller and apart <= (2 - 2 * NEARLY_ALL) * smaller else None
+    return None if keys is None else _apart(*keys)
 
 
 def same_data(one: RowHashes, other: RowHashes) -> bool:
@@ -133,7 +127,7 @@ def least_difference(one: RowHashes, other: RowHashes) -> int | None:
     each part of one beside those of the other. None where they are other data, or the same rows.
     """
     keys = _keys(one, other)
-    if keys is None or differing(one, other) is None:
+    if keys is None:
         return None
     sets = [
         [key, *(key[hashes[PART] == part] for part in PARTS.values())]
@@ -144,21 +138,26 @@ def least_difference(one: RowHashes, other: RowHashes) -> int | None:
 
 
 def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
-    """A key of each row of both, of the columns that can be compared; None without one."""
+    """A key of each row of both, of the columns that can be compared; None for other data."""
     common = sorted((one.keys() & other.keys()) - {PART})
-    n = len(one[PART]) + len(other[PART])
-    smaller = min(len(one[PART]), len(other[PART]))
+    n, smaller = len(one[PART]) + len(other[PART]), min(len(one[PART]), len(other[PART]))
     kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
     if not kept or not smaller:
         return None
-    made = []
-    for hashes in (one, other):
-        key = np.zeros(len(hashes[PART]), dtype=np.uint64)
-        for name in kept:
-            key = (key ^ hashes[name].view(np.uint64)) * _MIX
-            key ^= key >> np.uint64(29)
-        made.append(key)
-    return made[0], made[1]
+    keys = _combined(one, kept), _combined(other, kept)
+    telling = min(len(np.unique(key)) / len(key) for key in keys)
+    if telling >= (IDENTIFYING if kept == common else BESIDE_OTHERS):
+        return keys
+    return keys if kept == common and _apart(*keys) <= 2 * (1 - NEARLY_ALL) * smaller else None
+
+
+def _combined(hashes: RowHashes, names: list[str]) -> np.ndarray:
+    """One key of each row."""
+    key = np.zeros(len(hashes[PART]), dtype=np.uint64)
+    for name in names:
+        key = (key ^ hashes[name].view(np.uint64)) * _MIX
+        key ^= key >> np.uint64(29)
+    return key
 
 
 def _apart(one: np.ndarray, other: np.ndarray) -> int:
