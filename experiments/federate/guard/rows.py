@@ -16,3 +16,9 @@ def row_set(data: SiteData, ledger: Ledger) -> str:
 def keep_rows(data: SiteData, ledger: Ledger) -> str:
     """Keeps a row set in the ledger; its name."""
     return ledger.add_rows(row_hashes(data, ledger.secret), same_data)
+
+
+def used(data: SiteData, ledger: Ledger) -> int:
+    """Points that were evaluated on these rows, or on others that have most of them."""
+    hashes = row_hashes(data, ledger.secret)
+    return ledger.used(next((name for name, held in ledger.row_sets().items() if same_data(hashes, held)), ""))

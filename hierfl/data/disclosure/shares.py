@@ -15,6 +15,8 @@ NEAR = 0.01
 ISOLATED = 0.999
 #: of the largest singular value: smaller ones belong to combinations of other columns
 DEPENDENT = 1e-9
+#: of a share
+ROUNDING = 1e-9
 
 
 def column_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
@@ -55,7 +57,7 @@ def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
         for part, rows in own.parts():
             share = largest_share(columns, rows, own.groups)
             margin = f"{share:.2f} of a combination is one {unit}'s, at most {limits.largest_share:g}"
-            tried.append((-share, Rule(f"{name}, {part}", share <= limits.largest_share, margin)))
+            tried.append((-share, Rule(f"{name}, {part}", share <= limits.largest_share + ROUNDING, margin)))
     if tried:
         yield worst("largest share of a row", tried)
     for name, weights in own.weights.items():
