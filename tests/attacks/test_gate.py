@@ -18,6 +18,7 @@ from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.sealed import open_reply, question_digest
 from hierfl.inference.engines.remote.wire import Unreadable, encode
+from hierfl.inference.state import State
 
 HONEST = "y ~ age + sex + (1 | site)"
 
@@ -90,18 +91,39 @@ def test_a_threshold_among_few_is_refused(north: Hospital, tmp_path: Path) -> No
     assert site.classes() == ["policy"]
 
 
+def moved(site: GatedCoordinator, by: float) -> State:
+    """Another point than the one where a fit begins."""
+    sent = initial(site.study, site.totals)
+    return {**sent, "effects.at": sent["effects.at"] + by}
+
+
 def test_a_round_is_asked_once(north: Hospital, tmp_path: Path) -> None:
+    """The same again has the same answer; other values have none."""
     site = approved(north, tmp_path)
     assert site.prepared()
-    sent = initial(site.study, site.totals)
-    first = site.round(1, sent)
+    assert site.round(1, moved(site, 0.0)) is not None
+    first, again = (site.round(2, moved(site, 0.1), counted=1) for _ in range(2))
     assert first is not None
-    again = site.round(1, sent)
     assert again is not None
     assert all((first[name] == again[name]).all() for name in first)
-    other = {**sent, "effects.at": sent["effects.at"] + 0.1}
-    assert site.round(1, other) is None
+    assert site.round(2, moved(site, 0.2), counted=1) is None
     assert site.classes() == ["answered"]
+
+
+def test_restarts_and_studies_of_other_names_share_one_budget(tmp_path: Path) -> None:
+    """Every point counts, in whichever study, and whatever the server says of having begun again."""
+    north = Hospital(tmp_path / "north", SITES, budget={"binomial": 6})
+    used = []
+    for study, restarts in enumerate((4, 8)):
+        site = approved(north, tmp_path / str(study), name=f"study-{study}")
+        assert site.prepared()
+        assert site.round(1, moved(site, 0.0)) is not None
+        rounds = [site.round(2, moved(site, 0.1 * k + study), counted=1, restart=k) for k in range(1, restarts)]
+        used.append(1 + sum(message is not None for message in rounds))
+        assert set(site.classes()) == ({"budget"} if study else set())
+    assert used == [4, 2]
+    path = north.study(table_study(tmp_path, HONEST, hospital(300, lone=False), name="study-2", test=0.2))
+    assert failing(north, path, tmp_path / "north.csv") == ["budget"]
 
 
 def test_scores_of_training_rows_are_refused(north: Hospital, tmp_path: Path) -> None:
@@ -170,8 +192,8 @@ def test_a_renamed_study_a_copied_home_and_a_new_one_have_one_budget(north: Hosp
     twin = Gate(type(north.home)(copied), copied / site.gate.folder.relative_to(north.home.folder), ledger=north.ledger)
     again = GatedCoordinator(north, twin, site.study)
     again.totals = site.totals
-    sent = initial(site.study, site.totals)
-    assert again.round(1, {**sent, "effects.at": sent["effects.at"] + 0.1}) is None
+    assert site.round(2, moved(site, 0.1), counted=1) is not None
+    assert again.round(2, moved(site, 0.2), counted=1) is None
     assert again.classes() == ["answered"]
 
 

@@ -48,5 +48,6 @@ def spread(values: np.ndarray) -> float:
     for base in (found[counts.argmax()], found[0], found[-1]):
         apart = np.abs(found - base)
         apart = apart[apart > 0]
-        most = max(most, float(apart.max() / apart.min())) if len(apart) else most
+        with np.errstate(over="ignore"):
+            most = max(most, float(apart.max() / apart.min())) if len(apart) else most
     return most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hierfl.experiments.federate.guard.approve import Proposal, propose
 from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.experiments.federate.guard.home import Home
 from hierfl.experiments.federate.guard.ledger import Ledger
-from hierfl.experiments.federate.guard.policy import write_policy
+from hierfl.experiments.federate.guard.policy import POLICY, Policy, write_policy
 from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.keys import Identity, PublicCard
 from hierfl.inference.engines.remote.sealed import open_reply, question_digest, seal_request
@@ -32,13 +33,17 @@ class Hospital:
         folder: of all that the site has; its ledger, and a home.
         roster: names; the first is this site's.
         server: the server's keys; None for new ones.
+        **policy: entries of its policy that are not the defaults.
 
     Attributes:
         sent: how many requests the server has signed for it.
     """
 
-    def __init__(self, folder: Path, roster: Collection[str], server: Identity | None = None) -> None:
+    def __init__(
+        self, folder: Path, roster: Collection[str], server: Identity | None = None, **policy: Any
+    ) -> None:  # fmt: skip
         self.folder, self.name, self.sent = folder, next(iter(roster)), 0
+        self.policy = policy
         self.server = server or Identity.make("coordinator")
         self.others = {name: Identity.make(name) for name in roster if name != self.name}
         self.ledger = Ledger(folder / "ledger")
@@ -49,6 +54,8 @@ class Hospital:
         path = self.folder / name
         (identity or Identity.make(self.name)).save(path)
         write_policy(path)
+        if self.policy:
+            (path / POLICY).write_text(replace(Policy(), **self.policy).text())
         return Home(path)
 
     @property
