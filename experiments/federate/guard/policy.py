@@ -138,7 +138,8 @@ class Policy:
         for name in table.get("budget", ()):
             if name not in RESPONSES and name not in METHODS:
                 raise unknown(f"family or method in budget of {path}:", name, (*RESPONSES, *METHODS))
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
+        held: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in table.items()}
+        return cls(**held)
 
     @classmethod
     def read(cls, home: Path) -> Policy:

@@ -38,7 +38,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
     design = dict(zip(names, columns.T, strict=True))
     more = {name: rows[name] for name in ("offset",) if name in rows}
-    weights = {name: rows[name] for name in ("trials", "weight") if name in rows}
+    weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight") if name in rows}
     weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}

@@ -66,8 +66,8 @@ def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
     """Hashes of a column's cells: numbers are the same as text, whichever type a column was read as."""
     if values.dtype.kind not in "biuf":
         words = np.array(["" if _is_missing(value) else str(value).strip() for value in values.tolist()], dtype=object)
-        cells, place = np.unique(words, return_inverse=True)
-        return _hashed([_canonical(cell) for cell in cells.tolist()], name.encode(), secret)[place.reshape(-1)]
+        texts, place = np.unique(words, return_inverse=True)
+        return _hashed([_canonical(text) for text in texts.tolist()], name.encode(), secret)[place.reshape(-1)]
     numbers, place = np.unique(values.astype(float) + 0.0, return_inverse=True)
     raw, n = numbers.tobytes(), len(numbers)
     cells = [raw[8 * k : 8 * k + 8] for k in range(n)]
