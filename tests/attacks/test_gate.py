@@ -28,7 +28,9 @@ def north(tmp_path: Path) -> Hospital:
     return Hospital(tmp_path / "north", SITES)
 
 
-def approved(north: Hospital, folder: Path, formula: str = HONEST, name: str = "s", rows: int = 300) -> GatedCoordinator:
+def approved(
+    north: Hospital, folder: Path, formula: str = HONEST, name: str = "s", rows: int = 300
+) -> GatedCoordinator:
     """The coordinator of a study of ordinary patients."""
     folder.mkdir(exist_ok=True)
     path = table_study(folder, formula, hospital(rows, lone=False), name=name, test=0.2)
@@ -62,7 +64,9 @@ def test_a_formula_that_singles_a_patient_out_is_not_approved(columns: str, nort
 
 
 def test_few_patients_are_not_approved(north: Hospital, tmp_path: Path) -> None:
-    path = table_study(tmp_path, "y ~ age + (1 | site)", hospital(3, lone=False), "gaussian", one_round=True, least_rows=1)
+    path = table_study(
+        tmp_path, "y ~ age + (1 | site)", hospital(3, lone=False), "gaussian", one_round=True, least_rows=1
+    )
     assert {"rows", "columns for each row"} <= set(failing(north, north.study(path), tmp_path / "north.csv"))
 
 
@@ -89,6 +93,39 @@ def test_a_threshold_among_few_is_refused(north: Hospital, tmp_path: Path) -> No
     assert site.sums([]) is not None
     assert gram(site, 87.5, 15000.0) is None
     assert site.classes() == ["policy"]
+
+
+@pytest.mark.parametrize(
+    ("first", "ahead"),
+    [("where(age > {}, 1, 0)", 0.5), ("maximum(age - {}, 0)", 0), ("floor(clip(age, 0, 119) / {})", 1)],
+)
+def test_two_studies_do_not_differ_by_one_patient(first: str, ahead: float, north: Hospital, tmp_path: Path) -> None:
+    """Each by itself keeps all rules; the difference of their sums would be a row."""
+    df = hospital(300, lone=False)
+    df.loc[df.age.isin([60, 61]), "age"] = 62
+    df.loc[9, "age"] = 61
+    found = []
+    for cut in (60, 61, 70):
+        formula = f"y ~ {first.format(cut + ahead)} + sex + (1 | site)"
+        path = north.study(table_study(tmp_path, formula, df, name=f"cut-{cut}", test=0.2))
+        found.append(failing(north, path, tmp_path / "north.csv"))
+        if not found[-1]:
+            north.approved(path, tmp_path / "north.csv")
+    assert found == [[], ["rows of earlier studies"], []]
+
+
+def test_a_threshold_does_not_move_over_one_patient_in_another_study(north: Hospital, tmp_path: Path) -> None:
+    df = hospital(300, lone=False)
+    df.loc[df.age.isin([60, 61]), "age"] = 62
+    df.loc[9, "age"] = 61
+    found = []
+    for cut in (60.5, 61.5, 70.0):
+        formula = "y ~ where(center(age) > 0, 1, 0) + sex + (1 | site)"
+        path = table_study(tmp_path, formula, df, name=f"cut-{cut:.0f}", test=0.2)
+        site = north.approved(north.study(path), tmp_path / "north.csv")
+        assert site.sums([]) is not None
+        found.append((gram(site, cut, 1500.0) is not None, site.classes()))
+    assert found == [(True, []), (False, ["policy"]), (True, [])]
 
 
 def moved(site: GatedCoordinator, by: float) -> State:

@@ -14,6 +14,7 @@ from support.attacks.thresholds import gram, passed
 
 from hierfl.inference.state import State
 
+
 @pytest.mark.parametrize(
     ("formula", "who"),
     [

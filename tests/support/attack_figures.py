@@ -140,7 +140,9 @@ def main(folder: Path, out: Path | None, names: list[str]) -> None:
             path.write_text(json.dumps(part(), default=float))
             print(f"{name}: {time.process_time() - began:.0f} CPU seconds", flush=True)
     if out is not None:
-        tables = [pd.DataFrame(json.loads(path.read_text())).assign(part=path.stem) for path in sorted(folder.glob("*.json"))]
+        tables = [
+            pd.DataFrame(json.loads(path.read_text())).assign(part=path.stem) for path in sorted(folder.glob("*.json"))
+        ]
         pd.concat(tables).round(4).set_index("part").to_csv(out)
 
 

@@ -27,7 +27,9 @@ def encoding_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
     """
     tried = []
     for name, values in own.design.items():
-        sources = [own.numbers[number] for number in own.numbers if re.search(rf"(?<!\w){re.escape(number)}(?!\w)", name)]
+        sources = [
+            own.numbers[number] for number in own.numbers if re.search(rf"(?<!\w){re.escape(number)}(?!\w)", name)
+        ]
         if not sources or name in own.numbers:
             continue
         for part, rows in own.parts():

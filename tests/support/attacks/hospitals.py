@@ -29,7 +29,9 @@ def hospital(rows: int = 40, *, lone: bool = True, seed: int = 5) -> pd.DataFram
     stage = rng.choice(["I", "II", "III"], rows)
     if lone:
         age[3], stage[7] = 97, "IV"
-    return pd.DataFrame({"y": rng.integers(0, 2, rows), "age": age, "sex": rng.choice(["f", "m"], rows), "stage": stage})
+    return pd.DataFrame(
+        {"y": rng.integers(0, 2, rows), "age": age, "sex": rng.choice(["f", "m"], rows), "stage": stage}
+    )
 
 
 def table_study(
