@@ -56,10 +56,11 @@ def write_report(
         runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
         found = compare_runs([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *write_comparison(found, folder)]
-    if (folder / SITE).is_file():
-        member = Membership.read(folder, trust_code=trust_code)
+    home = Home(folder)
+    if (folder / SITE).is_file() or home.studies():
+        member = Membership.read(home.place_of(study), trust_code=trust_code)
         if place:
-            raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate site")
+            raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate approve")
         with working("drawing from the posterior, writing results", progress):
             results = write_site_results(member, site_run(member))
         drawn = draw_posterior(results, progress, rhat, f"{member.client} of {member.study.name}")
