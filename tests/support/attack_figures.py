@@ -12,6 +12,7 @@ the ROC curve, its standard error, and as "exact" the share of members that are 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -152,7 +153,7 @@ def drawn(table: pd.DataFrame, out: Path) -> None:
     for name, own in table[table.index.str.startswith("imprinting")].groupby(level=0):
         _, method, settings, *gate = str(name).split("-")
         color, line = "C0" if method == "fedavg" else "C1", "-" if gate else ":"
-        label = f"{method}, {settings} settings{', gate' if gate else ''}"
+        label = f"{method}, {settings}{', gate' if gate else ''}"
         width = 2.2 if settings == "drafted" else 1.2
         requests.plot(own.requests, own.known, line, color=color, label=label, linewidth=width)
     requests.set(xlabel="requests", ylabel="images known to the pixel, of 320", ylim=(-10, 480))
@@ -163,6 +164,7 @@ def drawn(table: pd.DataFrame, out: Path) -> None:
         images.plot(own["of"], own.known, marker="o", label=f"{steps} local step{'s' if steps > 1 else ''}")
     images.set(xlabel="images at the site", ylabel="share that is seen", xscale="log", ylim=(-0.03, 1.05))
     images.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
+    images.minorticks_off()
     images.legend(fontsize=7)
     members = table[table.index.str.startswith("membership")]
     for what, own in members.groupby("what", sort=False):
@@ -177,6 +179,7 @@ def drawn(table: pd.DataFrame, out: Path) -> None:
 def main(folder: Path, outs: list[Path], names: list[str]) -> None:
     """Parts whose names begin like one of these, or all; then the files."""
     warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in PARTS.items():
