@@ -238,7 +238,16 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = [
         subprocess.Popen(
-            [*begin, "server", str(path), "--home", str(folder / COORDINATOR), "--out", str(folder / "server"), *exchange],
+            [
+                *begin,
+                "server",
+                str(path),
+                "--home",
+                str(folder / COORDINATOR),
+                "--out",
+                str(folder / "server"),
+                *exchange,
+            ],
             env=environment,
         )
     ]

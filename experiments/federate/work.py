@@ -117,4 +117,3 @@ def closing_words(closed: str, folder: Path) -> str:
     if closed:
         return f"the study has ended without this site ({closed}): it has nothing to predict with"
     return f"the study has ended: hierfl report {folder}, hierfl predict {folder} --data FILE"
-

@@ -6,6 +6,7 @@ import typer
 
 from .approval import approve, audit
 from .connection import certificates, keys, register
+from .doctor import doctor
 from .policy import policy
 from .server import server, status
 from .site import predict, respond, site
@@ -19,5 +20,7 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 #: in the order of a study
-for command in (study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit):
+for command in (
+    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, doctor,
+):  # fmt: skip
     federate.command(command.__name__)(command)
