@@ -15,6 +15,7 @@ from ...errors import UserError
 from ..arrays import test_rows
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
+from ..federated.design import MEAN_AND_SD
 from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
@@ -30,8 +31,8 @@ RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
 #: no column: begins the name of a condition, 1 where it selects a row and 0 where it leaves one
 SELECTED = ":selected "
-#: in conditions that depend on sums over all sites
-OF_TOTALS = re.compile(r"\b(center|scale|standardize)\b")
+#: in a condition that depends on sums over all sites
+CENTRED = re.compile(rf"(?<![\w.`])({'|'.join(MEAN_AND_SD)})\s*\(")
 #: columns tell rows apart where at least so many of their combinations differ; the second beside columns that disagree
 IDENTIFYING, BESIDE_OTHERS = 0.5, 0.9
 #: share of the smaller set in which all other columns must agree to be taken for the same rows
@@ -89,7 +90,7 @@ def _selections(site: FormulaSite, totals: Sequence[NamedSums]) -> dict[str, np.
     for name, values in own.categories.items():
         if "(" in name:
             found |= {f"{name} is {value}": values == value for value in np.unique(values)}
-    return {name: rows for name, rows in found.items() if totals or not OF_TOTALS.search(name)}
+    return {name: rows for name, rows in found.items() if totals or not CENTRED.search(name)}
 
 
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:

@@ -23,7 +23,9 @@ LARGEST = 1e220
 NO_RANGE = (-np.inf, np.inf)
 
 
-def total_rules(site: SiteData, totals: Sequence[NamedSums], others: int, least_rows: int) -> list[Rule]:
+def total_rules(
+    site: SiteData, totals: Sequence[NamedSums], others: int, least_rows: int, *, included: bool = True
+) -> list[Rule]:
     """Whether totals can be those of this site's rows and other sites'.
 
     Args:
@@ -31,6 +33,7 @@ def total_rules(site: SiteData, totals: Sequence[NamedSums], others: int, least_
         totals: sums over all sites, of the steps so far.
         others: how many other sites there are.
         least_rows: that the study asks of each.
+        included: whether this site's own rows are in them: those of one that joins late are not.
     """
     found: list[Rule] = []
     for step, total in enumerate(totals):
@@ -42,8 +45,9 @@ def total_rules(site: SiteData, totals: Sequence[NamedSums], others: int, least_
             return [*found, Rule(f"totals, step {step + 1}", False, "they are of another form")]
         if not all((np.abs(value) <= LARGEST).all() for value in total.values()):
             return [*found, Rule(f"totals, step {step + 1}", False, "they are not finite, or too large")]
-        problems = list(_problems(site, step, own, total, others, least_rows))
-        margin = "; ".join(problems) or "they fit this site's own sums"
+        inside = own if included else {name: np.zeros(np.shape(value)) for name, value in own.items()}
+        problems = list(_problems(site, step, inside, total, others, least_rows))
+        margin = "; ".join(problems) or "they can be sums of other sites"
         found.append(Rule(f"totals, step {step + 1}", not problems, margin))
         if problems:
             return found
@@ -64,7 +68,7 @@ def _problems(
     for prefix, ranges in _moments(site, step, own).items():
         n, each = float(rest[f"{prefix}n"]), 1.0
         if isinstance(site, ArraySite) and not prefix:  # (numbers of a channel, of whole images)
-            each = float(own["n"]) / site.rows
+            each = float(site.sums([])["n"]) / site.rows
         if n % each:
             yield f"{prefix}n of the others is no whole number"
         elif n < others * least_rows * each:

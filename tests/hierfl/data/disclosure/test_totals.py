@@ -140,6 +140,14 @@ def test_a_roster_of_fewer_rows_than_sites_ask_for_is_refused() -> None:
     assert "says 0 rows of the others, who are 5 of at least 10" in rule.margin
 
 
+def test_totals_of_others_alone_where_a_site_joins_late() -> None:
+    sites = of_formula(FORMULA)
+    totals = prepared(sites[1:], 2)
+    assert all(rule.holds for rule in total_rules(sites[0], totals, 1, 10, included=False))
+    change(0, "total", lambda v: v + np.array([1e5, 0.0]))(totals)
+    assert not all(rule.holds for rule in total_rules(sites[0], totals, 1, 10, included=False))
+
+
 def test_totals_that_make_columns_infinite_are_refused() -> None:
     """A mean of the server's choice, at which a logarithm of the site's own rows is none."""
     sites = of_formula("y ~ log(130 + center(year)) + (1 | site)")
