@@ -18,6 +18,9 @@ def report(
         bool, typer.Option(help="Draw a network's features of test data (t-SNE), which needs the data.")
     ] = True,
     rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
+    rows: Annotated[
+        bool, typer.Option(help="Show single rows; of a site: keep what has an entry for each row in its results.")
+    ] = True,
     offline: Offline = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
@@ -26,7 +29,7 @@ def report(
     """Write one page of a run or a comparison, report.html; say --data, --data-root for data that were moved."""
     from ..report.write import write_report
 
-    pictures = write_report(folder, given, not quiet, features, rhat, trust_code)
+    pictures = write_report(folder, given, not quiet, features, rhat, trust_code, by_row=rows)
     if not quiet:
         for path in pictures:
             typer.echo(path)
