@@ -24,11 +24,16 @@ def digest(source: bytes) -> str:
     return hashlib.sha256(source).hexdigest()
 
 
+def state_folder() -> Path:
+    """The folder of what hierfl remembers of this user, whatever it works in."""
+    if own := os.environ.get("HIERFL_STATE"):
+        return user_path(own)
+    return user_path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "hierfl"
+
+
 def memory() -> Path:
     """The folder of the digests that are remembered."""
-    if own := os.environ.get("HIERFL_STATE"):
-        return user_path(own) / "methods"
-    return user_path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "hierfl" / "methods"
+    return state_folder() / "methods"
 
 
 def remember(source: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from hierfl.metrics.pooling import MetricSums
 
 from ...state import State, StateForm, form_of_state
 from ..base import Scores
+from .code import code_digest
 
-#: of requests and answers
-FORMAT = 1
+#: of requests and answers; 2: each is signed
+FORMAT = 2
 #: bytes that a header may take: names and shapes of some thousand tensors
 LARGEST_HEADER = 2**20
 
@@ -35,13 +36,17 @@ class Handshake:
     Attributes:
         study: a digest of what they have agreed on.
         method: a digest of the method's code.
+        roster: a digest of who takes part, and of their public cards.
         torch: its version: initial values and operations may differ between versions.
+        code: a digest of hierfl's own files.
         format: of the bytes.
     """
 
     study: str
     method: str
+    roster: str = ""
     torch: str = torch.__version__.partition("+")[0]
+    code: str = field(default_factory=code_digest)
     format: int = FORMAT
 
     def table(self) -> dict[str, Any]:
@@ -52,14 +57,17 @@ class Handshake:
         """What is not as a request says, in words; empty where all is."""
         if not isinstance(other, Mapping):
             return "it says nothing of its study"
-        for name, here in self.table().items():
-            if other.get(name) != here:
-                return {
-                    "study": "the study is another one: compare study.toml at both ends",
-                    "method": "the method's code differs: install the same version of it at both ends",
-                    "torch": f"torch is {here} here: install the same version at both ends",
-                    "format": f"requests are of format {here} here: install the same version of hierfl at both ends",
-                }[name]
+        words = {
+            "format": f"requests are of format {self.format} here: install the same version of hierfl at both ends",
+            "study": "the study is another one: compare study.toml at both ends",
+            "method": "the method's code differs: install the same version of it at both ends",
+            "torch": f"torch is {self.torch} here: install the same version at both ends",
+            "code": "hierfl's own files differ: install the same version of hierfl at both ends, unchanged",
+            "roster": "the roster or its keys differ: send study.toml to every site again, and approve it there",
+        }
+        for name, problem in words.items():
+            if other.get(name) != getattr(self, name):
+                return problem
         return ""
 
 

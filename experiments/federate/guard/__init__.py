@@ -1,0 +1,1 @@
+"""What a site decides for itself, whatever a study says."""

@@ -1,0 +1,109 @@
+"""A site's audit file: a line for every request and its reply, each of which holds the digest of the one before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.files import shown
+
+from ..contributions import now
+from .lines import Lines, canonical, waiting_lock
+
+#: of a site's home
+AUDIT = "audit.jsonl"
+#: what stands before the first line
+BEGINNING = "0" * 64
+#: what a line of the audit file says of a restored home
+ACCEPTED = "accepted"
+
+
+class Audit:
+    """The audit file of one home. Studies of one home share it, and take turns.
+
+    Args:
+        home: the site's own folder.
+
+    Raises:
+        UserError: for a file with a gap, or a line that was edited.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / AUDIT
+        self._lines = Lines(self.path)
+        self._lock = home / ".audit.lock"
+        self._last = BEGINNING
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Reads and verifies what other processes have added.
+
+        Raises:
+            UserError: for a file that is not what it was.
+        """
+        number = len(self._lines.found)
+        for line in self._lines.catch_up():
+            number += 1
+            held = {name: value for name, value in line.items() if name != "hash"}
+            if held.get("line") != number or held.get("before") != self._last:
+                raise UserError(f"{shown(self.path)} has a gap before line {number}: lines were taken out, or moved")
+            if line.get("hash") != _digest(held):
+                raise UserError(f"{shown(self.path)}: line {number} was edited")
+            self._last = str(line["hash"])
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All lines, in their order."""
+        return list(self._lines.found)
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """How many lines there are, and the digest of the last."""
+        return len(self._lines.found), self._last
+
+    def append(self, about: Mapping[str, Any]) -> tuple[int, str]:
+        """Adds a line; it is on the disk when this returns.
+
+        Args:
+            about: what json can say: names that are not ``line``, ``when``, ``before`` and ``hash``.
+
+        Returns:
+            The new :attr:`head`.
+        """
+        with waiting_lock(self._lock):
+            self.catch_up()
+            held = {"line": len(self._lines.found) + 1, "when": now(), **about, "before": self._last}
+            self._lines.append({**held, "hash": _digest(held)})
+            self._last = str(self._lines.found[-1]["hash"])
+            return self.head
+
+    def check(self, seen: tuple[int, str] | None) -> None:
+        """Refuses a file that lacks what was seen of it.
+
+        Args:
+            seen: an earlier :attr:`head`; None for none.
+
+        Raises:
+            UserError: for one that was cut, or belongs to a copy of the home that was made earlier.
+        """
+        if seen is None or not seen[0]:
+            return
+        count, head = seen
+        if len(self._lines.found) < count:
+            raise UserError(
+                f"{shown(self.path)} has {len(self._lines.found)} lines, and this account has seen {count}: it was "
+                "cut, or its folder is an older copy. Work in the folder that has all of them, or put the loss on "
+                f"record: hierfl federate audit {shown(self.path.parent)} --accept NAME"
+            )
+        if self._lines.found[count - 1].get("hash") != head:
+            raise UserError(
+                f"{shown(self.path)}: line {count} is not the one that this account has seen: the file was written "
+                "anew, or two copies of its folder were used"
+            )
+
+
+def _digest(held: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(held).encode()).hexdigest()

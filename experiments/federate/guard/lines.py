@@ -1,0 +1,104 @@
+"""Append-only files of json lines: each line is on the disk before anything follows from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from hierfl.errors import UserError
+from hierfl.files import make_folder, shown, sync_folder
+
+#: seconds that a process waits for another one's line
+PATIENCE = 60.0
+
+
+def canonical(value: object) -> str:
+    """Json that is the same for the same value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Holds a lock file, for which other processes are awaited.
+
+    Raises:
+        UserError: for a link, or where another process keeps it.
+    """
+    if path.is_symlink():  # (older versions of filelock empty what it leads to)
+        raise UserError(f"{shown(path)} is a symbolic link, and no lock of ours")
+    lock = FileLock(str(path), timeout=PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise UserError(f"another process has kept {shown(path)} for {PATIENCE:.0f} seconds: end it") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class Lines:
+    """One such file, of which this process has read the beginning.
+
+    A line that a killed process has half written was never acted upon: the next line takes its place.
+
+    Args:
+        path: of the file; made with the first line.
+
+    Attributes:
+        found: lines that were read so far, in their order.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.found = path, []  # type: list[dict[str, Any]]
+        self._end = 0
+
+    def catch_up(self) -> list[dict[str, Any]]:
+        """Reads what has come since; the new lines.
+
+        Raises:
+            UserError: for a line that is none, or a file that has become shorter.
+        """
+        if self.path.is_symlink():
+            raise UserError(f"{shown(self.path)} is a symbolic link, and no file of ours")
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self._end:
+            raise UserError(f"{shown(self.path)} has become shorter while it was in use: lines are missing")
+        if size == self._end:
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self._end)
+            data = file.read()
+        whole, new = data[: data.rfind(b"\n") + 1], []
+        for number, line in enumerate(whole.splitlines(), len(self.found) + 1):
+            try:
+                new.append(json.loads(line))
+                if not isinstance(new[-1], dict):
+                    raise ValueError
+            except ValueError as error:
+                raise UserError(f"{shown(self.path)} is damaged: line {number} is none of ours") from error
+        self._end += len(whole)
+        self.found += new
+        return new
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Adds a line, and brings it to the disk; the caller has caught up, and holds the lock."""
+        data, fresh = canonical(line).encode() + b"\n", not self.path.exists()
+        make_folder(self.path.parent)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        with open(handle, "rb+") as file:
+            file.truncate(self._end)  # (half a line of a killed process)
+            file.seek(self._end)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            sync_folder(self.path.parent)
+        self._end += len(data)
+        self.found.append(json.loads(data))

@@ -1,0 +1,44 @@
+"""Which code of hierfl runs here: server and sites compare it before they compute with one another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+#: the packages that are installed
+PACKAGES = ("hierfl", "hierfl.inference", "hierfl.models", "hierfl.experiments")
+
+
+@cache
+def code_digest() -> str:
+    """A fingerprint of hierfl's own Python files, 16 hexadecimal digits.
+
+    It is the same for an editable and for any other installation, and for files with either kind of line ends.
+    """
+    found = hashlib.sha256()
+    for name, path in sorted(own_files().items()):
+        text = path.read_bytes().replace(b"\r\n", b"\n")
+        found.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def own_files() -> dict[str, Path]:
+    """{module: its file}, of all that is installed."""
+    found: dict[str, Path] = {}
+    for package in PACKAGES:
+        spec = find_spec(package)
+        for folder in spec.submodule_search_locations or () if spec else ():
+            found |= dict(_files(Path(folder), package))
+    return found
+
+
+def _files(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
+    """Of a package and of the packages in it: another folder beside them is not installed."""
+    for path in folder.iterdir():
+        if path.suffix == ".py" and path.is_file():
+            yield f"{package}.{path.stem}", path
+        elif (path / "__init__.py").is_file():
+            yield from _files(path, f"{package}.{path.name}")

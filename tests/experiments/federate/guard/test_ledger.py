@@ -1,0 +1,171 @@
+"""The account's ledger, the audit file and stored replies: what is counted, kept and noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hierfl.errors import UserError
+from hierfl.experiments.federate.guard.answers import Answers, Slot
+from hierfl.experiments.federate.guard.audit import Audit
+from hierfl.experiments.federate.guard.ledger import AnsweredBefore, Charge, Ledger, OverBudget
+
+FIRST = Charge("rows", "study", "north", "round 1", "q1", 0, "v1", 1)
+
+
+def differing(one: dict, other: dict) -> int | None:
+    """Rows that two sets of one column do not share."""
+    if not one.keys() & other.keys():
+        return None
+    return len(np.setxor1d(one["x"], other["x"]))
+
+
+def asked(number: int, **more: object) -> Charge:
+    return replace(FIRST, slot=f"round {number}", question=f"q{number}", values=f"v{number}", **more)
+
+
+def test_a_question_is_charged_once_and_its_slot_is_taken(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.charge(FIRST, 3) == 1
+    assert Ledger(tmp_path).charge(FIRST, 3) == 0
+    with pytest.raises(AnsweredBefore, match="round 1 was answered to other values"):
+        ledger.charge(replace(FIRST, question="q1-other"), 3)
+    assert ledger.used("rows") == 1
+
+
+def test_a_restart_record_opens_a_slot_once_and_counts(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.charge(FIRST, 9)
+    again = replace(FIRST, question="q1-other", values="other", restart=1)
+    assert ledger.charge(again, 9) == 1
+    for number in (0, 1):  # neither without a record, nor with one that was used
+        with pytest.raises(AnsweredBefore):
+            ledger.charge(replace(again, question="q1-third", restart=number), 9)
+    with pytest.raises(AnsweredBefore):  # (a server that has gone back before its record)
+        ledger.charge(asked(2), 9)
+    assert ledger.charge(asked(2, restart=1), 9) == 1
+    assert (ledger.used("rows"), ledger.restarts("study", "north")) == (3, 1)
+
+
+def test_the_budget_is_that_of_the_data_in_all_studies(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.charge(FIRST, 2)
+    other = replace(FIRST, study="renamed", client="n")
+    assert ledger.charge(other, 2) == 1
+    with pytest.raises(OverBudget, match="2 of 2 points are used, and 1 more are asked for"):
+        ledger.charge(replace(other, study="third"), 2)
+    assert ledger.charge(replace(other, study="third", data="others"), 2) == 1
+
+
+def test_the_same_broadcast_is_free_where_it_says_nothing_new(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.charge(FIRST, 1)
+    same = replace(asked(2), values=FIRST.values)
+    assert ledger.charge(same, 1, free=True) == 0
+    with pytest.raises(OverBudget):
+        ledger.charge(replace(asked(3), values=FIRST.values), 1)
+
+
+def test_another_cut_of_the_rows_has_the_same_budget(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    whole, part = np.arange(100), np.arange(10, 100)
+    one, other = (ledger.add_rows({"x": rows}, differing) for rows in (whole, part))
+    assert one != other
+    assert ledger.add_rows({"x": whole[::-1].copy()}, differing) == one
+    assert ledger.budget_of(other) == one
+    ledger.charge(replace(FIRST, data=one), 5)
+    assert Ledger(tmp_path).used(other) == 1
+    assert ledger.budget_of(ledger.add_rows({"x": np.arange(95, 300)}, differing)) not in (one, other)
+
+
+def test_the_secret_is_made_once_and_private(tmp_path: Path) -> None:
+    secret = Ledger(tmp_path).secret
+    assert Ledger(tmp_path).secret == secret
+    assert len(secret) == 32
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o600
+
+
+def test_half_a_line_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    Ledger(tmp_path).charge(FIRST, 9)
+    path = tmp_path / "points.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:40])
+    ledger = Ledger(tmp_path)
+    assert ledger.used("rows") == 1
+    ledger.charge(asked(2), 9)
+    assert len([json.loads(line) for line in path.read_bytes().splitlines()]) == 2
+    assert Ledger(tmp_path).used("rows") == 2
+    path.write_bytes(whole + b"nothing\n" + whole)
+    with pytest.raises(UserError, match="damaged: line 2 is none of ours"):
+        Ledger(tmp_path).used("rows")
+
+
+def three_lines(home: Path) -> Audit:
+    audit = Audit(home)
+    for number in range(3):
+        audit.append({"kind": "round", "round": number})
+    return audit
+
+
+def test_an_audit_file_goes_on_and_is_shared(tmp_path: Path) -> None:
+    one = three_lines(tmp_path)
+    other = Audit(tmp_path)
+    assert other.head == one.head
+    other.append({"kind": "scores"})
+    assert one.append({"kind": "round"})[0] == 5
+    assert [line["line"] for line in Audit(tmp_path).lines] == [1, 2, 3, 4, 5]
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"half')
+    assert Audit(tmp_path).append({"kind": "round"})[0] == 6
+    assert Audit(tmp_path).head[0] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: [lines[0], lines[2]], "has a gap before line 2"),
+        (lambda lines: [lines[1], lines[0], lines[2]], "has a gap before line 1"),
+        (lambda lines: [lines[0], lines[1].replace(b'"round":1', b'"round":7'), lines[2]], "line 2 was edited"),
+        (lambda lines: [lines[0], b"[]\n", lines[2]], "line 2 is none of ours"),
+        (lambda lines: lines[:2], "has 2 lines, and this account has seen 3"),
+    ],
+)
+def test_an_audit_file_that_was_changed_is_one_line(change: object, words: str, tmp_path: Path) -> None:
+    seen = three_lines(tmp_path).head
+    path = tmp_path / "audit.jsonl"
+    path.write_bytes(b"".join(change(path.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(UserError, match=words):
+        Audit(tmp_path).check(seen)
+
+
+def test_an_audit_file_that_was_written_anew_is_noticed(tmp_path: Path) -> None:
+    seen = three_lines(tmp_path).head
+    (tmp_path / "audit.jsonl").unlink()
+    three_lines(tmp_path).append({"kind": "finish", "round": 3})
+    with pytest.raises(UserError, match="line 3 is not the one that this account has seen"):
+        Audit(tmp_path).check((3, seen[1][::-1]))
+
+
+def test_a_ledger_does_not_follow_links(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"")
+    os.symlink(tmp_path / "elsewhere", tmp_path / "points.jsonl")
+    with pytest.raises(UserError, match="symbolic link"):
+        Ledger(tmp_path).charge(FIRST, 9)
+
+
+def test_stored_replies_are_those_of_their_question(tmp_path: Path) -> None:
+    answers = Answers(tmp_path)
+    one, two = Slot("round", 1), Slot("scores", 1, "train 0")
+    answers.store(one, "a" * 64, b"first")
+    answers.store(two, "a" * 64, b"second")
+    assert (answers.stored(one, "a" * 64), answers.stored(two, "a" * 64)) == (b"first", b"second")
+    assert answers.stored(one, "b" * 64) is None
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "answers").iterdir())
+    answers.forget(2)
+    assert answers.stored(one, "a" * 64) is None
