@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from .connection import certificates, keys, register
+from .papers import forget, record, withdraw
 from .policy import policy
 from .server import server, status
 from .site import predict, respond, site
@@ -18,5 +19,19 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 #: in the order of a study
-for command in (study, check, keys, policy, certificates, register, server, status, site, respond):
+for command in (
+    study,
+    check,
+    keys,
+    policy,
+    certificates,
+    register,
+    server,
+    status,
+    site,
+    respond,
+    withdraw,
+    forget,
+    record,
+):
     federate.command(command.__name__)(command)
