@@ -34,6 +34,8 @@ from hierfl.inference.engines.remote.questions import Questions
 from hierfl.inference.run.fit import Fit
 
 from ..federate.draft import draft
+from ..federate.guard.ledger import LEDGER, Ledger
+from ..federate.guard.simulated import COORDINATOR, add_cards, approve_all
 from ..federate.server import Summing
 from ..federate.study import Study
 from ..federate.study_site import Membership, as_numbers
@@ -184,7 +186,7 @@ def _through_bytes(study: Study, files: Mapping[str, Path], folder: Path, counte
     """A server whose sites are in this process, asked through bytes."""
     sites: dict[str, PreparedSite] = {}
     for name, path in files.items():
-        member = Membership.join(folder / "bytes" / name, study.path, name, path)
+        member = Membership(folder / "bytes" / name, study, name, path)
         member.keep()
         sites[name] = member.site()
 
@@ -228,15 +230,29 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
     folder.mkdir()
     path = folder / "study.toml"
     path.write_text(study.path.read_text().replace(f"rounds = {MANY}", f"rounds = {rounds}", 1))
-    environment, begin = {**os.environ, "OMP_NUM_THREADS": "1"}, [sys.executable, "-P", "-m", "hierfl", "federate"]
+    state, begin = folder / "state", [sys.executable, "-P", "-m", "hierfl", "federate"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HIERFL_STATE": str(state)}
+    add_cards(path, folder, files)
+    approve_all(path, files, folder, lambda name: Ledger(state / LEDGER))
     exchange = ["--exchange", str(folder / "exchange"), "--quiet"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = [
-        subprocess.Popen([*begin, "server", str(path), "--out", str(folder / "server"), *exchange], env=environment)
+        subprocess.Popen(
+            [
+                *begin,
+                "server",
+                str(path),
+                "--home",
+                str(folder / COORDINATOR),
+                "--out",
+                str(folder / "server"),
+                *exchange,
+            ],
+            env=environment,
+        )
     ]
-    for name, own in files.items():
-        about = ["--study", str(path), "--client", name, "--data", str(own), "--folder", str(folder / name)]
-        running.append(subprocess.Popen([*begin, "site", *about, *exchange], env=environment))
+    for name in files:
+        running.append(subprocess.Popen([*begin, "site", str(folder / name), *exchange], env=environment))
     try:
         if any(process.wait() for process in running):
             raise UserError(f"a process of the benchmark has failed: see {folder}")

@@ -21,6 +21,9 @@ def report(
     rows: Annotated[
         bool, typer.Option(help="Show single rows; of a site: keep what has an entry for each row in its results.")
     ] = True,
+    study: Annotated[
+        str, typer.Option("--study", metavar="NAME", help="Of a site that has several studies: which.")
+    ] = "",
     offline: Offline = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
@@ -29,7 +32,7 @@ def report(
     """Write one page of a run or a comparison, report.html; say --data, --data-root for data that were moved."""
     from ..report.write import write_report
 
-    pictures = write_report(folder, given, not quiet, features, rhat, trust_code, by_row=rows)
+    pictures = write_report(folder, given, not quiet, features, rhat, trust_code, study, by_row=rows)
     if not quiet:
         for path in pictures:
             typer.echo(path)

@@ -7,13 +7,14 @@ import io
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.inference.engines.remote.questions import Ask
+from hierfl.inference.engines.remote.refusals import LASTING, refusal_in
 from hierfl.inference.engines.remote.wire import header
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
@@ -25,7 +26,11 @@ COLUMNS = ("when", "round", "kind", "client", "seconds", "bytes_to", "bytes_from
 STATUS_SCHEMA: Schema = {
     "study": str, "rounds": Number(int, 0), "round": Number(int, 0), "kind": str, "since": str, "waiting": [str],
     "ended": AnyOf(str, None),
+    "clients?": [str], "known?": [str], "ends_early?": bool, "round_seconds?": [Number(float, 0)],
+    "refusals?": {"*": {"refused": str, "since": str, "kind": str, "round": Number(int, 0)}},
 }  # fmt: skip
+#: how many of the last rounds' seconds are kept
+KEPT_SECONDS = 20
 
 
 def now() -> str:
@@ -40,15 +45,29 @@ class Recorded:
         folder: the server's.
         study: its name.
         rounds: of it.
+        clients: the roster.
+        ends_early: whether the method may end before its rounds are used up.
+
+    Attributes:
+        status: what status.json holds: beside the round and who has yet to answer, ``known`` (all that were ever on the
+            roster), ``refusals`` by client, and ``round_seconds`` of the last rounds.
+        finished: who has heard the end of the study.
     """
 
-    def __init__(self, folder: Path, study: str, rounds: int) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, study: str, rounds: int, clients: Iterable[str] = (), *, ends_early: bool = False
+    ) -> None:
+        self.folder, self.finished = folder, set[str]()
         self.ask: Ask = lambda requests: {}
+        before = read_status(folder) if (folder / STATUS).is_file() else {}
+        roster = list(clients)
         self.status: dict[str, Any] = {
             "study": study, "rounds": rounds, "round": 0, "kind": "", "since": now(), "waiting": [], "ended": None,
+            "clients": roster, "known": sorted({*before.get("known", ()), *roster}), "ends_early": ends_early,
+            "refusals": {}, "round_seconds": list(before.get("round_seconds", ()))[-KEPT_SECONDS:],
         }  # fmt: skip
         self._begun = time.monotonic()
+        self._round_begun: float | None = None
         self._sent: Mapping[str, int] = {}
         if not (folder / CONTRIBUTIONS).is_file():
             self._append([COLUMNS])
@@ -57,20 +76,50 @@ class Recorded:
         """Asks."""
         first = header(next(iter(requests.values()))) if requests else {}
         self._begun, self._sent = time.monotonic(), {name: len(request) for name, request in requests.items()}
+        self._time_round(int(first.get("round", 0)), first.get("kind") == "round")
         self.status |= {"round": first.get("round", 0), "kind": first.get("kind", ""), "since": now()}
         self.waiting(list(requests))
         answers = self.ask(requests)
         seconds, when = round(time.monotonic() - self._begun, 3), now()
         about = self.status["round"], self.status["kind"]
+        for name, answer in answers.items():
+            self._note(name, refusal_in(answer), when)
         self._append(
             [(when, *about, name, seconds, len(requests[name]), len(answer)) for name, answer in answers.items()]
         )
         return answers
 
+    def _time_round(self, number: int, begins: bool) -> None:
+        """Seconds from one round's beginning to the next's: what the server itself takes is in them."""
+        if begins and self._round_begun is not None and number == self.status["round"] + 1:
+            took = round(self._begun - self._round_begun, 3)
+            self.status["round_seconds"] = [*self.status["round_seconds"], took][-KEPT_SECONDS:]
+        if begins:
+            self._round_begun = self._begun
+
+    def _note(self, client: str, refused: str, when: str) -> None:
+        """Who refuses, and since when; a late answer takes it back."""
+        refusals = self.status["refusals"]
+        if not refused:
+            refusals.pop(client, None)
+            if self.status["kind"] == "finish":
+                self.finished.add(client)
+        elif client not in refusals or refusals[client]["refused"] != refused:
+            about = {name: self.status[name] for name in ("kind", "round")}
+            refusals[client] = {"refused": refused, "since": when, **about}
+
     def waiting(self, names: Sequence[str]) -> None:
         """Who has yet to answer."""
         self.status["waiting"] = list(names)
         self._write()
+
+    @property
+    def without_end(self) -> list[str]:
+        """Who has not heard the end, and is not waited for: those who refuse, and those who are off the roster."""
+        refusals = self.status["refusals"]
+        lasting = {name for name, about in refusals.items() if about["refused"] in LASTING}
+        left = set(self.status["known"]) - set(self.status["clients"])
+        return sorted((lasting | left) - self.finished)
 
     def end(self, how: str) -> None:
         """Writes down that nobody is asked any more."""

@@ -25,12 +25,15 @@ from hierfl.responses.registry import RESPONSES
 from .. import methods
 from ..config import RunConfig, flag
 from ..configure import learned
-from .study import FORMAT, Study, fit_options
+from .study import Study, fit_options
+from .study_format import FORMAT
 
 #: said above each part of the file
 COMMENTS = {
-    "head": "What all sites of this study agree on. Edit it, then send the same file to every site: all of it but the\n"
-    "roster (clients) is compared with every request.",
+    "head": "What all sites of this study agree on. Edit it, then send the same file to every site: all of it is\n"
+    "compared with every request.",
+    "keys": "Public cards (hierfl federate keys): of the server, and of every client before the study begins. Compare\n"
+    "their fingerprints with their owners, by telephone or on paper.",
     "settings": "Of the method: see hierfl methods NAME.",
     "run": "How it is run: see hierfl run --help.",
     "data": "What every site's own file is.",
@@ -44,7 +47,8 @@ COMMENTS = {
 
 def draft(
     method: str, sample: Path, clients: Sequence[str], name: str, given: Mapping[str, Any],
-    settings: Mapping[str, Any], *, x: Sequence[str] = (), y: str = "", out: Path,
+    settings: Mapping[str, Any], *, keys: Mapping[str, str] | None = None, x: Sequence[str] = (), y: str = "",
+    out: Path,
 ) -> str:  # fmt: skip
     """The text of study.toml.
 
@@ -55,6 +59,7 @@ def draft(
         name: of the study.
         given: options of a run that were said.
         settings: of the method, likewise.
+        keys: {name: text of a public card}, of those who have one.
         x, y: columns of a network's inputs, and of what it predicts.
         out: where it will be written.
 
@@ -66,7 +71,7 @@ def draft(
         raise UserError(f"{loaded.source} has to lie beside {out}: every site needs both")
     table: dict[str, Any] = {
         "format": FORMAT, "name": name, "method": loaded.source.name if method.endswith(".py") else loaded.reference,
-        "method_digest": loaded.digest, "clients": list(clients),
+        "method_digest": loaded.digest, "clients": list(clients), "keys": dict(keys or {}),
     }  # fmt: skip
     values = make_settings(loaded.cls, settings)
     table["settings"] = {k: getattr(values, k) for k in values.__dataclass_fields__}

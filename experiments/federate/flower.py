@@ -79,6 +79,8 @@ def who(message: Message, context: Context) -> Message:
 @server.main()
 def serve_by_flower(grid: Grid, context: Context) -> None:
     """At the coordinator: a study's server, whose questions Flower carries."""
+    from hierfl.inference.engines.remote.keys import Identity
+
     from .nodes import read_nodes
     from .server import serve
     from .study import Study
@@ -87,13 +89,15 @@ def serve_by_flower(grid: Grid, context: Context) -> None:
     said = context.run_config
     # (who has begun this run has named the method's file)
     study = Study.read(Path(str(said["study"])), trust_code=bool(said["trust_code"]))
+    home = Path(str(said["home"]))
     nodes = read_nodes(study.path) or None
     if nodes is None:
         log.warning("nodes are not registered: each is believed to be the site that it says")
     serve(
         study, Path(str(said["out"])),
         lambda recorded: FlowerAsk(grid, study.clients, nodes, float(said["deadline"]), recorded.waiting),
-        resume=bool(said["resume"]), progress=False,
+        Identity.load(home), earlier=Identity.earlier(home), resume=bool(said["resume"]),
+        restart=bool(said["restart"]), progress=False,
     )  # fmt: skip
 
 

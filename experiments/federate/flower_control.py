@@ -55,7 +55,9 @@ clientapp = "courier.client_app:app"
 [tool.flwr.app.config]
 study = ""
 out = ""
+home = ""
 resume = false
+restart = false
 deadline = 0.0
 trust_code = false
 """,
@@ -73,28 +75,6 @@ def check_flower() -> None:
     """
     if find_spec("flwr") is None:
         raise UserError("this needs Flower: pip install 'hierfl[flower]'")
-
-
-def write_keys(folder: Path) -> Path:
-    """A key pair of a site's node; the public one, which goes to the coordinator.
-
-    Raises:
-        UserError: if there is one already: a node with another key is another node.
-    """
-    check_flower()
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    private, public = folder / "node.key", folder / "node.pub"
-    if private.exists():
-        raise UserError(f"{private} exists; to rotate keys move it away, and register the new one")
-    make_folder(folder)
-    key = ec.generate_private_key(ec.SECP384R1())
-    form = serialization.PrivateFormat.OpenSSH, serialization.PublicFormat.OpenSSH
-    none = serialization.NoEncryption()
-    write_whole(private, key.private_bytes(serialization.Encoding.PEM, form[0], none), mode=0o600)
-    write_whole(public, key.public_key().public_bytes(serialization.Encoding.OpenSSH, form[1]))
-    return public
 
 
 def write_certificates(folder: Path, hosts: Sequence[str], days: int) -> list[Path]:
@@ -194,11 +174,11 @@ class Control:
         self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
         write_nodes(self.study, known)
 
-    def start(self, out: Path, *, resume: bool, deadline: float, trust_code: bool) -> str:
-        """Starts the study's server in the SuperLink; the run's number."""
+    def start(self, out: Path, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool) -> str:
+        """Starts the study's server in the SuperLink, with the keys of a folder; the run's number."""
         said = {
-            "study": str(self.study), "out": str(out.resolve()), "resume": resume, "deadline": float(deadline),
-            "trust_code": trust_code,
+            "study": str(self.study), "out": str(out.resolve()), "home": str(home.resolve()), "resume": resume,
+            "deadline": float(deadline), "trust_code": trust_code,
         }  # fmt: skip
         options = self.home / "run.toml"
         write_whole(options, tomli_w.dumps(said).encode())

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.inference.engines.remote.keys import Identity
 
 from ..run_folder.summary import read_summary
 from .contributions import STATUS, read_status
 from .flower_control import Control
 from .nodes import NODES, read_nodes
+from .roster_keys import check_server
 from .server import DONE, check_folder
 from .study import Study
 
@@ -23,7 +25,7 @@ RUNNING = ("pending", "starting", "running")
 
 
 def serve_in_superlink(
-    study: Study, out: Path, control: Control, *, resume: bool, deadline: float, trust_code: bool,
+    study: Study, out: Path, control: Control, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Starts a study's server in the SuperLink of this machine, and waits until it has ended; its summary.
@@ -32,7 +34,8 @@ def serve_in_superlink(
         study: what was agreed on.
         out: the server's own folder.
         control: of the SuperLink.
-        resume, deadline: as for :func:`~hierfl.experiments.federate.server.serve`.
+        home: folder of the server's keys.
+        resume, restart, deadline: as for :func:`~hierfl.experiments.federate.server.serve`.
         trust_code: whether the method's own file is run.
         say: is told what happens.
 
@@ -40,11 +43,12 @@ def serve_in_superlink(
         UserError: where it cannot begin, or has failed.
     """
     check_folder(out, resume)
+    check_server(study.keys, study.clients, Identity.load(home), study.path)
     if lacking := [name for name in study.clients if name not in read_nodes(study.path)]:
         say(f"not registered yet: {', '.join(lacking)}" if (study.path.with_name(NODES)).is_file() else
             "no node is registered: each is believed to be the site that it says")  # fmt: skip
     before = (out / STATUS).stat().st_mtime_ns if (out / STATUS).is_file() else 0
-    run = control.start(out, resume=resume, deadline=deadline, trust_code=trust_code)
+    run = control.start(out, home, resume=resume, restart=restart, deadline=deadline, trust_code=trust_code)
     say(f"run {run} of Flower; hierfl federate status {out} says where it is")
     try:
         return _followed(out, before, control, run, say)

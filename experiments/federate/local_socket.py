@@ -20,6 +20,7 @@ from pathlib import Path
 
 from hierfl.errors import UserError
 from hierfl.files import make_folder, write_whole
+from hierfl.troubles import Troubles
 
 log = logging.getLogger("hierfl")
 #: of a site's folder: where its process listens, and the key
@@ -61,6 +62,7 @@ def answer_couriers(listener: Listener, answer: Callable[[bytes], bytes], ended:
         answer: the site.
         ended: whether it is done.
     """
+    troubles = Troubles("the server asks it again until it can be answered")
     while not ended():
         try:
             with listener.accept() as courier:
@@ -68,7 +70,11 @@ def answer_couriers(listener: Listener, answer: Callable[[bytes], bytes], ended:
                 if not courier.poll(PATIENCE):
                     log.warning("a courier came without a message")
                     continue
-                courier.send_bytes(answer(courier.recv_bytes(LARGEST)))
+                request, reply = courier.recv_bytes(LARGEST), b""
+                with troubles.tried("this request"):  # (without an answer the server asks again)
+                    reply = answer(request)
+                if reply:
+                    courier.send_bytes(reply)
         except AuthenticationError:
             log.warning("a courier has another key, and was sent away")
         except (EOFError, OSError) as error:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hierfl.errors import UserError
-from hierfl.files import make_folder, shown, write_whole
+from hierfl.files import make_folder, shown
 from hierfl.inference.engines.remote.files import REPLY, name_of, read
+from hierfl.inference.engines.remote.refusals import refusal
 from hierfl.inference.engines.remote.wire import header
+from hierfl.plain_folder import PlainFolder
 
 
 def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], out: Path) -> Iterator[tuple[Path, str]]:
@@ -32,11 +34,15 @@ def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], ou
             raise UserError(f"{shown(path)} is no file that can be read")
         held.append((name_of(data), data))
     single = out.suffix == REPLY
+    place = out.parent if single else out
+    if place.is_symlink():
+        raise UserError(f"{shown(place)} is a link: say the folder that it leads to")
     if single and len(held) > 1:
         raise UserError(f"{len(held)} replies do not go into one file: --out DIR")
     for name, data in sorted(held):
         path = out if single else out / f"{name}{REPLY}"
         make_folder(path.parent)
         reply = answer(data)
-        write_whole(path, reply)
-        yield path, str(header(reply).get("error", ""))
+        PlainFolder(path.parent).write(path.name, reply)
+        refused = refusal(header(reply))
+        yield path, f"refused ({refused}): the log of this site says why" if refused else ""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,18 @@ import torch
 from hierfl.arviz_io import NO_ROWS
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
-from hierfl.files import make_folder, write_whole
+from hierfl.files import make_folder, shown, write_whole
 from hierfl.inference.engines.remote.engine import RemoteEngine
-from hierfl.inference.engines.remote.files import FileCourier
+from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
+from hierfl.inference.engines.remote.refusals import OF_ALL
+from hierfl.inference.engines.remote.sealed import SealedAsk
+from hierfl.inference.method.capabilities import needs_everyone
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import StateForm
-from hierfl.schema import read_toml
+from hierfl.schema import Number, read_json, read_toml
 
 from ..run_folder.config_file import write_config
 from ..run_folder.csv_files import write_frame
@@ -31,50 +35,79 @@ from ..run_folder.files import write_metrics, write_text
 from ..run_folder.summary import make_summary
 from .contributions import Recorded
 from .roster import change_roster
+from .roster_keys import check_server
 from .study import STUDY, Study
 from .study_site import STUDY_COPY, as_numbers
 
+log = logging.getLogger("hierfl")
+#: of a server's folder: how often it was restarted
+RESTARTS = "restarts.json"
 #: what is said of a study that has come to its end
 DONE = "all rounds are done"
 #: makes what carries requests, given what is to be told who has yet to answer
 AskMaker = Callable[[Recorded], Ask]
 
 
-def serve(study: Study, folder: Path, ask: AskMaker, *, resume: bool = False, progress: bool = True) -> dict[str, Any]:
+def serve(
+    study: Study, folder: Path, ask: AskMaker, identity: Identity, *, earlier: Sequence[Identity] = (),
+    resume: bool = False, restart: bool = False, progress: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Fits a study, from its last checkpoint on where it is resumed.
 
     Args:
         study: what was agreed on.
         folder: the server's own.
         ask: what carries requests and answers.
+        identity: the server's; the study names its card.
+        earlier: its keys before rotations: sites send again what they have stored.
         resume: whether it goes on.
+        restart: whether sites may evaluate again what they have answered: a record that they count; with ``resume``.
         progress: whether a bar is shown.
 
     Returns:
         The summary.
 
     Raises:
-        UserError: where there is a study, or none to go on with; and where sites are missing whose sums are needed.
+        UserError: where there is a study, or none to go on with; where cards are missing, or the server's is another;
+            and where sites are missing whose sums are needed.
     """
     check_folder(folder, resume)
+    if restart and not resume:
+        raise UserError("--restart is for a study that goes on: say --resume, too")
+    check_server(study.keys, study.clients, identity, study.path)
     kept = folder / STUDY_COPY
     make_folder(folder)
     with locked(folder / ".lock", f"another server works in {folder}"):
         if resume:
             _go_on(study, folder)
         write_whole(kept, tomli_w.dumps(dict(study.table)).encode())
-        recorded = Recorded(folder, study.name, int(study.table["run"]["rounds"]))
-        recorded.ask = ask(recorded)
+        recorded = Recorded(
+            folder, study.name, int(study.table["run"]["rounds"]), study.clients,
+            ends_early=hasattr(study.loaded.cls, "finished"),
+        )  # fmt: skip
+        recorded.ask = courier = SealedAsk(ask(recorded), identity, study.keys, folder, earlier)
+        if needs_everyone(study.loaded.cls) and hasattr(courier.ask, "of_all"):
+            courier.ask.of_all = OF_ALL | {"round"}
         try:
-            run = _fit(study, folder, recorded, resume, progress)
+            run = _fit(study, folder, recorded, restarts_of(folder, more=restart), resume, progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
-            if isinstance(error, UserError) and isinstance(recorded.ask, FileCourier):
-                recorded.ask.leave(endings(study.clients, study.handshake, str(error)))
+            reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
+            _leave(courier, endings(recorded.status["known"], study.handshake, reason))
             recorded.end(str(error) or type(error).__name__)
             raise
         recorded.end(DONE)
+        _leave(courier, endings(recorded.without_end, study.handshake, DONE, done=True))
         return summary
+
+
+def _leave(courier: SealedAsk, requests: dict[str, bytes]) -> None:
+    """Tells sites that their server has ended, as far as they can be reached now."""
+    if requests and hasattr(courier.ask, "leave"):
+        try:
+            courier.ask.leave(courier.sealed(requests))
+        except (OSError, UserError, RuntimeError) as error:  # (the connection itself may be why it ends)
+            log.warning("the sites have not heard that the server has ended: %s", shown(error))
 
 
 def check_folder(folder: Path, resume: bool) -> None:
@@ -99,13 +132,28 @@ def _go_on(study: Study, folder: Path) -> None:
         change_roster(folder / "checkpoint", before.clients, study.clients)
 
 
-def _fit(study: Study, folder: Path, ask: Ask, resume: bool, progress: bool) -> Run:
-    questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"))
+def restarts_of(folder: Path, *, more: bool = False) -> int:
+    """How often a server's study was restarted: sites that see a higher number evaluate a round again.
+
+    Args:
+        folder: the server's.
+        more: whether it is restarted once more; that is on the disk before anything is asked.
+    """
+    path = folder / RESTARTS
+    count = read_json(path, {"restarts": Number(int, 0)})["restarts"] if path.is_file() else 0
+    if more:
+        count += 1
+        write_whole(path, json.dumps({"restarts": count}).encode())
+    return int(count)
+
+
+def _fit(study: Study, folder: Path, ask: Ask, restarts: int, resume: bool, progress: bool) -> Run:
+    questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"), restarts)
     totals = prepare(questions, Summing(study), folder)
     outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)
     engine = partial(
         RemoteEngine, clients=study.clients, ask=ask, handshake=study.handshake, new_clients=study.new_clients,
-        greeting=numbered(totals),
+        greeting=numbered(totals), restarts=restarts,
     )  # fmt: skip
     ready = Fit(study.method(network), outline, study.options("cpu"), engine)
     write_config(folder, study.configuration(study.name, "cpu", len(study.clients)))

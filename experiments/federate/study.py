@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
 from hierfl.inference.engines.remote.expected import refuse_replies
+from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.wire import Handshake
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.method.settings import make_settings
@@ -33,15 +33,15 @@ from hierfl.schema import AnyOf, Number, Schema, check, read_toml
 
 from .. import fingerprints, methods
 from ..config import Configuration, RunConfig, kinds, options
+from .roster_keys import check_names, read_keys
+from .study_format import FORMAT, check_format
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
     from hierfl.nn.architecture import Architecture
 
-#: of the file; another one is another version's
-FORMAT = 1
 STUDY: Schema = {
-    "format": Number(int), "name": str, "method": str, "method_digest": str, "clients": [str],
+    "format": Number(int), "name": str, "method": str, "method_digest": str, "clients": [str], "keys?": {"*": str},
     "settings": {"*": AnyOf(Number(), str, bool)}, "run": dict, "data": dict, "columns?": {"*": dict},
     "privacy": {"new_clients": bool, "least_rows": Number(int, 1)},
 }  # fmt: skip
@@ -61,8 +61,6 @@ DATA: dict[str, Schema] = {
         "response_sd": Number(), "learn_sd?": str, "validation_fraction": Number(float, 0, 1),
     },
 }  # fmt: skip
-#: a client's name is a name of folders and in lists: letters of no alphabet look alike in it
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 def fit_options() -> list[str]:
@@ -87,12 +85,14 @@ class Study:
     data: StudyData
 
     @classmethod
-    def read(cls, path: Path, *, trust_code: bool = False) -> Study:
+    def read(cls, path: Path, *, trust_code: bool = False, finished: bool = False) -> Study:
         """Reads and checks study.toml.
 
         Args:
             path: of the file. A method's own file is beside it.
             trust_code: whether to run a method's file that this user has neither named nor run before.
+            finished: whether it is for what a study has left behind, its predictions and reports: then it may be of the
+                format before keys.
 
         Raises:
             UserError: for what is damaged, says nothing, or was written by another version; for a method that is not
@@ -100,13 +100,14 @@ class Study:
         """
         if not path.is_file():
             raise UserError(f"no file {path}: it is what hierfl federate study writes, the same at every site")
-        return cls.of(read_toml(path, STUDY), path, trust_code=trust_code)
+        return cls.of(read_toml(path, STUDY), path, trust_code=trust_code, finished=finished)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], path: Path, *, trust_code: bool = False) -> Study:
+    def of(
+        cls, table: Mapping[str, Any], path: Path, *, trust_code: bool = False, finished: bool = False
+    ) -> Study:  # fmt: skip
         """The same from what is in the file."""
-        if table["format"] != FORMAT:
-            raise UserError(f"{path} is of format {table['format']}, and this version of hierfl reads {FORMAT}")
+        check_format(table, path, finished)
         _refuse_strange(table, STUDY, path)
         _refuse_strange(table["privacy"], STUDY["privacy"], path)
         run = {
@@ -122,7 +123,9 @@ class Study:
             raise UserError(f"{path}: data.kind is {kind!r}; known: {', '.join(DATA)}")
         check(table["data"], DATA[kind], path, "data")
         _refuse_strange(table["data"], {**DATA[kind], "kind": str}, path)
-        _check_names(table["clients"], path)
+        check_names(table["clients"], path)
+        if table["format"] == FORMAT:
+            read_keys(table["keys"], table["clients"], path)
         loaded = _method_of(table, path, trust_code)
         made = cls(path, table, loaded, _data_of(table, path))
         if is_tabular(loaded.cls) != (kind == "formula"):
@@ -153,15 +156,26 @@ class Study:
         return int(self.table["privacy"]["least_rows"])
 
     @cached_property
+    def keys(self) -> dict[str, PublicCard]:
+        """{name: public card} of the clients and, as "server", of the server; of those whose card is known."""
+        return read_keys(self.table.get("keys", {}), self.clients, self.path)
+
+    @cached_property
     def digest(self) -> str:
-        """Of all that has to be the same at every site. The roster is not part of it: sites may come and go."""
-        agreed = {k: v for k, v in self.table.items() if k != "clients"}
-        return hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
+        """Of all that stays the same at every site. The roster and its keys do not: sites come and go."""
+        agreed = {k: v for k, v in self.table.items() if k not in ("clients", "keys")}
+        # (what people sign must have no second meaning; studies from before are known by the shorter one)
+        return _digest(agreed)[: 32 if self.table["format"] == FORMAT else 16]
+
+    @cached_property
+    def roster(self) -> str:
+        """A digest of who takes part, and of their keys."""
+        return _digest({"clients": self.clients, "keys": self.table.get("keys", {})})[:32]
 
     @property
     def handshake(self) -> Handshake:
         """What every request says."""
-        return Handshake(self.digest, self.loaded.digest)
+        return Handshake(self.digest, self.loaded.digest, self.roster)
 
     def method(self, network: Architecture) -> Method:
         """The method, made with its network or design."""
@@ -204,6 +218,10 @@ class Study:
             **self.table["run"], **own,
         )  # fmt: skip
         return Configuration(run, self.table["settings"])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _method_of(table: Mapping[str, Any], path: Path, trust_code: bool) -> methods.Loaded:
@@ -259,18 +277,3 @@ def _refuse_strange(table: Mapping[str, Any], schema: Schema, path: Path) -> Non
     known = {name.removesuffix("?") for name in schema}
     if strange := sorted(table.keys() - known):
         raise unknown(f"entry of {path}:", strange[0], sorted(known))
-
-
-def _check_names(names: list[str], path: Path) -> None:
-    """Refuses names that could be taken for one another, or for more than a name.
-
-    Raises:
-        UserError: for one.
-    """
-    for name in names:
-        if not NAME.fullmatch(name):
-            raise UserError(f"{path}: a client is named by letters, digits, - and _, not {name!r}")
-    if len({name.lower() for name in names}) < len(names):
-        raise UserError(f"{path}: two clients have one name, or names that differ in capitals alone")
-    if not names:
-        raise UserError(f"{path}: the roster is empty")

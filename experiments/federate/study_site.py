@@ -15,7 +15,7 @@ import torch
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
 from hierfl.data.reading.options import Reading
-from hierfl.errors import UserError, unknown
+from hierfl.errors import UserError
 from hierfl.file_lock import locked
 from hierfl.files import make_folder, write_whole
 from hierfl.inference.engines.remote.preparation import PreparedSite
@@ -23,10 +23,11 @@ from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.state import State
 from hierfl.schema import read_toml
 
-from .study import Study
+from .guard.home import SITE, STUDY_COPY, home_of
+from .study import STUDY, Study
 
-#: of a site's folder
-SITE, STUDY_COPY, LOG = "site.toml", "study.toml", "site.log"
+#: of a study's folder at a site
+LOG = "site.log"
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,13 @@ class Membership:
     reading: Reading = field(default_factory=Reading)
 
     @classmethod
-    def read(cls, folder: Path, *, trust_code: bool = False) -> Membership:
-        """What the folder says.
+    def read(cls, folder: Path, *, trust_code: bool = False, finished: bool = True) -> Membership:
+        """What the folder says. A method's file runs where it was approved in the folder's home.
+
+        Args:
+            folder: of the study, at the site.
+            trust_code: whether to run a method's file that this user has neither named nor run before.
+            finished: whether it is for predictions and reports alone, see :meth:`Study.read`.
 
         Raises:
             UserError: for a folder that is no site's.
@@ -57,42 +63,11 @@ class Membership:
         if not (folder / SITE).is_file():
             raise UserError(f"{folder} is not the folder of a site: it has no {SITE}")
         held = read_toml(folder / SITE, {"client": str, "data": str, "reading?": dict})
-        study = Study.read(folder / STUDY_COPY, trust_code=trust_code)
+        home = home_of(folder)
+        approval = home.approval_of(folder) if home else None
+        approved = approval is not None and approval.method == read_toml(folder / STUDY_COPY, STUDY)["method_digest"]
+        study = Study.read(folder / STUDY_COPY, trust_code=trust_code or approved, finished=finished)
         return cls(folder, study, held["client"], Path(held["data"]), Reading.of(held.get("reading")))
-
-    @classmethod
-    def join(
-        cls, folder: Path, study: Path | None, client: str, data: Path | None, reading: Reading | None = None, *,
-        trust_code: bool = False,
-    ) -> Membership:  # fmt: skip
-        """Goes on in a folder, or begins one. What is said must be what the folder says, but for where the data are,
-        and how they are read.
-
-        Args:
-            folder: the site's own.
-            study: study.toml; None for what the folder has.
-            client: the site's name; empty for what the folder says.
-            data: its own file; None for what the folder says.
-            reading: what its file does not say of itself; None for what the folder says.
-            trust_code: whether to run a method's file that this user has neither named nor run before.
-
-        Raises:
-            UserError: where it says something else, or nothing where there is no folder yet.
-        """
-        if (folder / SITE).is_file():
-            held = cls.read(folder, trust_code=trust_code)
-            if client and client != held.client:
-                raise UserError(f"{folder} is the folder of {held.client}, not of {client}")
-            if study is not None and Study.read(study, trust_code=trust_code).digest != held.study.digest:
-                raise UserError(f"{folder} belongs to another study than {study}; a study needs a folder of its own")
-            found = cls(folder, held.study, held.client, (data or held.data).absolute(), reading or held.reading)
-        else:
-            if study is None or not client or data is None:
-                raise UserError(f"{folder} is new: say --study, --client and --data")
-            found = cls(folder, Study.read(study, trust_code=trust_code), client, data.absolute(), reading or Reading())
-        if found.client not in found.study.clients:
-            raise unknown(f"client of the study {found.study.name}", found.client, found.study.clients)
-        return found
 
     def keep(self) -> None:
         """Writes it down."""
@@ -105,14 +80,18 @@ class Membership:
         write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
         write_whole(self.folder / SITE, tomli_w.dumps(about).encode(), mode=0o600)
 
-    def site(self, device: str = "cpu") -> PreparedSite:
+    def site(self, device: str = "cpu", *, train_scores: bool = True) -> PreparedSite:
         """What answers for it.
+
+        Args:
+            device: that computes.
+            train_scores: whether scores of training rows are sent.
 
         Raises:
             UserError: for data that do not fit, or have changed.
         """
         study = self.study
-        data = _Sums(read_site_data(study, self.data, self.client, self.reading), study)
+        data = SiteRows(read_site_data(study, self.data, self.client, self.reading), study)
 
         def make(totals: Sequence[State]) -> Site:
             named = as_numbers(totals)
@@ -120,7 +99,10 @@ class Membership:
             network = study.data.model(named, study.loaded.cls.latent)[1]
             method = study.method(study.data.own_network(network, federation))
             options = study.options(device)
-            return Site(method, federation, options, self.folder, study.handshake, new_clients=study.new_clients)
+            return Site(
+                method, federation, options, self.folder, study.handshake, new_clients=study.new_clients,
+                train_scores=train_scores,
+            )  # fmt: skip
 
         return PreparedSite(self.client, study.handshake, self.folder, study.data.steps, data, make)
 
@@ -146,7 +128,7 @@ def as_numbers(totals: Sequence[State]) -> list[NamedSums]:
 
 
 @dataclass(frozen=True)
-class _Sums:
+class SiteRows:
     """See :class:`~hierfl.inference.engines.remote.preparation.SiteSums`."""
 
     held: SiteData

@@ -2,30 +2,118 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Protocol
 
-from hierfl.inference.engines.remote.files import POLL, answer_all
-from hierfl.inference.engines.remote.preparation import PreparedSite
+from hierfl.file_lock import locked
+from hierfl.files import shown
+from hierfl.inference.engines.remote.files import POLL, RequestFiles
+from hierfl.plain_folder import PlainFolder
 
 from .local_socket import answer_couriers, listening
 
-
-def has_ended(site: PreparedSite) -> bool:
-    """Whether the study has, for this site."""
-    return site.site is not None and site.site.state.ended
-
-
-def answer_by_files(site: PreparedSite, exchange: Path, client: str) -> None:
-    """Answers what lies in a shared folder."""
-    while not has_ended(site):
-        if not answer_all(exchange, client, site.answer):
-            time.sleep(POLL)
+log = logging.getLogger("hierfl")
+#: of a site's place in the exchange folder: one process at a time answers there
+LOCK = ".answering.lock"
 
 
-def answer_by_flower(site: PreparedSite, folder: Path, say: Callable[[str], None]) -> None:
+class Answering(Protocol):
+    """A site: what answers requests.
+
+    Attributes:
+        ended: whether the study has, for this site.
+        patient: whether an error of the disk is raised, for whoever asks to try again.
+    """
+
+    patient: bool
+
+    @property
+    def ended(self) -> bool: ...
+
+    def answer(self, request: bytes) -> bytes:
+        """What it answers."""
+        ...
+
+
+def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
+    """Answers what lies in a shared folder.
+
+    Raises:
+        UserError: where another process answers there under this name.
+    """
+    site.patient, place = True, PlainFolder(exchange, client)
+    requests, waits = RequestFiles(exchange, client, site.answer), False
+    while not site.ended and not place.path.is_dir():  # (a mount that is away, a server that has not begun)
+        if not waits:
+            log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(place.path))
+        waits = True
+        time.sleep(POLL)
+    if site.ended:
+        return
+    with _alone(place, client):
+        while not site.ended:
+            if not requests.answered():
+                time.sleep(POLL)
+
+
+@contextmanager
+def _alone(place: PlainFolder, client: str) -> Iterator[None]:
+    """Excludes a second process that answers in the same folder under the same name.
+
+    Raises:
+        Busy: where there is one.
+    """
+    with ExitStack() as stack:
+        try:
+            with place.opened():  # (no link)
+                words = f"another process answers as {client} in {shown(place.path)}: end one of them"
+            stack.enter_context(locked(place.path / LOCK, words))
+        except (OSError, NotImplementedError) as error:
+            log.warning("no lock can be had in %s (%s): see that one process answers there", shown(place.path), error)
+        yield
+
+
+def answer_by_flower(site: Answering, folder: Path, say: Callable[[str], None]) -> None:
     """Answers what a node of Flower on this machine brings."""
+    site.patient = True
     with listening(folder) as listener:
-        say(f"""it answers Flower's node: flower-supernode --node-config 'folder="{folder.resolve()}"' ...""")
-        answer_couriers(listener, site.answer, lambda: has_ended(site))
+        say(f"it answers Flower's node, which is started by: {node_command(folder)}")
+        answer_couriers(listener, site.answer, lambda: site.ended)
+
+
+def node_command(folder: Path) -> str:
+    """How the node of Flower of a site is started: nodes on one machine each need a port of their own."""
+    import shlex
+
+    key = folder / "node.key"
+    options = f" --auth-supernode-private-key {shlex.quote(str(key.resolve()))}" if key.is_file() else ""
+    place = shlex.quote(f'folder="{folder.resolve()}"')
+    return (
+        f"flower-supernode --superlink HOST:9092 --root-certificates ca.crt{options} --host 127.0.0.1 "
+        f"--port {free_port()} --node-config {place}"
+    )
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens to."""
+    import socket
+
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return int(tried.getsockname()[1])
+
+
+def closing_words(closed: str, folder: Path) -> str:
+    """What a site's process says as it ends.
+
+    Args:
+        closed: why the study has ended without this site; empty where it took part to the end.
+        folder: the site's own.
+    """
+    if closed:
+        return f"the study has ended without this site ({closed}): it has nothing to predict with"
+    return f"the study has ended: hierfl report {folder}, hierfl predict {folder} --data FILE"

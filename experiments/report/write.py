@@ -12,8 +12,9 @@ from hierfl.inference.run.progress import working
 from hierfl.schema import read_json
 
 from ..compare.comparison import compare_runs
+from ..federate.guard.home import SITE, Home
 from ..federate.site_results import site_run, write_site_results
-from ..federate.study_site import SITE, Membership
+from ..federate.study_site import Membership
 from ..run_folder.config_file import read_config
 from ..run_folder.summary import read_summary
 from .comparison import write_comparison
@@ -23,7 +24,7 @@ from .run_page import write_run_page
 
 def write_report(
     folder: Path, place: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
-    trust_code: bool = False, *, by_row: bool = True,
+    trust_code: bool = False, study: str = "", *, by_row: bool = True,
 ) -> list[Path]:  # fmt: skip
     """One page of a finished run, a comparison or a site's part of a study, ``report.html``.
 
@@ -36,6 +37,7 @@ def write_report(
         features: whether to draw them, which needs the data.
         rhat: insists on several chains.
         trust_code: whether to run a method's file that this user has neither named nor run before.
+        study: which one of a site's, by name; empty for the only one.
         by_row: whether it has, and of a site its results have, anything with an entry for each row. A run of
             ``--no-rows`` has none either way.
 
@@ -64,6 +66,8 @@ def write_report(
             results = write_site_results(member, site_run(member), by_row=by_row)
         drawn = draw_posterior(results, progress, rhat, f"{member.client} of {member.study.name}")
         return [write_run_page(results, by_row=by_row), *drawn]
+    if study:
+        raise UserError(f"{folder} is no site's folder: --study is for a site of several studies")
     config = read_config(folder)
     read_summary(folder)  # (not finished? say so first)
     by_row &= config.run.rows

@@ -90,6 +90,21 @@ def make_pool(
     )  # fmt: skip
 
 
+def test_rows(client: np.ndarray, test: float, seed: int) -> np.ndarray:
+    """Which rows are held out for testing, (N,) of bool.
+
+    Args:
+        client: of each row, (N,).
+        test: the fraction of every client's rows.
+        seed: of the draw; each client has its own.
+    """
+    out = np.zeros(len(client), dtype=bool)
+    for c, rows in rows_of(client).items() if test else ():
+        rng = np.random.default_rng([seed, *b"test", *c.encode()])
+        out[rng.choice(rows, int(test * len(rows)), replace=False)] = True
+    return out
+
+
 def natural_pool(
     x: np.ndarray,
     y: np.ndarray,
@@ -115,10 +130,7 @@ def natural_pool(
     if x_test is None or y_test is None or client_test is None:
         check_fraction(f"{name}: test", test)
         check_seed(seed)
-        out = np.zeros(len(x), dtype=bool)
-        for c, rows in rows_of(client).items() if test else ():
-            rng = np.random.default_rng([seed, *b"test", *c.encode()])
-            out[rng.choice(rows, int(test * len(rows)), replace=False)] = True
+        out = test_rows(client, test, seed)
         x, x_test, y, y_test, client, client_test = (
             x[~out],
             x[out],

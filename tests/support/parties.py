@@ -1,12 +1,17 @@
-"""A server and sites that know each other's keys, all in memory."""
+"""A server and sites that know each other's keys."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
+
+import tomli_w
 
 from hierfl.inference.engines.remote.keys import Identity, PublicCard
-from hierfl.inference.engines.remote.sealed import open_request, question_digest, seal_reply
+from hierfl.inference.engines.remote.sealed import open_request, question_digest, read_request, seal_reply
+from hierfl.inference.engines.remote.wire import Unreadable, encode, header
 
 #: the server's name
 SERVER = "coordinator"
@@ -39,11 +44,28 @@ class Parties:
         """The table "keys" of study.toml."""
         return {"server": self.server.card.text, **{name: card.text for name, card in self.cards.items()}}
 
+    def save(self, folder: Path) -> None:
+        """Writes everybody's keys, as people do it: a folder for each name, the server's too."""
+        for name, identity in {self.server.name: self.server, **self.sites}.items():
+            identity.save(folder / name)
+
+    def put_into(self, study: Path) -> None:
+        """Puts the cards of all who are on the roster into study.toml."""
+        table = tomllib.loads(study.read_text())
+        table["keys"] = {name: text for name, text in self.keys.items() if name in ("server", *table["clients"])}
+        study.write_text(tomli_w.dumps(table))
+
     def answering(self, name: str, answer: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-        """A site's answers as they are carried, from its plain ones; it refuses nothing that the server has signed."""
+        """A site's answers as they are carried, from its plain ones; what the server has not signed is refused."""
 
         def sealed(request: bytes) -> bytes:
-            plain, head = open_request(request, self.server.card, name)
-            return seal_reply(answer(plain), self.sites[name], self.server.card, head, question_digest(plain))
+            plain, head = read_request(request)
+            try:
+                open_request(request, self.server.card, name)
+                reply, refused = answer(plain), ""
+            except Unreadable:
+                reply, refused = encode({"error": "refused", "refused": "signature"}, {}), "signature"
+            refused = refused or ("failed" if "error" in header(reply) else "")
+            return seal_reply(reply, self.sites[name], self.server.card, head, question_digest(plain), refused=refused)
 
         return sealed

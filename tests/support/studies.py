@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pytest import MonkeyPatch
+from support.parties import Parties
 
 from hierfl.experiments.federate.draft import draft
+from hierfl.experiments.federate.guard.approve import propose
+from hierfl.experiments.federate.guard.gate import Gate
+from hierfl.experiments.federate.guard.home import Home
+from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.guard.policy import POLICY, Policy
+from hierfl.experiments.federate.guard.simulated import OPEN
 from hierfl.experiments.federate.server import serve
 from hierfl.experiments.federate.study import Study
-from hierfl.experiments.federate.study_site import Membership
 from hierfl.inference.engines.remote.files import FileCourier, answer_all
+from hierfl.inference.engines.remote.keys import KEY_FILE
 from hierfl.inference.engines.remote.preparation import PreparedSite
 
 STAGES = ("I", "II", "III", "IV")
@@ -83,38 +91,95 @@ def written(folder: Path, text: str, columns: Mapping[str, Any] | None = None, *
 
 
 class FileStudy:
-    """A server and its sites in this process, with requests and replies as files.
+    """A server and its sites in this process, with requests and replies as files; each site has an account of its own.
 
     Args:
         study: study.toml.
         files: every site's own.
-        folder: of all of them: ``exchange``, ``server`` and one folder for each site.
+        folder: of all of them: ``exchange``, ``server``, ``accounts``, and a home for each site.
+        parties: whose keys they have; new ones if None. The file gets their cards.
+        policy: of every site; one that refuses nothing if not said.
 
     Attributes:
         asked: how many requests were answered.
+        gates: what answers for each site.
+        watch: sees every plain request and answer: name of the site, request, answer.
     """
 
-    def __init__(self, study: Path, files: Mapping[str, Path], folder: Path) -> None:
-        self.study, self.files, self.folder, self.asked = study, dict(files), folder, 0
-        self.sites: dict[str, PreparedSite] = {}
+    def __init__(
+        self, study: Path, files: Mapping[str, Path], folder: Path, parties: Parties | None = None,
+        policy: Policy = OPEN,
+    ) -> None:  # fmt: skip
+        self.study, self.files, self.folder, self.policy, self.asked = study, dict(files), folder, policy, 0
+        self.watch: Callable[[str, bytes, bytes], None] = lambda name, request, answer: None
+        self.parties = parties or Parties.of(Study.read(study).clients)
+        self.parties.put_into(study)
+        self.gates: dict[str, Gate] = {}
         for name in files:
             self.restart(name)
 
+    def home(self, name: str) -> Home:
+        """A site's own folder."""
+        return Home(self.folder / name)
+
+    def ledger(self, name: str) -> Ledger:
+        """Of a site's account."""
+        return Ledger(self.folder / "accounts" / name)
+
+    def place(self, name: str) -> Path:
+        """The folder of the study at a site."""
+        return self.home(name).folder_of(Study.read(self.study))
+
+    def approve(self, name: str, **more: Any) -> None:
+        """A site approves the study as it is now."""
+        home = self.home(name)
+        if not (home.folder / KEY_FILE).exists():
+            self.parties.sites[name].save(home.folder)
+        if not (home.folder / POLICY).exists():
+            (home.folder / POLICY).write_text(self.policy.text())
+        about = {"pins": [self.parties.server.card, *self.parties.cards.values()], "ledger": self.ledger(name), **more}
+        propose(home, self.study, self.files[name], **about).record("Dr Test")
+
     def restart(self, name: str) -> None:
-        """A site begins again, from its folder."""
-        member = Membership.join(self.folder / name, self.study, name, self.files[name])
-        self.sites[name] = member.site()
-        member.keep()
+        """A site begins again, from its home; what has changed in the study is approved first."""
+        study, home = Study.read(self.study), self.home(name)
+        held = home.approval_of(home.folder_of(study))
+        if held is None or held.roster != study.roster:
+            self.approve(name)
+        self.gates[name] = Gate(home, home.folder_of(study), ledger=self.ledger(name))
+
+    @property
+    def sites(self) -> dict[str, PreparedSite]:
+        """What answers plain requests, for each site."""
+        return {name: gate.site for name, gate in self.gates.items()}
 
     def answers(self, names: list[str]) -> None:
         """Whoever is asked answers at once."""
         for name in names:
-            if name in self.sites:
-                self.asked += answer_all(self.folder / "exchange", name, self.sites[name].answer)
+            if name in self.gates:
+                self.asked += answer_all(self.folder / "exchange", name, self.answering(name))
+
+    def answering(self, name: str) -> Callable[[bytes], bytes]:
+        """A site's answers, as they are carried."""
+        gate = self.gates[name]
+        plain = type(gate.site).answer
+
+        def watched(request: bytes) -> bytes:
+            found = plain(gate.site, request)
+            self.watch(name, request, found)
+            return found
+
+        def answer(request: bytes) -> bytes:
+            with MonkeyPatch.context() as patch:
+                patch.setattr(gate.site, "answer", watched)
+                return gate.answer(request)
+
+        return answer
 
     def serve(
-        self, answers: Callable[[list[str]], None] | None = None, *, deadline: float = 0.0, resume: bool = False
-    ) -> dict:
+        self, answers: Callable[[list[str]], None] | None = None, *, deadline: float = 0.0, resume: bool = False,
+        restart: bool = False,
+    ) -> dict:  # fmt: skip
         """The server's side."""
         study = Study.read(self.study)
 
@@ -125,4 +190,7 @@ class FileStudy:
 
             return FileCourier(self.folder / "exchange", study.clients, deadline, waiting)
 
-        return serve(study, self.folder / "server", courier, resume=resume, progress=False)
+        return serve(
+            study, self.folder / "server", courier, self.parties.server, resume=resume, restart=restart,
+            progress=False,
+        )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from .approval import approve, audit
 from .connection import certificates, keys, register
 from .papers import forget, record, withdraw
 from .policy import policy
@@ -19,19 +20,9 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 #: in the order of a study
-for command in (
-    study,
-    check,
-    keys,
-    policy,
-    certificates,
-    register,
-    server,
-    status,
-    site,
-    respond,
-    withdraw,
+COMMANDS = (
+    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, record, withdraw,
     forget,
-    record,
-):
+)  # fmt: skip
+for command in COMMANDS:
     federate.command(command.__name__)(command)

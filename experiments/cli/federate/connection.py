@@ -1,4 +1,4 @@
-"""Flower as the connection: keys, certificates, registered nodes."""
+"""Keys of all who take part; Flower as the connection: certificates, registered nodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ from ..options import TrustCode, path_argument, path_option
 from .options import Authority, StudyFile, SuperLink
 
 
-def keys(folder: Annotated[Path, path_argument("DIR", "The site's own folder.")]) -> None:
-    """Make the key pair of a site's node. The public key goes to the coordinator, the private one nowhere."""
-    from ...federate.flower_control import write_keys
+def keys(
+    home: Annotated[Path, path_argument("HOME", "The folder of this site, or of the server.")],
+    name: Annotated[str, typer.Option("--name", help="The site's name on rosters, or the server's.")],
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Move the key that is there aside, and make a new one.")
+    ] = False,
+) -> None:
+    """Make the keys of a site, or of the server: its public card is for everybody, the private key for nobody."""
+    from ...federate.write_keys import NODE_PUBLIC, write_keys
 
-    typer.echo(f"{write_keys(folder)}: send it to the coordinator, who says: hierfl federate register")
+    made = write_keys(home, name, rotate=rotate)
+    typer.echo(f"{home / f'{name}.pub'}: send it to the coordinator, and to the other sites")
+    typer.echo(f"fingerprint: {made.card.fingerprint}")
+    typer.echo("Everybody who gets the card compares it with this fingerprint, by telephone or on paper.")
+    if rotate:
+        typer.echo("The old key is not used any more: all who have pinned its card pin the new one.")
+    else:
+        typer.echo(f"{home / NODE_PUBLIC}: for Flower alone (hierfl federate register)")
 
 
 def certificates(

@@ -15,11 +15,16 @@ from .options import Authority, Exchange, StudyFile, SuperLink
 
 def server(
     study: StudyFile,
+    home: Annotated[Path, path_option("HOME", "Folder of the server's keys (hierfl federate keys).")],
     exchange: Exchange = None,
     superlink: SuperLink = "",
     ca: Authority = None,
     out: Annotated[Path, path_option("DIR", "The server's own folder.")] = Path("server"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    restart: Annotated[
+        bool,
+        typer.Option("--restart", help="With --resume: sites may evaluate again what they answered, and count it."),
+    ] = False,
     deadline: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Answers that take longer are not used; 0 waits until all are there."),
@@ -29,6 +34,7 @@ def server(
 ) -> None:
     """Fit a study: ask the sites, add up what they send, keep what is everybody's."""
     from hierfl.inference.engines.remote.files import FileCourier
+    from hierfl.inference.engines.remote.keys import Identity
 
     from ...federate.server import serve
     from ...federate.study import Study
@@ -40,19 +46,21 @@ def server(
     if (exchange is None) == (not superlink):
         raise UserError("say what carries requests: --exchange DIR (files), or --superlink HOST:PORT (Flower)")
     agreed = Study.read(study, trust_code=trust_code)
+    identity = Identity.load(home)
     if exchange is None:
         from ...federate.flower_control import Control
         from ...federate.flower_server import serve_in_superlink
 
         control = Control(study, superlink, ca)
         summary = serve_in_superlink(
-            agreed, out, control, resume=resume, deadline=deadline, trust_code=trust_code, say=to_stderr(not quiet)
-        )
+            agreed, out, control, home, resume=resume, restart=restart, deadline=deadline, trust_code=trust_code,
+            say=to_stderr(not quiet),
+        )  # fmt: skip
     else:
         place = exchange
         summary = serve(
-            agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting),
-            resume=resume, progress=not quiet,
+            agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
+            earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
         )  # fmt: skip
     if not quiet:
         print_summary(summary, out)

@@ -2,73 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hierfl.data.reading.options import Reading
+from hierfl.errors import UserError
+from hierfl.files import shown
 
 from ..options import Quiet, TrustCode, path_argument, path_option
 from ..reading import with_reading
-from .options import Device, Exchange, Folder, OwnFile, OwnName, OwnStudy
+from .options import HOME_HELP, Device, Exchange, Folder, Home, StudyName
+
+if TYPE_CHECKING:
+    from ...federate.guard.gate import Gate
 
 
-@with_reading(columns=False, drop=False)
 def site(
+    home: Home = None,
     exchange: Exchange = None,
-    folder: Folder = Path("site"),
-    study: OwnStudy = None,
-    client: OwnName = "",
-    data: OwnFile = None,
+    folder: Folder = None,
+    study: StudyName = "",
     device: Device = "cpu",
-    trust_code: TrustCode = False,
     quiet: Quiet = False,
-    reading: Any = None,
 ) -> None:
-    """Answer requests until the study has ended: in a shared folder, or those that Flower's node on this machine
-    brings. Stop and start it as you like."""
-    from ...federate.study_site import Membership, at_work
-    from ...federate.work import answer_by_files, answer_by_flower
+    """Answer requests of an approved study until it has ended: in a shared folder, or those that Flower's node on this
+    machine brings. Stop and start it as you like."""
+    from ...federate.work import answer_by_files, answer_by_flower, closing_words
     from ...messages import to_stderr
 
-    say = to_stderr(not quiet)
-    with at_work(folder):
-        read = Reading.of(reading) if reading else None
-        member = Membership.join(folder, study, client, data, read, trust_code=trust_code)
-        own = member.site(device)
-        member.keep()
-        say(f"{member.client} of {member.study.name}: its log is {folder / 'site.log'}")
+    say, own = to_stderr(not quiet), _own(home, folder)
+    with _working(own, study, device) as gate:
+        say(f"{gate.client} of {shown(gate.member.study.name)}: its log is {gate.folder / 'site.log'}")
         if exchange is None:
-            answer_by_flower(own, folder, say)
+            answer_by_flower(gate, own, say)
         else:
-            answer_by_files(own, exchange, member.client)
-        say(f"the study has ended: hierfl report {folder}, hierfl predict {folder} --data FILE")
+            answer_by_files(gate, exchange, gate.client)
+        say(closing_words(gate.site.closed, own))
 
 
-@with_reading(columns=False, drop=False)
 def respond(
     request: Annotated[list[Path], path_argument("REQUEST...", "Files that came from the server.")],
     out: Annotated[Path, path_option("DIR|FILE", "Where the replies go: a folder, or for one request a file.")],
-    folder: Folder = Path("site"),
-    study: OwnStudy = None,
-    client: OwnName = "",
-    data: OwnFile = None,
+    folder: Annotated[Path, path_option("HOME", HOME_HELP)] = Path("site"),
+    study: StudyName = "",
     device: Device = "cpu",
-    trust_code: TrustCode = False,
-    reading: Any = None,
 ) -> None:
     """Answer requests that came as files, by mail or SFTP or on a stick; nothing listens, nothing is sent."""
     from ...federate.respond import write_replies
-    from ...federate.study_site import Membership, at_work
 
-    with at_work(folder):
-        read = Reading.of(reading) if reading else None
-        member = Membership.join(folder, study, client, data, read, trust_code=trust_code)
-        own = member.site(device)
-        member.keep()
-        for path, problem in write_replies(own.answer, request, out):
-            typer.echo(f"{path}{f': {problem}' if problem else ''}")
+    with _working(folder, study, device) as gate:
+        for path, problem in write_replies(gate.answer, request, out):
+            typer.echo(shown(f"{path}{f': {problem}' if problem else ''}"))
+
+
+def _own(home: Path | None, folder: Path | None) -> Path:
+    """The site's own folder, as it was said."""
+    if home is not None and folder is not None:
+        raise UserError(f"say the site's own folder once, not {home} and --folder {folder}")
+    return home or folder or Path("site")
+
+
+@contextmanager
+def _working(folder: Path, study: str, device: str) -> Iterator[Gate]:
+    """The site of an approved study, as the one process that answers for it."""
+    from hierfl.file_lock import locked
+
+    from ...federate.guard.gate import Gate
+    from ...federate.guard.home import Home
+    from ...federate.guard.ledger import Ledger
+    from ...federate.study_site import at_work
+
+    home = Home(folder)
+    place, ledger = home.running(study), Ledger()
+    with at_work(place):
+        gate = Gate(home, place, ledger=ledger, device=device)
+        about = f"another process of this account answers as {gate.client} in {shown(gate.member.study.name)}"
+        with locked(ledger.lock_of(gate.member.study.digest, gate.client), about):
+            yield gate
 
 
 @with_reading(columns=False, drop=False)
@@ -76,16 +90,18 @@ def predict(
     folder: Annotated[Path, path_argument("DIR", "A site's own folder.")],
     data: Annotated[Path, path_option("FILE", "New examples: FILE.csv, or FILE.npz with x.")],
     out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
+    study: StudyName = "",
     draws: Annotated[int, typer.Option(min=0, help="Average over posterior draws; 0: at the posterior mean.")] = 0,
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:
     """Predict with a site's own model, at the site, after a study; no server is needed."""
+    from ...federate.guard.home import Home
     from ...federate.site_results import predictions, site_run
     from ...federate.study_site import Membership
     from ...run_folder.csv_files import write_frame
 
-    member = Membership.read(folder, trust_code=trust_code)
+    member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
     found = predictions(member, site_run(member), data, draws, Reading.of(reading) if reading else None)
     if out is None:
         typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
+from hierfl.files import shown
 
 from ..options import Settings, TrustCode, path_option, with_run_options
 from ..reading import with_reading
@@ -27,7 +27,11 @@ STUDY_OPTIONS = (
 def study(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that lies beside --out.")],
     sample: Annotated[Path, path_option("FILE", "A file of the form that every site's has, without real rows.")],
-    site: Annotated[list[str], typer.Option("--site", metavar="NAME", help="A site on the roster; repeatable.")],
+    site: Annotated[
+        list[str],
+        typer.Option("--site", metavar="NAME|NAME.pub", help="A site on the roster, or its public card; repeatable."),
+    ],
+    key: Annotated[Path | None, path_option("FILE.pub", "The server's public card. [default: none yet]")] = None,
     name: Annotated[str, typer.Option(help="Name of the study.")] = "study",
     x: Annotated[
         list[str] | None,
@@ -42,12 +46,17 @@ def study(
     """Write a draft of study.toml, with a data dictionary, for all sites to agree on."""
     from ...configure import parse_settings
     from ...federate.draft import draft
+    from ...federate.roster_keys import SERVER, with_cards
     from ...run_folder.files import write_text
 
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
-    text = draft(method, sample, site, name, given, parse_settings(setting or []), x=x or (), y=y, out=out)
+    clients, keys = with_cards(site, key)
+    settings = parse_settings(setting or [])
+    text = draft(method, sample, clients, name, given, settings, keys=keys, x=x or (), y=y, out=out)
     write_text(out, text)
+    if lacking := [who for who in (SERVER, *clients) if who not in keys]:
+        typer.echo(f"{out}: no card yet of {', '.join(lacking)}: their lines go into its part keys")
     typer.echo(f"{out}: edit it, then send it to {len(site)} site{'s' * (len(site) != 1)}; each says: hierfl federate "
                f"check {out.name} --data FILE")  # fmt: skip
 
@@ -56,30 +65,32 @@ def study(
 def check(
     study: StudyFile,
     data: Annotated[Path, path_option("FILE", "The site's own data: FILE.csv or FILE.npz.")],
+    home: Annotated[
+        Path | None, path_option("HOME", "The site's own folder: the rules of its policy are tried, too.")
+    ] = None,
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:
     """Whether a site's data fit a study, and what would leave the site. Offline: nothing is sent, or written."""
+    from ...federate.guard.approve import propose
+    from ...federate.guard.home import Home
     from ...federate.leaving import leaving
     from ...federate.study import Study
     from ...federate.study_site import read_site_data
-    from ..screen import console, text_table
+    from ..screen import console
+    from .showing import show_leaving, show_parties, show_rules
 
     agreed = Study.read(study, trust_code=trust_code)
     held = read_site_data(agreed, data, "this", Reading.of(reading))
-    values = leaving(agreed, held)
     screen = console()
-    screen.print(f"{data}: {held.rows} rows fit {agreed.name} ({agreed.loaded.name}, {len(agreed.clients)} sites)")
+    about = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
+    screen.print(f"{data}: {held.rows} rows fit {shown(agreed.name)} ({about})")
     if held.left_out:
         screen.print(f"{held.left_out} more rows lack a value, and are left out")
-    screen.print("This would leave the site, and nothing else:")
-    for request, group in groupby(values, key=lambda value: value.request):
-        table, said = text_table("", "value", "shape", "bytes", "what it is"), ""
-        for value in group:
-            table.add_row(
-                "", value.name, value.dimensions, f"{value.nbytes:,}", "" if value.meaning == said else value.meaning
-            )
-            said = value.meaning
-        screen.print(f"\n{request}")
-        screen.print(table)
+    show_leaving(leaving(agreed, held))
+    if home is not None:
+        found = propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        screen.print()
+        show_rules(found.rules)
+        show_parties(found.parties)
     screen.print("Nothing has been sent.")

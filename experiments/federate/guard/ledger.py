@@ -30,8 +30,8 @@ from .lines import Lines, waiting_lock
 LEDGER, SECRET, ROWS, POINTS, HEADS = "ledger", "secret", "rows", "points.jsonl", "heads"
 #: hashes of each row's value in each column
 RowHashes = Mapping[str, NDArray[np.int64]]
-#: how many rows two sets do not share; None where no column compares them
-Differing = Callable[[RowHashes, RowHashes], int | None]
+#: whether two sets share so many rows that they have one budget
+Same = Callable[[RowHashes, RowHashes], bool]
 
 
 class OverBudget(UserError):
@@ -120,20 +120,18 @@ class Ledger:
                 raise UserError(f"{shown(path)} is damaged: take it from a backup") from error
         return found
 
-    def add_rows(self, hashes: RowHashes, differing: Differing) -> str:
+    def add_rows(self, hashes: RowHashes, same: Same) -> str:
         """Keeps a row set; its name, which is the same for the same hashes.
 
         Args:
             hashes: keyed hashes, (n,) of each column.
-            differing: says of two sets how many rows they do not share.
+            same: says of two sets whether they have one budget.
         """
-        found = hashlib.sha256()
-        for column in sorted(hashes):
-            found.update(f"{column}\n".encode() + np.sort(hashes[column]).tobytes())
-        name, path = found.hexdigest()[:16], self.folder / ROWS / f"{found.hexdigest()[:16]}.safetensors"
+        name = name_of(hashes)
+        path = self.folder / ROWS / f"{name}.safetensors"
         if not path.is_file():
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            first = next((other for other, held in self.row_sets().items() if _shared(hashes, held, differing)), name)
+            first = next((other for other, held in self.row_sets().items() if same(hashes, held)), name)
             data = save({k: np.ascontiguousarray(v) for k, v in hashes.items()}, {"budget": self.budget_of(first)})
             write_whole(path, data, mode=0o600)
         return name
@@ -236,10 +234,9 @@ class Ledger:
         return folder / f"{study}-{client}.lock"
 
 
-def _shared(one: RowHashes, other: RowHashes, differing: Differing) -> bool:
-    """Whether two sets have most rows of the smaller one in common."""
-    apart = differing(one, other)
-    if apart is None:
-        return False
-    sizes = [len(next(iter(hashes.values()), ())) for hashes in (one, other)]
-    return sum(sizes) - apart > min(sizes)
+def name_of(hashes: RowHashes) -> str:
+    """The name of a row set, in whatever order its rows are."""
+    found = hashlib.sha256()
+    for column in sorted(hashes):
+        found.update(f"{column}\n".encode() + np.sort(hashes[column]).tobytes())
+    return found.hexdigest()[:16]

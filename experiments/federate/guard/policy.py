@@ -28,7 +28,7 @@ SCHEMA: Schema = {
     "least_rows?": Number(int, 1, 1_000_000),
     "least_cell?": Number(int, 1, 1_000_000),
     "least_groups?": Number(int, 1, 1_000_000),
-    "parameters_per_row?": Number(float, 0, 1),
+    "parameters_per_row?": Number(float, 0, 1000),
     "largest_share?": Number(float, 0, 1),
     "pairs?": bool,
     "differing_rows?": Number(int, 1, 1_000_000),
@@ -48,7 +48,7 @@ SCHEMA: Schema = {
 #: above each entry of the file
 COMMENTS = {
     "least_rows": "A study needs so many rows of this site, and so many in each part that is held out.",
-    "least_cell": "Rows in every cell of a category or an interaction that is not empty; rows that a comparison selects.",
+    "least_cell": "Rows in every cell of a category or interaction that is not empty; rows that a comparison selects.",
     "least_groups": "Groups inside the site, such as patients of (1 | site/patient). Cells are then counted in groups.",
     "parameters_per_row": "Columns of a formula's design, fixed and random together, for each row.",
     "largest_share": "Largest share of one row in what the design's columns determine (its leverage).",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -40,3 +41,14 @@ class Limits:
     parameters_per_row: float = 0.33
     largest_share: float = 0.95
     pairs: bool = False
+
+
+def worst(name: str, tried: Iterable[tuple[float, Rule]]) -> Rule:
+    """One rule for many: the one that is nearest to its limit, or furthest beyond, under another name.
+
+    Args:
+        name: of the rule.
+        tried: at least one rule, each with a number that is smaller the nearer it is to its limit.
+    """
+    _, found = min(tried, key=lambda one: (one[1].holds, one[0]))
+    return Rule(name, found.holds, f"{found.name}: {found.margin}")

@@ -144,7 +144,9 @@ class ColumnData:
 
     def site(self, path: Path, client: str, reading: Reading | None = None) -> ColumnSite:
         """A site's table."""
-        df = self.dictionary.table(path, (*self.x, self.y), reading)
+        names = (*self.x, self.y)
+        whole = self.dictionary.written(path, names, reading)
+        df = self.dictionary.read(whole, sorted(names))
         y = df[self.y].to_numpy()
         if levels := self.dictionary.columns[self.y].levels:
             place = {level: k for k, level in enumerate(levels)}
@@ -153,7 +155,7 @@ class ColumnData:
             self.reader(df), np.asarray(y, float if self.task == "regression" else np.int64), [client] * len(df),
             None, None, None, self.test, self.seed, self.task, self.name, False, len(self.labels),
         )  # fmt: skip
-        return ColumnSite(self, pool)
+        return ColumnSite(self, pool, client, whole)
 
     def constants(self, totals: Sequence[NamedSums]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each input, (k,): 0 and 1 of those that stay as they are."""
@@ -194,10 +196,19 @@ class ColumnData:
 
 @dataclass(frozen=True)
 class ColumnSite:
-    """See :class:`.study_data.SiteData`."""
+    """See :class:`.study_data.SiteData`.
+
+    Attributes:
+        study: that it is part of.
+        pool: its rows, split.
+        client: its name.
+        file: its table with all columns of its file.
+    """
 
     study: ColumnData
     pool: PooledDataset
+    client: str
+    file: pd.DataFrame
     left_out = 0
 
     @property

@@ -106,7 +106,7 @@ class FormulaData:
         kept = df[whole_rows(df, names)] if self.na == "drop" else df
         if not len(kept):
             raise UserError(f"{path} has no row without missing values")
-        return FormulaSite(self, client, dictionary.read(kept, names), len(df) - len(kept))
+        return FormulaSite(self, client, dictionary.read(kept, names), len(df) - len(kept), kept)
 
     def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
         """The design, and the outline of its columns."""
@@ -152,12 +152,19 @@ class FormulaSite:
         client: its name.
         df: its table, checked.
         left_out: how many rows were not, for want of a value.
+        whole: the same rows with all columns of its file; None for those of the table.
     """
 
     study: FormulaData
     client: str
     df: pd.DataFrame
     left_out: int
+    whole: pd.DataFrame | None = None
+
+    @property
+    def file(self) -> pd.DataFrame:
+        """Its rows with all columns of its file."""
+        return self.df if self.whole is None else self.whole
 
     @property
     def rows(self) -> int:

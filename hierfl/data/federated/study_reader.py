@@ -215,11 +215,11 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     """
     if moments.n < 2:
         raise UserError("the sites have fewer than two rows together")
-    skeleton = _skeleton(formula, dict(zip(formula.numbers, zip(moments.mean, moments.sd, strict=True), strict=True)))
-    read = gate.evaluate(formula.terms, skeleton)
+    table = skeleton(formula, moments)
+    read = gate.evaluate(formula.terms, table)
     if read.common is None or read.group is None:
         raise UserError(f"the formula {formula.formula!r} has no fixed effects, or no random ones")
-    groups = random_terms(formula.terms, formula.levels, read, skeleton)
+    groups = random_terms(formula.terms, formula.levels, read, table)
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
@@ -227,7 +227,7 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,
-        types=ColumnTypes.of(skeleton, formula.terms.predictors), spellings=formula.dictionary.spellings,
+        types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings,
     )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
     return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)
@@ -247,12 +247,17 @@ def _units_about(fixed: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return centre, scale
 
 
-def _skeleton(formula: StudyFormula, spread: Mapping[str, tuple[float, float]]) -> pd.DataFrame:
-    """A table with every level, and numbers of these means and spreads: transforms learn from it what they would
+def skeleton(formula: StudyFormula, moments: Moments) -> pd.DataFrame:
+    """A table with every level, and numbers of all sites' means and spreads: transforms learn from it what they would
     from all rows.
+
+    Args:
+        formula: of the study.
+        moments: of its numbers, over all sites.
     """
     import pandas as pd
 
+    spread = dict(zip(formula.numbers, zip(moments.mean, moments.sd, strict=True), strict=True))
     rows = 2 * max([2, *(len(column.levels) for column in formula.columns.values())])
     table: dict[str, Any] = {}
     for name in sorted(formula.terms.columns | formula.more.columns):

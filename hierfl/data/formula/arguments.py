@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from .calls import CALLS, CONTRAST, CONTRASTS, FLAG, LEVEL, NUMBER, NUMPY, TRANSFORMS, VALUE, WHOLE, Arguments
+from .calls import (
+    CALLS,
+    CONTRAST,
+    CONTRASTS,
+    FLAG,
+    LEVEL,
+    NUMBER,
+    NUMPY,
+    SELECTIONS,
+    TRANSFORMS,
+    VALUE,
+    WHOLE,
+    Arguments,
+)
 from .cursor import Cursor
 from .tokens import MAX_ARITHMETIC, MAX_EXPONENT, Refused, Token
 
@@ -17,20 +30,25 @@ class ArgumentParser(Cursor):
         name = self.here.text
         if name not in CALLS:
             raise Refused(f"unknown function {name!r}; known: {', '.join((*TRANSFORMS, *NUMPY))}")
-        takes, given = CALLS[name], list[str]()
+        takes, given, texts = CALLS[name], list[str](), list[str]()
         self.place += 2
         columns = False
         with self.inside():
             while not self.at(")"):
                 if given:
                     self.expect(",", f"between the arguments of {name}")
+                start = self.place
                 columns |= self.argument(name, takes, given)
+                texts.append(self._text(start, self.place))
             self.expect(")", f"at the end of {name}(...)")
         if lacking := [key for key in list(takes.places)[: takes.least] if key not in given]:
             what = (
                 f"{takes.least} argument{'s' * (takes.least > 1)}" if not takes.named else f"an argument {lacking[0]!r}"
             )
             raise Refused(f"{name} needs {what}")
+        # (a condition that is a comparison is among them already)
+        if columns and texts[0] not in self.selections:
+            self.selections += [of.format(*texts) for of in SELECTIONS.get(name.removeprefix("np."), ())]
         return columns
 
     def argument(self, name: str, takes: Arguments, given: list[str]) -> bool:
@@ -83,12 +101,14 @@ class ArgumentParser(Cursor):
 
     def value(self) -> bool:
         """Arithmetic with at most one comparison; whether a column is in it."""
-        left = self.side()
+        start, left = self.place, self.side()
         if not self.take(*_COMPARISONS):
             return left
         right = self.side()
         if self.at(*_COMPARISONS):
             raise Refused("a comparison of a comparison is not understood")
+        if left | right:
+            self.selections.append(self._text(start, self.place))
         return left | right
 
     def side(self) -> bool:

@@ -59,6 +59,12 @@ NUMPY: dict[str, int] = {
          "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "floor", "ceil", "rint"), 1),
     **dict.fromkeys(("minimum", "maximum", "hypot", "arctan2"), 2), "where": 3, "clip": 3,
 }  # fmt: skip
+#: conditions by which these functions treat some rows otherwise than others, {0}, {1}, ... being their arguments
+SELECTIONS: dict[str, tuple[str, ...]] = {
+    "where": ("({0}) != 0",), "sign": ("({0}) < 0", "({0}) > 0"), "abs": ("({0}) < 0",),
+    "minimum": ("({0}) < ({1})", "({0}) > ({1})"), "maximum": ("({0}) < ({1})", "({0}) > ({1})"),
+    "clip": ("({0}) < ({1})", "({0}) > ({2})"), "arctan2": ("({0}) < 0", "({1}) < 0"),
+}  # fmt: skip
 CALLS: dict[str, Arguments] = {
     **{
         name: Arguments({f"x{k}": VALUE for k in range(count)}, least=count, named=False)

@@ -20,6 +20,7 @@ class Cursor:
         self.found: set[str] = set()  # columns of the side that is read
         self.random: list[RandomTerm] = []
         self.cut: set[int] = set()  # places of tokens that formulae does not get
+        self.selections: list[str] = []  # conditions on rows, as formulae reads them
 
     @property
     def here(self) -> Token:
@@ -61,3 +62,7 @@ class Cursor:
         if not token.text.strip("`").strip():
             raise Refused(f"a column cannot be called {token.text}")
         return token.text[1:-1]
+
+    def _text(self, first: int, last: int) -> str:
+        """Tokens as formulae gets them."""
+        return " ".join(self.tokens[k].text for k in range(first, last) if k not in self.cut)

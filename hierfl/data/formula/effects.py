@@ -27,7 +27,8 @@ class FormulaParser(ArgumentParser):
         if self.here.kind != "end":
             raise Refused(f"{self.here.shown} is not expected there")
         safe = self._text(0, len(self.tokens) - 1)
-        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.random))
+        selections = tuple(dict.fromkeys(self.selections))
+        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.random), selections)
 
     def level_of_response(self) -> None:
         """``y['yes']`` is ``I(y == 'yes')``: the tokens of one become those of the other."""
@@ -152,10 +153,6 @@ class FormulaParser(ArgumentParser):
             raise Refused(f"groups inside others are written a/b or a:b, not {self._until(')', start)}")
         self.cut |= set(range(start + 1, self.place))  # (which groups they are is not formulae's to know)
         return tuple(names), "/" in signs
-
-    def _text(self, first: int, last: int) -> str:
-        """Tokens as formulae gets them."""
-        return " ".join(self.tokens[k].text for k in range(first, last) if k not in self.cut)
 
     def _until(self, sign: str, start: int) -> str:
         """Tokens from there to a sign, as a message shows them."""

@@ -53,6 +53,8 @@ class Formula:
         response: columns of the response; None without one.
         predictors: columns on the right, but for those that are right of a bar alone.
         random: its random terms; ``(1 | a/b)`` is two, of a and of a:b.
+        selections: conditions by which it treats some rows otherwise than others: its comparisons, and those that
+            functions such as ``clip`` and ``sign`` make.
     """
 
     text: str
@@ -60,6 +62,7 @@ class Formula:
     response: frozenset[str] | None
     predictors: frozenset[str]
     random: tuple[RandomTerm, ...] = ()
+    selections: tuple[str, ...] = ()
 
     @property
     def places(self) -> frozenset[str]:

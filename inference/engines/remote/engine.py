@@ -23,6 +23,7 @@ from ...calibration.answer import Answer, no_answer
 from ...calibration.question import Question
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
+from ...method.capabilities import needs_everyone
 from ...method.schedule import Plan
 from ...options import Options
 from ...server.exchange import Exchange
@@ -63,6 +64,7 @@ class RemoteEngine:
             :class:`~hierfl.inference.engines.remote.site.Site`.
         greeting: what all have agreed on before the first round, see
             :func:`~hierfl.inference.engines.remote.preparation.prepare`: also those who come late are told.
+        restarts: see :class:`.questions.Questions`.
     """
 
     #: one process asks all sites, and each of them keeps its last round
@@ -70,14 +72,14 @@ class RemoteEngine:
 
     def __init__(
         self, method: Method, federation: Federation, options: Options, *, clients: Sequence[str], ask: Ask,
-        handshake: Handshake, new_clients: bool = False, greeting: State | None = None,
+        handshake: Handshake, new_clients: bool = False, greeting: State | None = None, restarts: int = 0,
     ) -> None:  # fmt: skip
         self.greeting = greeting or {}
         self.method, self.options, self.handshake, self.new_clients = method, options, handshake, new_clients
         self.federation = federation.to(options.device, options.dtype)
         self.ids = list(clients)
         self.task, self.device = federation.task, self.federation.device
-        self.questions = Questions(clients, ask, handshake, self.device)
+        self.questions = Questions(clients, ask, handshake, self.device, restarts)
         self.splits: set[str] = set()
 
     def agree(self, wish: bool) -> bool:
@@ -107,7 +109,7 @@ class RemoteEngine:
         #: the last round of each site, as it has said
         self._at: dict[int, object] = {}
         if not (found := self._greeted(range(len(self.ids)))):
-            raise UserError("no site has answered: see the log for why")
+            raise self.questions.missing(range(len(self.ids)), "no site has answered", "see the log for why")
         if len(found) < len(self.ids):  # (who is away may have what nobody else has)
             self.splits |= set(SPLITS)
 
@@ -160,7 +162,8 @@ class RemoteEngine:
         own = {j: {"reports": j in reporting} for j in plan.training}
         answers = self._asked(about, broadcast.shared, sorted(plan.training), self.expected.exchange.bytes, own)
         if plan.training and not answers:
-            raise UserError(f"no site has answered in round {broadcast.round}: go on when they are there (--resume)")
+            raise self.questions.missing(plan.training, f"no site has answered in round {broadcast.round}")
+        self.questions.check_quorum(sorted(reporting), None if needs_everyone(self.method) else self.options.quorum)
         used = torch.zeros(clients, dtype=torch.bool, device=self.device)
         for j, (head, tensors) in answers.items():
             diverged[j] = head.get("diverged") is True
@@ -244,10 +247,8 @@ class RemoteEngine:
                 continue
             total, answered = {k: v + held[k] for k, v in total.items()}, answered + 1
         if answered < len(self.ids):
-            raise UserError(
-                f"{answered} of {len(self.ids)} sites have answered after round {broadcast.round}: go on when all are "
-                "there (--resume)"
-            )
+            words = f"{answered} of {len(self.ids)} sites have answered after round {broadcast.round}"
+            raise self.questions.missing(range(len(self.ids)), words)
         return total
 
     def calibration(self, broadcast: Broadcast, question: Question) -> Answer:

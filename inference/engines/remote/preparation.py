@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from ...messages.form import LONGEST
 from ...state import State, StateForm
 from .answering import Desk
 from .questions import Questions
+from .refusals import Refused
 from .site import Site
 from .wire import (
     FORMAT,
@@ -38,6 +39,8 @@ log = logging.getLogger("hierfl")
 PREPARED_FILE = "prepared.safetensors"
 #: kind of a message to a site that the server has given up
 ENDED = "ended"
+#: of a site's folder: why the study has ended without it
+CLOSED_FILE = "ended.txt"
 #: bytes of such sums: moments of some thousand columns
 LARGEST_SUMS = 2**28
 
@@ -101,18 +104,27 @@ def prepare(questions: Questions, data: Summing, folder: Path) -> list[State]:
                 continue
             total, answered = {k: v + held[k].cpu() for k, v in total.items()}, answered + 1
         if answered < len(questions.ids):
-            raise UserError(
-                f"{answered} of {len(questions.ids)} sites have sent their sums (step {step + 1} of {data.steps}): go "
-                "on when all have (--resume), or take those who cannot off the roster"
-            )
+            raise questions.missing(
+                everyone, f"{answered} of {len(questions.ids)} sites have sent their sums (step {step + 1} of "
+                f"{data.steps})", "go on when all have (--resume), or take those who cannot off the roster",
+            )  # fmt: skip
         totals.append(total)
     _write(path, {"study": study, "sites": len(questions.ids)}, totals)
     return totals
 
 
-def endings(clients: Sequence[str], handshake: Handshake, reason: str) -> dict[str, bytes]:
-    """What sites are told where their server ends with an error: a message for each client."""
-    said = {"kind": ENDED, "round": 0, "reason": reason[:LONGEST], "handshake": handshake.table()}
+def endings(
+    clients: Iterable[str], handshake: Handshake, reason: str, *, done: bool = False
+) -> dict[str, bytes]:  # fmt: skip
+    """What sites hear where their server ends: a message for each client.
+
+    Args:
+        clients: who is written to.
+        handshake: what server and sites have in common.
+        reason: why it ends.
+        done: whether the study has ended for good; else the server may be resumed.
+    """
+    said = {"kind": ENDED, "round": 0, "reason": reason[:LONGEST], "done": done, "handshake": handshake.table()}
     return {client: encode({**said, "client": client}, {}) for client in clients}
 
 
@@ -129,6 +141,7 @@ class PreparedSite:
 
     Attributes:
         site: what answers once it is prepared; None before.
+        closed: why the study has ended without this site; empty while it has not.
 
     Raises:
         UserError: where its data have changed since it was prepared, or sums that are kept cannot be used.
@@ -142,6 +155,8 @@ class PreparedSite:
         self.desk = Desk(client, handshake, torch.device("cpu"), LARGEST_HEADER + LARGEST_SUMS)
         self.totals: list[State] | None = None
         self.site: Site | None = None
+        self._patient = False
+        self.closed = _read_closed(folder / CLOSED_FILE)
         path = folder / PREPARED_FILE
         if path.is_file():
             head, totals = _read(path, handshake.study)
@@ -150,6 +165,22 @@ class PreparedSite:
                     f"the data are not those with which {folder} began this study: it goes on with the same"
                 )
             self._ready(totals)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the study has, for this site."""
+        return bool(self.closed) or (self.site is not None and self.site.state.ended)
+
+    @property
+    def patient(self) -> bool:
+        """Whether an error of the disk is raised, for whoever asks to try again; else it is answered as a failure."""
+        return self._patient
+
+    @patient.setter
+    def patient(self, value: bool) -> None:
+        self._patient = self.desk.patient = value
+        if self.site is not None:
+            self.site.desk.patient = value
 
     def answer(self, request: bytes) -> bytes:
         """What it answers; see :class:`.answering.Desk`."""
@@ -169,7 +200,13 @@ class PreparedSite:
 
     def _ended(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
         reason = shown(str(head.get("reason", ""))[:LONGEST])
-        log.warning("the server has ended with an error, and may be resumed; this site waits for it: %s", reason)
+        if head.get("done") is not True:
+            log.warning("the server has ended with an error, and may be resumed; this site waits for it: %s", reason)
+        elif not self.ended:
+            make_folder(self.folder)
+            write_whole(self.folder / CLOSED_FILE, f"{reason}\n".encode(), mode=0o600)
+            self.closed = reason or "it has ended"
+            log.warning("the study has ended without this site: %s", reason)
         return self.desk.says({"round": 0})
 
     def _prepare(self, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
@@ -179,8 +216,8 @@ class PreparedSite:
         try:
             found = self.data.sums(before)
         except UserError as error:  # (what is wrong with the data is this site's to know)
-            log.error("the data cannot be summed: %s", error)
-            raise Unreadable("its data cannot be summed: see the site's own log") from error
+            log.error("the data cannot be summed: %s", shown(error))
+            raise Refused("its data cannot be summed: see the site's own log", "data") from error
         return self.desk.says({"round": 0}, found)
 
     def _hello(self, request: bytes, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
@@ -188,15 +225,17 @@ class PreparedSite:
         if self.totals is None:
             if len(totals) != self.steps:
                 raise Unreadable("it does not say what all sites have agreed on")
-            self._ready(totals)
+            site = self.make(totals)
             _write(self.folder / PREPARED_FILE, {"study": self.handshake.study, "data": self.data.digest()}, totals)
+            self._ready(totals, site)
         elif not _same(totals, self.totals):
-            raise Unreadable("its sums over all sites are others than those that this site began with")
+            raise Refused("its sums over all sites are others than those that this site began with", "answered")
         assert self.site is not None  # (as of _ready)
         return self.site.answer(request)
 
-    def _ready(self, totals: list[State]) -> None:
-        self.site, self.totals = self.make(totals), totals
+    def _ready(self, totals: list[State], site: Site | None = None) -> None:
+        self.site, self.totals = site or self.make(totals), totals
+        self.site.desk.patient = self._patient
 
 
 def numbered(totals: Sequence[State]) -> State:
@@ -219,6 +258,10 @@ def unnumbered(tensors: Mapping[str, torch.Tensor]) -> list[State]:
 def _same(one: Sequence[State], other: Sequence[State]) -> bool:
     flat, others = numbered(one), numbered(other)
     return flat.keys() == others.keys() and all(torch.equal(flat[name], others[name]) for name in flat)
+
+
+def _read_closed(path: Path) -> str:
+    return path.read_text("utf-8").strip() if path.is_file() else ""
 
 
 def _write(path: Path, head: Mapping[str, Any], totals: Sequence[State]) -> None:

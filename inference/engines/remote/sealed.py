@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from safetensors import deserialize
 
 from hierfl.files import write_whole
-from hierfl.schema import Number, read_json
+from hierfl.schema import Number, Schema, read_json
 
 from .keys import Identity, PublicCard
 from .questions import Ask
@@ -34,8 +34,9 @@ log = logging.getLogger("hierfl")
 REFUSALS = (
     "signature", "version", "approval", "policy", "budget", "answered", "bounds", "data", "withdrawn", "failed",
 )  # fmt: skip
-#: of a server's folder: how many requests each site was sent
+#: of a server's folder: how many requests each site was sent, and a digest of the last
 SEQUENCE_FILE = "sequence.json"
+SEQUENCE: Schema = {"*": {"number": Number(int, 0), "request": str}}
 #: entries of outer headers
 REQUEST: dict[str, type] = {
     "sealed": int, "kind": str, "round": int, "client": str, "study": str, "sequence": int, "signature": str,
@@ -213,7 +214,7 @@ class SealedAsk:
     ) -> None:  # fmt: skip
         self.ask, self.identity, self.cards, self.earlier = ask, identity, dict(cards), list(earlier)
         self.path = folder / SEQUENCE_FILE
-        self.sent: dict[str, int] = read_json(self.path, {"*": Number(int, 0)}) if self.path.is_file() else {}
+        self.sent: dict[str, dict[str, Any]] = read_json(self.path, SEQUENCE) if self.path.is_file() else {}
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Asks; an answer that is not by the site that was asked, and to this question, is none."""
@@ -231,11 +232,17 @@ class SealedAsk:
         return found
 
     def sealed(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Requests as they are carried, each with the next number of its client: that is on the disk before they go."""
-        self.sent |= {name: self.sent.get(name, 0) + 1 for name in requests}
+        """Requests as they are carried, each with the next number of its client: that is on the disk before they go.
+
+        The last one sent once more is the same bytes: a reply that has come while the server was away is used.
+        """
+        for name, plain in requests.items():
+            last, digest = self.sent.get(name, {"number": 0, "request": ""}), hashlib.sha256(plain).hexdigest()
+            if digest != last["request"]:
+                self.sent[name] = {"number": last["number"] + 1, "request": digest}
         write_whole(self.path, json.dumps(self.sent, indent=1).encode())
         return {
-            name: seal_request(plain, self.identity, study_of(plain), self.sent[name])
+            name: seal_request(plain, self.identity, study_of(plain), self.sent[name]["number"])
             for name, plain in requests.items()
         }
 

@@ -54,6 +54,7 @@ class Site:
         handshake: what this site has in common with its server.
         new_clients: whether it sends what a new client begins with, where the method makes that from the clients'
             values: of some methods that is all of a personal model, in a sum.
+        train_scores: whether it says how well its training rows are predicted, at values of the server's choice.
 
     Raises:
         UserError: for more than one client, a folder of another study, or a method that sites do not know.
@@ -61,7 +62,7 @@ class Site:
 
     def __init__(
         self, method: Method, federation: Federation, options: Options, folder: Path, handshake: Handshake, *,
-        new_clients: bool = False,
+        new_clients: bool = False, train_scores: bool = True,
     ) -> None:  # fmt: skip
         if federation.clients != 1:
             raise UserError(f"a site is one client, not {federation.clients}")
@@ -71,6 +72,7 @@ class Site:
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
         self.plate = PlateEngine(method, federation, replace(options, chunk=1))
         self.client, self.new_clients = federation.ids[0], new_clients
+        self.splits = [split for split in SPLITS if self.plate.has_data(split) and (train_scores or split != "train")]
         start, device = InitialWeights.of(method.network, options.seed), self.plate.device
         self.shared, initial = (
             {k: v.detach().to(device, options.dtype, copy=True) for k, v in values.items()}
@@ -116,8 +118,7 @@ class Site:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _hello(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
-        splits = [split for split in SPLITS if self.plate.has_data(split)]
-        return self.desk.says({"round": head["round"], "splits": splits, "at": self.state.round})
+        return self.desk.says({"round": head["round"], "splits": self.splits, "at": self.state.round})
 
     def _round(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         number, held = head["round"], self.state

@@ -15,7 +15,6 @@ from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.site_results import predictions, site_run, write_site_results
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import Membership, read_site_data
-from hierfl.inference.engines.remote.files import answer_all
 from hierfl.inference.engines.remote.wire import decode
 
 ROUNDS = 3
@@ -44,18 +43,12 @@ def test_server_and_sites_know_the_same(files: dict[str, Path], tmp_path: Path) 
     seen: dict[str, tuple[tuple[int, ...], int]] = {}
     place = FileStudy(study, files, tmp_path)
 
-    def answers(names: list[str]) -> None:
-        for name in names:
+    def watch(name: str, request: bytes, reply: bytes) -> None:
+        if decode(request)[0]["kind"] == "calibration":
+            seen.update({k.rpartition("|")[2]: (tuple(v.shape), v.nbytes) for k, v in decode(reply)[1].items()})
 
-            def kept(request: bytes, name: str = name) -> bytes:
-                reply = place.sites[name].answer(request)
-                if decode(request)[0]["kind"] == "calibration":
-                    seen.update({k.rpartition("|")[2]: (tuple(v.shape), v.nbytes) for k, v in decode(reply)[1].items()})
-                return reply
-
-            answer_all(tmp_path / "exchange", name, kept)
-
-    summary = place.serve(answers)
+    place.watch = watch
+    summary = place.serve()
     assert {"pm_temperature", "pm_draws_tempered_nll", "set_threshold", "set_coverage"} <= summary.keys()
     assert not (tmp_path / "server" / "clients.csv").exists()
     # what leaves is what is said to leave

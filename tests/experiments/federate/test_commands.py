@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.commands import Call
+from support.parties import Parties
 from support.studies import FileStudy, formula_study, patients, write_tables
 
+from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.files import requests_in
+from hierfl.inference.engines.remote.keys import Identity, PublicCard
 
 
 @pytest.fixture
@@ -28,16 +31,25 @@ def refused(answer: tuple[int, str, str]) -> str:
 
 def test_a_server_says_what_it_needs(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
     study, out = formula_study(tmp_path, own), tmp_path / "server"
-    assert "say what carries requests" in refused(hierfl("federate", "server", study))
-    assert "--deadline must be" in refused(hierfl("federate", "server", study, "--exchange", "x", "--deadline", "-1"))
-    lacking = hierfl("federate", "server", study, "--exchange", tmp_path / "x", "--out", out, "--resume")
+    serve = ("federate", "server", study, "--home", tmp_path / "coordinator")
+    assert "has no keys: hierfl federate keys" in refused(hierfl(*serve, "--exchange", "x"))
+    parties = Parties.of(own)
+    parties.save(tmp_path)
+    assert "say what carries requests" in refused(hierfl(*serve))
+    assert "--deadline must be" in refused(hierfl(*serve, "--exchange", "x", "--deadline", "-1"))
+    assert "has no keys.server: add the server's card" in refused(hierfl(*serve, "--exchange", "x"))
+    parties.put_into(study)
+    other_home = ("--home", tmp_path / "h00", "--exchange", "x")
+    assert "was agreed on with the server coordinator" in refused(hierfl("federate", "server", study, *other_home))
+    assert not out.exists()
+    lacking = hierfl(*serve, "--exchange", tmp_path / "x", "--out", out, "--resume")
     assert "is not the folder of a study's server" in refused(lacking)
     assert "is not the folder of a study's server" in refused(hierfl("federate", "status", out))
-    FileStudy(study, own, tmp_path).serve()
-    again = hierfl("federate", "server", study, "--exchange", tmp_path / "x", "--out", out)
+    FileStudy(study, own, tmp_path, parties).serve()
+    again = hierfl(*serve, "--exchange", tmp_path / "x", "--out", out)
     assert "exists; go on with it (--resume)" in refused(again)
     study.write_text(study.read_text().replace("rounds = 4", "rounds = 5"))
-    other = hierfl("federate", "server", study, "--exchange", tmp_path / "x", "--out", out, "--resume")
+    other = hierfl(*serve, "--exchange", tmp_path / "x", "--out", out, "--resume")
     assert "differ in more than their rosters" in refused(other)
     code, text, _ = hierfl("federate", "status", out)
     assert code == 0
@@ -80,16 +92,57 @@ def test_requests_are_answered_by_hand(own: dict[str, Path], tmp_path: Path, hie
     )
 
 
-def test_keys_and_certificates_are_made_once(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
-    pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
-    code, text, _ = hierfl("federate", "keys", tmp_path / "north")
+def test_keys_are_made_once_and_rotated_where_that_is_said(tmp_path: Path, hierfl: Call) -> None:
+    home = tmp_path / "at-north"
+    make = ("federate", "keys", home, "--name", "north")
+    code, text, _ = hierfl(*make)
+    card = Identity.load(home).card
     assert code == 0
-    assert "node.pub" in text
-    private = tmp_path / "north" / "node.key"
-    assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    before = private.read_bytes()
-    assert "exists; to rotate keys" in refused(hierfl("federate", "keys", tmp_path / "north"))
-    assert private.read_bytes() == before
+    assert f"fingerprint: {card.fingerprint}" in text
+    assert "north.pub: send it to the coordinator" in text
+    assert PublicCard.read(home / "north.pub") == card
+    private = [home / "site.key", home / "node.key"]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (home, *private)] == [0o700, 0o600, 0o600]
+    before = [path.read_bytes() for path in private]
+    assert "exists: --rotate moves it aside" in refused(hierfl(*make))
+    assert "is the key of north, not of south" in refused(hierfl(*make[:-1], "south", "--rotate"))
+    assert [path.read_bytes() for path in private] == before
+    code, text, _ = hierfl(*make, "--rotate")
+    assert code == 0
+    assert Identity.load(home).card.fingerprint in text
+    assert [old.card for old in Identity.earlier(home)] == [card]
+    assert private[1].read_bytes() == before[1]
+    other = ("federate", "keys", tmp_path / "at-south", "--name")
+    assert "a name is made of letters" in refused(hierfl(*other, "south/../north"))
+    assert "has no keys" in refused(hierfl(*other, "south", "--rotate"))
+    assert not (tmp_path / "at-south").exists()
+
+
+def test_a_draft_takes_cards_and_says_whose_are_missing(tmp_path: Path, hierfl: Call) -> None:
+    parties = Parties.of(["north", "south"])
+    parties.save(tmp_path)
+    sample = tmp_path / "sample.csv"
+    sample.write_text("y,x\n0.5,1.5\n1.5,2.5\n")
+    said = ("mixed-effects", "--sample", sample, "--formula", "y ~ x + (1 | site)", "--out", tmp_path / "study.toml")
+    cards = [tmp_path / who / f"{who}.pub" for who in ("coordinator", "north", "south")]
+    code, text, _ = hierfl("federate", "study", *said, "--site", cards[1], "--site", "south")
+    assert code == 0
+    assert "no card yet of server, south: their lines go into its part keys" in text
+    assert Study.read(tmp_path / "study.toml").keys == {"north": parties.cards["north"]}
+    whole = (*said, "--overwrite", "--key", cards[0], "--site", cards[1], "--site")
+    code, text, _ = hierfl("federate", "study", *whole, cards[2])
+    assert "no card yet" not in text
+    study = Study.read(tmp_path / "study.toml")
+    assert study.clients == ["north", "south"]
+    assert study.keys == {"server": parties.server.card, **parties.cards}
+    assert "no file" in refused(hierfl("federate", "study", *whole, tmp_path / "east.pub"))
+    (tmp_path / "east.pub").write_text("hierfl-key-1 east AAAA")
+    assert "is no public card" in refused(hierfl("federate", "study", *whole, tmp_path / "east.pub"))
+
+
+def test_certificates_are_made_once(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+    pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
+    assert hierfl("federate", "keys", tmp_path / "north", "--name", "north")[0] == 0
     where = ("--host", "127.0.0.1", "--host", "study.example.org")
     assert hierfl("federate", "certificates", tmp_path / "tls", *where)[0] == 0
     assert stat.S_IMODE((tmp_path / "tls" / "server.key").stat().st_mode) == 0o600

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.parties import Parties
 from support.studies import FORMULA, FileStudy, formula_study, patients, write_tables
 
 from hierfl.data.formula.federate import from_formula
@@ -53,7 +54,7 @@ def test_thirty_sites_by_files_find_what_the_table_would(counts: bool, tmp_path:
         for name in names:
             folder = tmp_path / "exchange" / name
             waiting = files.requests_in(tmp_path / "exchange", name)
-            replies = list(write_replies(place.sites[name].answer, waiting, folder / "replies"))
+            replies = list(write_replies(place.answering(name), waiting, folder / "replies"))
             assert len(replies) == 1
             assert not replies[0][1]
             commands[name] += 1
@@ -183,8 +184,8 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     text = formula_study(tmp_path, own, rounds=60).read_text()
     first = tmp_path / "study.toml"
     first.write_text(text.replace('    "h03",\n', ""))
-    three = {name: path for name, path in own.items() if name != "h03"}
-    place = FileStudy(first, three, tmp_path)
+    three, parties = {name: path for name, path in own.items() if name != "h03"}, Parties.of(own)
+    place = FileStudy(first, three, tmp_path, parties)
 
     def stops(names: list[str]) -> None:
         if list((tmp_path / "exchange" / "h00" / "requests").glob("000004-round-*")):
@@ -195,8 +196,10 @@ def test_a_site_that_joins_late_and_one_that_leaves(
         place.serve(stops)
     assert read_status(tmp_path / "server")["ended"] == "KeyboardInterrupt"
     first.write_text(text.replace('    "h00",\n', ""))
+    parties.put_into(first)
     place.files = own
-    place.restart("h03")
+    for name in ("h01", "h02", "h03"):  # (everybody agrees on the new roster)
+        place.restart(name)
     place.serve(resume=True)
     assert "the roster has changed after round 3: left h00" in caplog.messages
     assert "the roster has changed after round 3: joined h03" in caplog.messages
@@ -267,7 +270,7 @@ def test_what_a_site_has_refused_it_is_asked_again(own: dict[str, Path], tmp_pat
     assert read_status(tmp_path / "server")["round"] == 4
 
 
-def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An outcome that the family cannot have, and no range excludes: the server hears that there is no sum."""
     df = patients(4, counts=True)
     df.loc[df.site == "h01", "y"] = -777
@@ -276,8 +279,9 @@ def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 2 of 2\)"):
         place.serve()
     (reply,) = (tmp_path / "exchange" / "h01" / "replies").iterdir()
-    assert header(reply.read_bytes())["error"] == "its data cannot be summed: see the site's own log"
-    assert b"777" not in reply.read_bytes()
+    assert header(reply.read_bytes())["refused"] == "failed"
+    assert "its data cannot be summed: see the site's own log" in caplog.text
+    assert "777" not in "".join(line for line in caplog.messages if "is not used" in line)
 
 
 def test_sites_are_told_where_the_server_ends_with_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,6 +20,7 @@ from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import Membership, read_site_data
 from hierfl.experiments.methods import load
+from hierfl.inference.engines.remote.keys import Identity
 
 
 @pytest.fixture
@@ -29,7 +30,9 @@ def own(tmp_path: Path) -> dict[str, Path]:
 
 
 CHANGES: list[tuple[Callable[[dict], Any], str]] = [
-    (lambda t: t.update(format=2), "is of format 2, and this version of hierfl reads 1"),
+    (lambda t: t.update(format=3), "is of format 3, and this version of hierfl reads 2"),
+    (lambda t: t.update(format=1), "is of format 1, without keys: finish this study with the version of hierfl that"),
+    (lambda t: t.pop("keys"), "format 2 has the part keys"),
     (lambda t: t.update(extra=1), "unknown entry of .*: 'extra'"),
     (lambda t: t.pop("method"), "is damaged: method is missing"),
     (lambda t: t.update(method="pfedvem"), "not the version here"),
@@ -71,9 +74,11 @@ def test_all_but_the_roster_is_agreed_on(own: dict[str, Path], tmp_path: Path) -
     path = formula_study(tmp_path, own)
     study = Study.read(path)
     table = tomllib.loads(path.read_text())
-    for name, value in {"clients": ["h00", "other"], "name": "another"}.items():
+    card = Identity.make("h00").card.text
+    for name, value in {"clients": ["h00", "other"], "keys": {"h00": card}, "name": "another"}.items():
         path.write_text(tomli_w.dumps(table | {name: value}))
-        assert (Study.read(path).digest == study.digest) == (name == "clients")
+        assert (Study.read(path).digest == study.digest) == (name in ("clients", "keys"))
+        assert (Study.read(path).roster == study.roster) == (name == "name")
 
 
 def test_a_draft_is_a_study(own: dict[str, Path], tmp_path: Path) -> None:
@@ -147,26 +152,17 @@ def test_check_says_what_leaves_and_nothing_else_does(own: dict[str, Path], tmp_
     assert code == 0
     assert "Nothing has been sent." in out
     assert sorted(tmp_path.rglob("*")) == before
-    from hierfl.inference.engines.remote.files import answer_all
     from hierfl.inference.engines.remote.wire import decode
 
     place, seen = FileStudy(study, own, tmp_path), {}
 
-    def answers(names: list[str]) -> None:
-        for name in names:
+    def watch(name: str, request: bytes, reply: bytes) -> None:
+        head, asked = decode(reply), decode(request)[0]
+        kind = f"prepare, step {asked['step'] + 1}" if asked["kind"] == "prepare" else asked["kind"]
+        seen.setdefault(kind, {}).update({k.rpartition("|")[2] if "|" in k else k: v for k, v in head[1].items()})
 
-            def kept(request: bytes, name: str = name) -> bytes:
-                reply = place.sites[name].answer(request)
-                head, asked = decode(reply), decode(request)[0]
-                kind = f"prepare, step {asked['step'] + 1}" if asked["kind"] == "prepare" else asked["kind"]
-                seen.setdefault(kind, {}).update(
-                    {k.rpartition("|")[2] if "|" in k else k: v for k, v in head[1].items()}
-                )
-                return reply
-
-            answer_all(tmp_path / "exchange", name, kept)
-
-    place.serve(answers)
+    place.watch = watch
+    place.serve()
     agreed = Study.read(study)
     said: dict[str, dict] = {}
     for value in leaving(agreed, read_site_data(agreed, own["h01"], "h01")):

@@ -1,0 +1,70 @@
+"""A site's say: whether it takes part in a study, and what it has answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hierfl.data.reading.options import Reading
+
+from ..options import TrustCode, path_argument, path_option
+from ..reading import with_reading
+from .options import HOME_HELP, OwnFile
+
+
+@with_reading(columns=False, drop=False)
+def approve(
+    home: Annotated[Path, path_argument("HOME", HOME_HELP)],
+    study: Annotated[Path, path_option("STUDY", "study.toml, as the coordinator has sent it.")],
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who approves.")],
+    data: OwnFile = None,
+    pin: Annotated[
+        list[Path] | None,
+        path_option("FILE.pub", "Card of the server or of another site, compared with its owner; repeatable."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="WORD", help="What the policy leaves to this approval; repeatable."),
+    ] = None,
+    trust_code: TrustCode = False,
+    reading: Any = None,
+) -> None:
+    """Approve a study: shows what would leave, each rule of the policy with its margin, and who takes part; then puts
+    the approval on record. Where a rule fails nothing is recorded, and the exit code is 2."""
+    from hierfl.inference.engines.remote.keys import PublicCard
+
+    from ...federate.guard.approve import propose
+    from ...federate.guard.home import Home
+    from ...federate.leaving import leaving
+    from ..screen import console
+    from .showing import show_leaving, show_parties, show_rules
+
+    found = propose(
+        Home(home), study, data, Reading.of(reading) if reading else None,
+        pins=[PublicCard.read(path) for path in pin or ()], allow=allow or (), trust_code=trust_code,
+    )  # fmt: skip
+    show_leaving(leaving(found.member.study, found.data))
+    console().print()
+    show_rules(found.rules)
+    show_parties(found.parties)
+    typer.echo(f"{found.record(by)}: approved by {by}; the site takes part: hierfl federate site {home}")
+
+
+def audit(
+    home: Annotated[Path, path_argument("HOME", HOME_HELP)],
+    accept: Annotated[
+        str, typer.Option("--accept", metavar="NAME", help="Go on after lines were lost, on the word of NAME.")
+    ] = "",
+) -> None:
+    """Print the audit file of a site, and verify it: a gap, an edit or lost lines are an error."""
+    from ...federate.guard.home import Home
+    from ...federate.guard.look import audited, lines_of
+
+    place = Home(home)
+    found = audited(place, accept)
+    for line in lines_of(found.lines):
+        typer.echo(line)
+    count, head = found.head
+    typer.echo(f"{count} line{'s' * (count != 1)}, none missing; the last is {head[:16]}")

@@ -1,0 +1,50 @@
+"""What commands of a study show: values that would leave, rules, and who takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from hierfl.files import shown
+
+from ..screen import console, text_table
+
+if TYPE_CHECKING:
+    from hierfl.data.disclosure.rule import Rule
+
+    from ...federate.guard.approve import Party
+    from ...federate.leaving import Leaving
+
+
+def show_leaving(values: Sequence[Leaving]) -> None:
+    """Prints every value that would leave a site."""
+    screen = console()
+    screen.print("This would leave the site, and nothing else:")
+    for request, group in groupby(values, key=lambda value: value.request):
+        table, said = text_table("", "value", "shape", "bytes", "what it is"), ""
+        for value in group:
+            table.add_row(
+                "", value.name, value.dimensions, f"{value.nbytes:,}", "" if value.meaning == said else value.meaning
+            )
+            said = value.meaning
+        screen.print(f"\n{request}")
+        screen.print(table)
+
+
+def show_rules(rules: Sequence[Rule]) -> None:
+    """Prints each rule of the site's policy, and how far the study is from it."""
+    table = text_table("rule", "", "margin")
+    for rule in rules:
+        table.add_row(rule.name, "holds" if rule.holds else "FAILS", shown(rule.margin))
+    console().print(table)
+
+
+def show_parties(parties: Sequence[Party]) -> None:
+    """Prints who takes part, by which keys, and whether they were pinned here."""
+    table = text_table("takes part", "fingerprint", "card")
+    for party in parties:
+        name = party.name if party.card is None else party.card.name
+        said = f"server: {name}" if party.name == "server" else name
+        table.add_row(said, party.card.fingerprint if party.card else "-", "pinned" if party.pinned else "not pinned")
+    console().print(table)

@@ -1,0 +1,163 @@
+"""Approving a study at a site: what would leave, each rule with its margin, who takes part; and the record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hierfl.data.disclosure.rule import Rule
+from hierfl.data.federated.study_data import SiteData
+from hierfl.data.reading.options import Reading
+from hierfl.errors import UserError
+from hierfl.inference.engines.remote.code import code_digest
+from hierfl.inference.engines.remote.keys import PublicCard
+
+from ..contributions import now
+from ..roster_keys import SERVER
+from ..study import Study
+from ..study_site import Membership, read_site_data
+from .approval import Approval
+from .audit import Audit
+from .home import Home, pinned_with
+from .ledger import Ledger
+from .policy import Policy
+from .rows import keep_rows
+from .rules import ALLOWED, rules
+
+
+@dataclass(frozen=True)
+class Party:
+    """One who takes part.
+
+    Attributes:
+        name: in the study.
+        card: None where study.toml has none.
+        pinned: whether it is the card that was pinned here.
+    """
+
+    name: str
+    card: PublicCard | None
+    pinned: bool
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A study as a site would take part in it; nothing of it is on record yet.
+
+    Attributes:
+        home: the site's own folder.
+        member: the site in the study.
+        data: its rows, read for the study.
+        policy: of the site.
+        parties: the server, then the roster.
+        rules: each rule, and how far the study is from it.
+        pins: cards that were said, to be pinned.
+        allowed: words that were said beyond the policy.
+    """
+
+    home: Home
+    member: Membership
+    data: SiteData
+    policy: Policy
+    parties: tuple[Party, ...]
+    rules: tuple[Rule, ...]
+    pins: tuple[PublicCard, ...]
+    allowed: tuple[str, ...]
+    ledger: Ledger
+
+    @property
+    def failing(self) -> list[str]:
+        """Names of the rules that do not hold."""
+        return [rule.name for rule in self.rules if not rule.holds]
+
+    def record(self, by: str) -> Path:
+        """Puts the approval on record; its file.
+
+        Args:
+            by: who approves.
+
+        Raises:
+            UserError: where a rule does not hold, or nobody is named.
+        """
+        if self.failing:
+            raise UserError(f"not approved: {', '.join(self.failing)}: nothing was recorded, and nothing leaves")
+        if not by.strip() or not by.isprintable():
+            raise UserError("say who approves: --by NAME")
+        study, card = self.member.study, self.home.identity.card
+        audit = Audit(self.home.folder)
+        audit.check(self.ledger.seen(card.fingerprint))
+        approval = Approval(
+            study.digest, study.roster, study.table["method_digest"], code_digest(), self.policy.digest, study.name,
+            keep_rows(self.data, self.ledger), self.member.client, by.strip(), now(), self.allowed,
+            {rule.name: rule.margin for rule in self.rules},
+        )  # fmt: skip
+        self.home.pin((*self.pins, card))
+        self.member.keep()
+        path = approval.write(self.home.folder)
+        about = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
+        self.ledger.see(card.fingerprint, audit.append({"kind": "approval", **about}))
+        return path
+
+
+def propose(
+    home: Home, study: Path, data: Path | None, reading: Reading | None = None, *, pins: Sequence[PublicCard] = (),
+    allow: Collection[str] = (), ledger: Ledger | None = None, trust_code: bool = False,
+) -> Proposal:  # fmt: skip
+    """What an approval would say.
+
+    Args:
+        home: the site's own folder.
+        study: study.toml.
+        data: the site's own file; None for that of an earlier approval.
+        reading: what the file does not say of itself; None for what an earlier approval says.
+        pins: cards that came by another way than the study.
+        allow: words beyond the policy.
+        ledger: of this account.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
+
+    Raises:
+        UserError: for a study or data that cannot be, a card that is not this site's, or words that are unknown.
+    """
+    if strange := sorted(set(allow) - set(ALLOWED)):
+        raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(ALLOWED)}")
+    ledger, policy = ledger or Ledger(), Policy.read(home.folder)
+    agreed = Study.read(study, trust_code=trust_code)
+    card = home.identity.card
+    if agreed.keys.get(card.name) != card or card.name not in agreed.clients:
+        raise UserError(
+            f"{study} does not have the card of {home.folder} for {card.name} ({card.fingerprint}): send "
+            f"{home.folder / f'{card.name}.pub'} to the coordinator"
+        )
+    known = pinned_with(home.known(), (*pins, card))
+    member = _member(home, agreed, card.name, data, reading)
+    rows = read_site_data(agreed, member.data, member.client, member.reading)
+    parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))
+    found = [_server_rule(parties[0]), *rules(agreed, rows, policy, known, allow, ledger)]
+    return Proposal(
+        home, member, rows, policy, parties, tuple(found), tuple(pins), tuple(sorted(allow)), ledger
+    )  # fmt: skip
+
+
+def _member(home: Home, study: Study, client: str, data: Path | None, reading: Reading | None) -> Membership:
+    """The site in the study; of what was not said, as it was approved before."""
+    folder = home.folder_of(study)
+    if data is None or reading is None:
+        before = Membership.read(folder) if folder.is_dir() else None
+        if data is None and before is None:
+            raise UserError(f"{study.name} is new to {home.folder}: say --data FILE")
+        data, reading = data or (before.data if before else None), reading or (before.reading if before else Reading())
+    assert data is not None  # (as of above)
+    return Membership(folder, study, client, data.absolute(), reading)
+
+
+def _party(name: str, study: Study, known: dict[str, PublicCard]) -> Party:
+    card = study.keys.get(name)
+    return Party(name, card, card is not None and known.get(card.name) == card)
+
+
+def _server_rule(server: Party) -> Rule:
+    if server.card is None:
+        return Rule("server", False, "study.toml has no card of the server")
+    words = "its card is pinned" if server.pinned else f"the card of {server.card.name} is not pinned: --pin FILE.pub"
+    return Rule("server", server.pinned, words)

@@ -1,0 +1,268 @@
+"""What stands before a site: who asks, what was approved, each question once, within a budget.
+
+A question is charged to the account's ledger before anything is computed, and its sealed reply is on the disk before it
+is visible. Whatever moment a process is killed at, the same question gets the same values, and another one in its place
+is refused. Of a reason no more leaves than its class.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.files import shown
+from hierfl.inference.engines.remote.code import code_digest
+from hierfl.inference.engines.remote.keys import PublicCard
+from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
+from hierfl.inference.engines.remote.sealed import open_request, question_digest
+from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, header
+from hierfl.inference.method.capabilities import is_tabular
+from hierfl.inference.state import State
+
+from ..roster_keys import SERVER
+from ..study_site import Membership, SiteRows, as_numbers
+from .answers import Answers, Slot
+from .approval import Approval
+from .audit import Audit
+from .bounds import broadcast_problem
+from .home import Home
+from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
+from .points import budget_of, points_of
+from .policy import Policy
+from .replies import Asked, Refused, Replies
+from .rows import row_set
+from .rules import rules_of_totals
+from .slots import HELLO, slot_of, values_of
+from .totals import Told
+
+log = logging.getLogger("hierfl")
+#: bytes of the largest request
+LARGEST = 2**31
+#: restart records are numbers below
+MOST_RESTARTS = 2**31
+
+
+class Gate:
+    """A site as its server sees it: sealed requests in, sealed replies out.
+
+    Args:
+        home: the site's own folder.
+        folder: of the study in it.
+        ledger: of this account.
+        device: that computes.
+
+    Attributes:
+        member: which site of which study this is.
+        site: what answers plain requests, once they have come through.
+
+    Raises:
+        UserError: for data that do not fit, or an audit file that is not what it was.
+    """
+
+    def __init__(self, home: Home, folder: Path, *, ledger: Ledger | None = None, device: str = "cpu") -> None:
+        self.home, self.folder, self.device, self.ledger = home, folder, device, ledger or Ledger()
+        identity, audit = home.identity, Audit(home.folder)
+        audit.check(self.ledger.seen(identity.card.fingerprint))
+        self.answers, self.replies = Answers(folder), Replies(identity, audit, self.ledger)
+        self._load()
+
+    def _load(self) -> None:
+        """Takes over what was approved last."""
+        self._approval: Approval | None = self.home.approval_of(self.folder)
+        self._policy, self._rows = Policy.read(self.home.folder), ""
+        self.member = Membership.read(self.folder, finished=False)
+        self.site: PreparedSite = self.member.site(self.device, train_scores=self._policy.train_scores)
+        self.site.patient = True
+        self._told = Told(self.folder, self.member.study.digest, self.member.study.roster)
+
+    @property
+    def client(self) -> str:
+        """The site's name in the study."""
+        return self.member.client
+
+    @property
+    def ended(self) -> bool:
+        """Whether the study has ended for this site."""
+        return self.site.ended
+
+    # -- a request ----------------------------------------------------------------------------------------------
+
+    def answer(self, request: bytes) -> bytes:
+        """The sealed reply to a sealed request: an answer, a stored one, or a refusal.
+
+        Args:
+            request: as it was carried.
+
+        Returns:
+            Bytes that may be seen: what they follow from is on the disk.
+
+        Raises:
+            OSError: where the disk cannot hold what has to be kept; nothing is answered then.
+            UserError: for an audit file or ledger that is not what it was.
+        """
+        asked, refused = Asked.of(request), None
+        try:
+            reply = self._answer(asked)
+        except Refused as error:
+            log.warning("a request was refused (%s): %s", error.about, shown(error.reason))
+            refused, reply = error, self.replies.refusal(asked, self.member.study, error)
+        self.replies.note(asked, self.member.study, reply, refused)
+        return reply
+
+    def _answer(self, asked: Asked) -> bytes:
+        server = self._server()
+        try:
+            plain, asked.outer = open_request(asked.request, server, self.client)
+            asked.question = question_digest(plain)
+            if asked.outer["study"] != self.member.study.digest:
+                raise Refused("approval", "it is of another study than the one of this folder")
+            head, tensors = decode(plain, LARGEST)
+        except Unreadable as error:
+            raise Refused("signature", str(error)) from error
+        if head.get("kind") == ENDED:  # (also a site that has left the roster may hear the end)
+            said = {**head, "handshake": self.member.study.handshake.table()}
+            return self._computed(asked, encode(said, tensors))[0]
+        self._check_approval(head)
+        if head.get("kind") == HELLO:
+            self._check_totals(tensors)
+            return self._computed(asked, plain)[0]
+        asked.slot = slot = slot_of(head)
+        if slot is None:
+            raise Refused("bounds", "it is no request that this version knows")
+        if (stored := self.answers.stored(slot, asked.question)) is not None:
+            asked.again = True
+            return stored
+        if slot.kind == "prepare":
+            self._check_totals(tensors)
+        elif self.site.site is None:
+            return self._computed(asked, plain)[0]  # (it has yet to hear what all have agreed on, and says so)
+        else:
+            self._check_round(asked.question, head, slot, tensors)
+        asked.points = self._charged(asked.question, head, slot, tensors)
+        reply, answered = self._computed(asked, plain)
+        if answered:
+            self.answers.store(slot, asked.question, reply)
+            if slot.kind == "round":
+                self.answers.forget(slot.round)
+        return reply
+
+    def _computed(self, asked: Asked, plain: bytes) -> tuple[bytes, bool]:
+        """The sealed answer of the site, and whether it is one that is kept.
+
+        Raises:
+            Refused: where the site cannot answer.
+        """
+        answer = self.site.answer(plain)
+        head = header(answer)
+        if "error" in head and head.get("unprepared") is not True:
+            about = str(head.get("refused") or ("data" if asked.outer["kind"] == "prepare" else "failed"))
+            raise Refused(about, str(head["error"]))
+        return self.replies.sealed(asked, self.member.study, answer), "error" not in head
+
+    # -- checks, in their order ---------------------------------------------------------------------------------
+
+    def _server(self) -> PublicCard:
+        """The server's card, as it is pinned here."""
+        card = self.member.study.keys.get(SERVER)
+        if card is None or self.home.known().get(card.name) != card:
+            raise Refused("approval", "the server's card is not pinned")
+        return card
+
+    def _check_approval(self, head: Mapping[str, Any]) -> None:
+        """Refuses what was not approved as it is now.
+
+        Raises:
+            Refused: likewise.
+        """
+        now = self.home.approval_of(self.folder)
+        if now != self._approval:
+            self._load()
+        said, study = head["handshake"], self.member.study
+        if now is None:
+            raise Refused("approval", "no approval is on record: hierfl federate approve")
+        digests = {
+            "study": study.digest, "roster": study.roster, "method": study.table["method_digest"],
+            "code": code_digest(), "policy": Policy.read(self.home.folder).digest,
+        }  # fmt: skip
+        if words := now.outdated(digests):
+            raise Refused("approval", words)
+        if words := study.handshake.differs(said):
+            raise Refused("approval" if said.get("roster") != study.roster else "version", words)
+        self._rows = self._rows or row_set(self._data.held, self.ledger)
+        if self._rows != now.data:
+            raise Refused("data", "the rows are not those that were approved")
+
+    @property
+    def _data(self) -> SiteRows:
+        assert isinstance(self.site.data, SiteRows)  # (as of Membership.site)
+        return self.site.data
+
+    def _check_totals(self, tensors: State) -> None:
+        """Sums over all sites: those that were told first, and such that no rule of the policy fails with them.
+
+        Raises:
+            Refused: for others.
+        """
+        try:
+            totals = unnumbered(tensors)
+        except Unreadable as error:
+            raise Refused("bounds", str(error)) from error
+        if not self._told.agrees(totals):
+            raise Refused("answered", "its sums over all sites are others than those that were told before")
+        if not self._told.is_new(totals):
+            return
+        found = rules_of_totals(self.member.study, self._data.held, self._policy, as_numbers(totals))
+        if failing := [rule for rule in found if not rule.holds]:
+            about = "bounds" if failing[0].name.startswith("totals") else "policy"
+            raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+        self._told.keep(totals)
+
+    def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
+        """Refuses what is past, what the policy forbids, and broadcast values that no honest server sends.
+
+        Raises:
+            Refused: likewise.
+        """
+        site = self.site.site
+        assert site is not None  # (as of the caller)
+        if slot.round < site.state.round:
+            raise Refused("answered", f"round {slot.round} is asked for, and this site is past it")
+        if site.state.ended and not self._was_charged(question, slot):
+            raise Refused("answered", "the study has ended for this site")
+        if slot.kind == "scores" and head.get("split") == "train" and not self._policy.train_scores:
+            raise Refused("policy", "scores of training rows are asked for")
+        if problem := broadcast_problem(site, slot, tensors):
+            raise Refused("bounds", problem)
+
+    def _was_charged(self, question: str, slot: Slot) -> bool:
+        """Whether this question was taken up: a site that was killed as it ended may still have to answer it."""
+        mine = self.member.study.digest, self.client, slot.text, question
+        return any((c.study, c.client, c.slot, c.question) == mine for c in self.ledger.charges())
+
+    def _charged(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> int:
+        """Takes a question up in the ledger; the points that it costs.
+
+        Raises:
+            Refused: where its slot is taken, or the budget is used up.
+        """
+        assert self._approval is not None  # (as of _check_approval)
+        study, site = self.member.study, self.site.site
+        restart = head.get("restart", 0)
+        if not isinstance(restart, int) or isinstance(restart, bool) or not 0 <= restart < MOST_RESTARTS:
+            raise Refused("bounds", "its restart record is no number")
+        points = points_of(slot, site.method, tensors) if site is not None else 0
+        charge = Charge(
+            self._approval.data, study.digest, self.client, slot.text, question, restart, values_of(slot, tensors),
+            points,
+        )  # fmt: skip
+        budget = budget_of(study, self._policy, self._approval.allowed)
+        # (a formula's message depends on nothing but the broadcast)
+        free = slot.kind == "round" and is_tabular(study.loaded.cls)
+        try:
+            return self.ledger.charge(charge, budget, free=free)
+        except AnsweredBefore as error:
+            raise Refused("answered", str(error)) from error
+        except OverBudget as error:
+            raise Refused("budget", str(error)) from error

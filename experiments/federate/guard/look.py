@@ -1,0 +1,56 @@
+"""A look at a site's audit file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.files import shown
+
+from .audit import ACCEPTED, Audit
+from .home import Home
+from .ledger import Ledger
+
+
+def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit:
+    """The audit file of a home, verified.
+
+    Args:
+        home: the site's own folder.
+        accept: who takes the word for lines that were lost; empty where none may be.
+        ledger: of this account.
+
+    Raises:
+        UserError: for a gap, an edit, or lines that this account has seen and that are gone.
+    """
+    ledger, card, found = ledger or Ledger(), home.identity.card, Audit(home.folder)
+    seen = ledger.seen(card.fingerprint)
+    try:
+        found.check(seen)
+    except UserError as error:
+        if not accept:
+            raise
+        found.append({"kind": ACCEPTED, "by": accept, "reason": str(error), "seen": list(seen or ())})
+    else:
+        if accept:
+            raise UserError(f"{home.folder} has lost no line: there is nothing to accept")
+    if accept:
+        ledger.see(card.fingerprint, found.head)
+    return found
+
+
+def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each in one line of text."""
+    for line in lines:
+        parts = [str(line.get("line")), str(line.get("when")), str(line.get("kind"))]
+        if line.get("kind") == "approval":
+            parts.append(f"study {line.get('study')} by {line.get('by')}")
+        elif line.get("kind") == ACCEPTED:
+            parts.append(f"by {line.get('by')}: {line.get('reason')}")
+        else:
+            how = f"refused ({line['refused']}): {line.get('reason')}" if line.get("refused") else "answered"
+            again = ", as before" if line.get("again") else ""
+            parts += [f"round {line.get('round')}", f"{how}{again}", f"{line.get('points', 0)} points"]
+            parts.append(f"request {str(line.get('request'))[:16]} reply {str(line.get('reply'))[:16]}")
+        yield shown("  ".join(parts))

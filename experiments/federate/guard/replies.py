@@ -1,0 +1,110 @@
+"""What is known of a request, its reply as it leaves the site, and the line of both in the audit file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.inference.engines.remote.keys import Identity
+from hierfl.inference.engines.remote.sealed import read_request, seal_reply
+from hierfl.inference.engines.remote.wire import Unreadable, encode
+
+from ..roster_keys import SERVER
+from ..study import Study
+from .answers import Slot
+from .audit import Audit
+from .ledger import Ledger
+
+
+class Refused(Exception):
+    """A request that is not answered.
+
+    Attributes:
+        about: the class of the reason, which leaves.
+        reason: in words, which stay.
+    """
+
+    def __init__(self, about: str, reason: str) -> None:
+        super().__init__(reason)
+        self.about, self.reason = about, reason
+
+
+@dataclass
+class Asked:
+    """What is known of a request so far.
+
+    Attributes:
+        request: as it was carried.
+        outer: its header; of what is no request, one that says nothing.
+        question: digest of what it asks.
+        slot: its place in the study.
+        points: that it was charged.
+        again: whether it was answered before, and the reply is the stored one.
+    """
+
+    request: bytes
+    outer: dict[str, Any]
+    question: str = ""
+    slot: Slot | None = None
+    points: int = 0
+    again: bool = False
+
+    @classmethod
+    def of(cls, request: bytes) -> Asked:
+        """A request that nobody may have signed."""
+        try:
+            return cls(request, read_request(request)[1])
+        except Unreadable:
+            return cls(request, {"kind": "unknown", "round": 0, "study": ""})
+
+
+class Replies:
+    """Seals what a site answers, and puts it on record.
+
+    Args:
+        identity: the site's keys.
+        audit: of its home.
+        ledger: of this account.
+    """
+
+    def __init__(self, identity: Identity, audit: Audit, ledger: Ledger) -> None:
+        self.identity, self.audit, self.ledger = identity, audit, ledger
+
+    def sealed(self, asked: Asked, study: Study, plain: bytes, refused: str = "") -> bytes:
+        """A plain answer as it leaves the site.
+
+        Raises:
+            UserError: for a study without a card of its server.
+        """
+        server = study.keys.get(SERVER)
+        if server is None:
+            raise UserError(f"{study.path} has no card of the server: there is nobody to answer to")
+        return seal_reply(
+            plain, self.identity, server, asked.outer, asked.question, refused=refused, audit=self.audit.head[1]
+        )
+
+    def refusal(self, asked: Asked, study: Study, error: Refused) -> bytes:
+        """That there is no answer, and the class of the reason."""
+        head = {
+            "error": f"refused ({error.about})", "refused": error.about, "client": self.identity.name,
+            "round": asked.outer["round"],
+        }  # fmt: skip
+        return self.sealed(asked, study, encode(head, {}), error.about)
+
+    def note(self, asked: Asked, study: Study, reply: bytes, error: Refused | None) -> None:
+        """A line of the audit file, which is on the disk before the reply is visible."""
+        about: Mapping[str, Any] = {
+            "study": study.digest, "client": self.identity.name, "kind": asked.outer["kind"],
+            "round": asked.outer["round"], "what": asked.slot.what if asked.slot else "",
+            "request": _digest(asked.request), "question": asked.question, "reply": _digest(reply),
+            "refused": error.about if error else "", "reason": error.reason if error else "",
+            "points": asked.points, "again": asked.again,
+        }  # fmt: skip
+        self.ledger.see(self.identity.card.fingerprint, self.audit.append(about))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

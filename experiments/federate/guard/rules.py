@@ -1,0 +1,179 @@
+"""The rules of a site's policy, tried on a study and the site's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hierfl.data.disclosure.check import data_rules
+from hierfl.data.disclosure.row_hashes import RowHashes, least_difference, row_hashes
+from hierfl.data.disclosure.rule import Rule
+from hierfl.data.disclosure.totals import total_rules
+from hierfl.data.federated.column_data import ColumnData
+from hierfl.data.federated.formula_data import FormulaData
+from hierfl.data.federated.study_data import SiteData
+from hierfl.data.federated.sums import NamedSums
+from hierfl.inference.method.capabilities import is_tabular
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.server.exchange import Exchange
+from hierfl.inference.server.rules.class_means import ClassMeans
+from hierfl.inference.server.rules.running import CountSum
+
+if TYPE_CHECKING:
+    from ..study import Study
+    from .policy import Policy
+
+__all__ = ["Rule", "rules", "rules_of_totals"]
+#: what ``hierfl federate approve --allow`` takes, and the entry of the policy that asks for it
+ALLOWED = {"networks": "networks", "label-counts": "label_counts", "exploration": "exploration"}
+
+
+class RowSets(Protocol):
+    """What a rule needs of the site's ledger."""
+
+    @property
+    def secret(self) -> bytes:
+        """The key of row hashes."""
+        ...
+
+    def row_sets(self) -> Mapping[str, RowHashes]:
+        """Hashes of the row sets of earlier studies, by name."""
+        ...
+
+
+def rules(
+    study: Study, site: SiteData, policy: Policy, known: Mapping[str, Any], allowed: Collection[str] = (),
+    ledger: RowSets | None = None,
+) -> list[Rule]:  # fmt: skip
+    """All rules of a policy, tried before anything is known of other sites.
+
+    Args:
+        study: what was agreed on.
+        site: the site's rows, read for the study.
+        policy: the site's.
+        known: cards that are pinned here, {name: card}, this site's own among them; a card is its text, or has it as
+            ``text``.
+        allowed: words of :data:`ALLOWED` that were said at ``approve``.
+        ledger: row sets of earlier studies; None where there is none yet.
+    """
+    return [
+        *_roster_rules(study, policy, known), *_name_rules(study, policy),
+        *_method_rules(study, site, policy, allowed), *data_rules(site, policy.limits),
+        *_difference_rules(site, policy, ledger),
+    ]  # fmt: skip
+
+
+def rules_of_totals(study: Study, site: SiteData, policy: Policy, totals: Sequence[NamedSums]) -> list[Rule]:
+    """The rules that depend on the sums over all sites, once a step of the preparation says them.
+
+    Args:
+        study: what was agreed on.
+        site: the site's rows.
+        policy: the site's.
+        totals: sums over all sites of the steps so far, as :func:`~hierfl.experiments.federate.study_site.as_numbers`
+            has them.
+    """
+    found = total_rules(site, totals, len(study.clients) - 1, study.least_rows)
+    # (rows are not looked at with totals that cannot be)
+    return found + (data_rules(site, policy.limits, totals) if all(rule.holds for rule in found) else [])
+
+
+def _roster_rules(study: Study, policy: Policy, known: Mapping[str, Any]) -> Iterator[Rule]:
+    """Of who takes part: two names of one card are one site, and the server's is none."""
+    keys = {name: _text(card) for name, card in study.table.get("keys", {}).items()}
+    pinned = {_text(card) for card in known.values()}
+    own = {_keys_of(keys[name]) for name in study.clients if name in keys and keys[name] in pinned}
+    count = len(own - {_keys_of(keys.get("server", ""))})
+    margin = f"{count} of {len(study.clients)} are pinned here with keys of their own, at least {policy.least_sites}"
+    yield Rule("sites", count >= policy.least_sites, margin)
+
+
+def _text(card: Any) -> str:
+    return str(getattr(card, "text", card)).strip()
+
+
+def _keys_of(card: str) -> str:
+    """The keys of a card, without its name."""
+    return card.rpartition(" ")[2]
+
+
+def _name_rules(study: Study, policy: Policy) -> Iterator[Rule]:
+    """Of columns, families and methods that no study may have."""
+    data = study.data
+    columns: set[str] = set()
+    if isinstance(data, FormulaData):
+        columns = data.formula.used
+        family = data.formula.family
+        yield Rule("family", family not in policy.forbidden_families, family)
+    elif isinstance(data, ColumnData):
+        columns = {*data.x, data.y}
+    forbidden = sorted(columns & set(policy.forbidden_columns))
+    yield Rule("columns", not forbidden, f"{', '.join(forbidden)} forbidden" if forbidden else "none is forbidden")
+    own_file = study.table["method"].endswith(".py")
+    named = study.loaded.name in policy.forbidden_methods or (own_file and "*" in policy.forbidden_methods)
+    yield Rule("method", not named, f"{study.loaded.name} is {'' if named else 'not '}forbidden")
+
+
+def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collection[str]) -> Iterator[Rule]:
+    """Of what the method's messages are."""
+    exchange = _exchange(study, site)
+    single = exchange.individual
+    what = f"the server reads each site's {single[0]}" if single else "the server needs sums alone"
+    yield Rule("single messages", policy.single_messages or not single, what)
+    counting = any(isinstance(group.rule, ClassMeans | CountSum) for group in exchange.sending.values())
+    asked = {
+        "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
+        "exploration": explores(study) and not is_plain_gaussian(study),
+    }  # fmt: skip
+    for word, needed in asked.items():
+        said = getattr(policy, ALLOWED[word])
+        holds = not needed or said == "allow" or (said == "approve" and word in allowed)
+        way = f"needs --allow {word}" if said == "approve" else f"{ALLOWED[word]} is {said!r} in the policy"
+        yield Rule(word.replace("-", " "), holds, way if needed else "none")
+    train = "train" in study.options("cpu").splits and not is_plain_gaussian(study)
+    answered = "answered" if policy.train_scores else "not answered: say test_fraction in study.toml, or train_scores"
+    yield Rule("scores of training rows", not train or policy.train_scores, answered if train else "none")
+    for name in ("masked", "noise"):
+        wanted = getattr(policy, name)
+        yield Rule(name, not wanted, "demanded, and no study has it yet" if wanted else "not demanded")
+
+
+def explores(study: Study) -> bool:
+    """Whether the fit of a formula asks for the likelihood at up to 4,096 points beside those of the search."""
+    said = study.table["settings"]
+    return is_tabular(study.loaded.cls) and bool(
+        said.get("draws") or said.get("profile") or said.get("population") == "bayes"
+    )
+
+
+def is_plain_gaussian(study: Study) -> bool:
+    """Whether all that a site can be asked is a function of X'X, X'y and y'y of its rows."""
+    data = study.data
+    return (
+        isinstance(data, FormulaData)
+        and data.formula.family == "gaussian"
+        and not data.formula.levels.inner
+        and not data.formula.more.columns
+    )
+
+
+def _exchange(study: Study, site: SiteData) -> Exchange:
+    """What sites send, in form."""
+    _, network = study.data.form_model(site)
+    method, seed = study.method(network), study.options("cpu").seed
+    shared = method.shared(InitialWeights.of(method.network, seed))
+    return Exchange(method.exchange(), method.pipeline(), method.expand, {k: v.detach() for k, v in shared.items()})
+
+
+def _difference_rules(site: SiteData, policy: Policy, ledger: RowSets | None) -> Iterator[Rule]:
+    """Of the rows of earlier studies."""
+    if ledger is None:
+        return
+    own = row_hashes(site, ledger.secret)
+    found = [least_difference(own, other) for other in ledger.row_sets().values()]
+    least = min((rows for rows in found if rows is not None), default=None)
+    margin = (
+        "no earlier study has nearly these rows" if least is None else f"{least} rows differ from an earlier study's"
+    )
+    holds = least is None or least >= policy.differing_rows
+    yield Rule("rows of earlier studies", holds, f"{margin}, none or at least {policy.differing_rows}")

@@ -1,0 +1,53 @@
+"""How many rows the cells of categories have, and how many the formula's conditions select."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from .own_rows import OwnRows
+from .rule import Limits, Rule, worst
+
+
+def cell_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
+    """Of every category, flag and class, and of every interaction of them."""
+    tables = [(name,) for name in own.categories] + list(own.interactions)
+    if limits.pairs:
+        tables += [pair for pair in combinations(own.categories, 2) if pair not in tables]
+    for names in dict.fromkeys(tables):
+        tried = []
+        for part, rows in own.parts():
+            least = smallest_cell(own, names, rows)
+            margin = f"smallest {least}, at least {limits.least_cell} {own.unit}"
+            tried.append((least, Rule(part, least >= limits.least_cell, margin)))
+        yield worst(f"cells of {' x '.join(names)}", tried)
+
+
+def smallest_cell(own: OwnRows, names: Sequence[str], rows: np.ndarray) -> int:
+    """Of the cells of categories that are not empty.
+
+    Args:
+        own: the site's rows.
+        names: of the categories.
+        rows: that count, (n,) of bool.
+    """
+    values = np.stack([own.categories[name][rows] for name in names], 1)
+    _, cell = np.unique(values, axis=0, return_inverse=True)
+    if own.groups is not None:
+        pairs = np.unique(np.stack([cell.reshape(-1), own.groups[rows]], 1), axis=0)
+        cell = pairs[:, 0]
+    return int(np.bincount(cell.reshape(-1)).min())
+
+
+def selection_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
+    """Of every condition by which the formula treats some rows otherwise than others."""
+    for condition, selected in own.selections.items():
+        tried = []
+        for part, rows in own.parts():
+            counts = own.count(selected & rows), own.count(~selected & rows)
+            holds = all(count == 0 or count >= limits.least_cell for count in counts)
+            margin = f"selects {counts[0]} {own.unit} and leaves {counts[1]}, each none or at least {limits.least_cell}"
+            tried.append((min(counts), Rule(part, holds, margin)))
+        yield worst(f"condition {condition}", tried)

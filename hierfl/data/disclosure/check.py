@@ -1,0 +1,79 @@
+"""All rules on a site's own rows, for one study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...errors import UserError
+from ..federated.array_data import ArraySite
+from ..federated.column_data import ColumnSite
+from ..federated.formula_data import FormulaSite
+from ..federated.study_data import SiteData
+from ..federated.sums import NamedSums
+from .cells import cell_rules, selection_rules
+from .formula_rows import formula_rows
+from .own_rows import OwnRows
+from .plain_rows import array_rows, column_rows
+from .rule import Limits, Rule, worst
+from .shares import column_rules, share_rules
+
+#: fewer have no design
+TWO = 2
+
+
+def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ()) -> list[Rule]:
+    """Whether what a study asks of a site's rows would show single ones.
+
+    Columns that are centred or scaled depend on sums over all sites. Before these are known the site's own stand for
+    them; the rules are tried again once they are.
+
+    Args:
+        site: its rows, read for the study.
+        limits: of the site's policy.
+        totals: the sums over all sites that are known.
+    """
+    enough = Rule("rows", site.rows >= limits.least_rows, f"{site.rows}, at least {limits.least_rows}")
+    if site.rows < TWO:
+        return [enough]
+    try:
+        own = own_rows(site, totals)
+    except UserError as error:  # (what no rule can be tried on is not sent either)
+        return [enough, Rule("columns of the study", False, str(error))]
+    return [
+        enough, *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
+        *column_rules(own, limits), *share_rules(own, limits),
+    ]  # fmt: skip
+
+
+def own_rows(site: SiteData, totals: Sequence[NamedSums] = ()) -> OwnRows:
+    """A site's rows as the rules look at them.
+
+    Raises:
+        UserError: where the study's columns cannot be made of them.
+        TypeError: for data of another kind.
+    """
+    if isinstance(site, FormulaSite):
+        return formula_rows(site, totals)
+    if isinstance(site, ColumnSite):
+        return column_rows(site)
+    if isinstance(site, ArraySite):
+        return array_rows(site)
+    raise TypeError(f"no rules for rows of a {type(site).__name__}")
+
+
+def _part_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
+    """Of how many rows, and groups of rows, there are."""
+    for name, rows in own.held_out.items():
+        count = int(rows.sum())
+        yield Rule(f"{name} rows", count >= limits.least_rows, f"{count}, none or at least {limits.least_rows}")
+    if own.groups is not None:
+        groups = own.count(own.groups >= 0)
+        yield Rule("groups", groups >= limits.least_groups, f"{groups}, at least {limits.least_groups}")
+    if own.design:
+        columns = own.fixed + own.random
+        tried = []
+        for part, rows in own.parts():
+            n = int(rows.sum())
+            margin = f"{columns} columns for {n}, {columns / n:.2f} for each, at most {limits.parameters_per_row:g}"
+            tried.append((n, Rule(part, columns <= limits.parameters_per_row * n, margin)))
+        yield worst("columns for each row", tried)

@@ -1,0 +1,143 @@
+"""A site's rows of a formula, as the rules look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..arrays import test_rows
+from ..federated.formula_data import FormulaSite
+from ..federated.study_reader import StudyReader, skeleton
+from ..federated.sums import Moments, NamedSums
+from ..formula import gate
+from ..formula.column_types import typed
+from ..formula.parsed import Formula
+from .own_rows import OwnRows, codes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: numbers of so many values are counted: their sums and sums of squares say how many rows have each
+FEW_VALUES = 3
+
+
+def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows:
+    """Of a site's table.
+
+    Args:
+        site: its rows, checked against the dictionary.
+        totals: sums over all sites; before these are known, the site's own stand for them.
+
+    Raises:
+        UserError: where no design can be made of these rows.
+    """
+    study, formula = site.study, site.study.formula
+    first = totals[0] if totals else own_totals(site)
+    reader = study.reader([first])
+    table = formula.table(site.df)
+    columns, rows, response = reader.arrays(site.df)
+    names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
+    design = dict(zip(names, columns.T, strict=True))
+    more = {name: rows[name] for name in ("offset",) if name in rows}
+    known = {name: rows[name] for name in ("trials", "known", "weight") if name in rows}
+    calls = Evaluated(reader, table, Moments.named(first, study.centres))
+    categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
+    categories |= _few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **known})
+    numbers = {name: table[name].to_numpy(dtype=float) for name in formula.numbers} | more
+    ordered = bool(formula.ordinal_levels)
+    y = {} if ordered else {"the response": np.asarray(response.y, dtype=float)}
+    interactions, made = _interactions(reader, calls, categories)
+    return OwnRows(
+        len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **y},
+        len(reader.columns), len(reader.random), calls.selections(),
+        codes(table[formula.levels.inner].to_numpy()) if formula.levels.inner else None, closed=True,
+    )  # fmt: skip
+
+
+def own_totals(site: FormulaSite) -> NamedSums:
+    """The first round's sums of one site, with spreads of 1 where its rows do not differ: others' will."""
+    sums = dict(site.sums([]))
+    n, total, square = float(sums["n"]), sums["total"], sums["square"]
+    spread = square - np.square(total) / n
+    return {**sums, "square": np.where(spread > 1e-9 * np.abs(square), square, square + n)}
+
+
+class Evaluated:
+    """Parts of a formula, evaluated on a site's rows with the constants of all sites.
+
+    Args:
+        reader: of the site's columns.
+        table: the site's rows.
+        moments: of numbers, over all sites.
+    """
+
+    def __init__(self, reader: StudyReader, table: pd.DataFrame, moments: Moments) -> None:
+        self.formula, terms = reader.formula, reader.formula.terms
+        self.skeleton = skeleton(self.formula, moments)
+        self.rows = table.assign(**dict(typed(table, terms, sorted(terms.predictors))))
+
+    def values(self, expression: str) -> np.ndarray:
+        """Of an expression that formulae reads as one column, (n,)."""
+        terms = self.formula.terms
+        alone = Formula(expression, f"0 + {expression}", None, terms.predictors | (terms.response or frozenset()))
+        read: Any = gate.evaluate(alone, self.skeleton)
+        with gate.quietly():
+            return np.asarray(read.common.evaluate_new_data(self.rows).as_dataframe().to_numpy(dtype=float)[:, 0])
+
+    def selections(self) -> Mapping[str, np.ndarray]:
+        """Rows that each condition selects."""
+        found = self.formula.terms.selections
+        return {condition: self.values(f"where({condition}, 1, 0)") > 0 for condition in found}
+
+
+def _categories(site: FormulaSite, table: pd.DataFrame) -> list[str]:
+    """Columns with levels, flags, and numbers that the formula makes categories."""
+    formula = site.study.formula
+    kinds = {name: formula.columns[name].kind for name in formula.used}
+    return sorted(n for n, kind in kinds.items() if kind in ("category", "flag") or n in formula.terms.split)
+
+
+def _plain(site: FormulaSite) -> list[str]:
+    """The other columns: predictors and responses that are numbers."""
+    formula = site.study.formula
+    values = formula.terms.predictors | (formula.terms.response or frozenset())
+    return sorted(n for n in values - formula.terms.split if formula.columns[n].kind in ("number", "whole"))
+
+
+def _few_values(numbers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Numbers that have so few values that they are counted, too."""
+    return {name: codes(values) for name, values in numbers.items() if 1 < len(np.unique(values)) <= FEW_VALUES}
+
+
+def _interactions(
+    reader: StudyReader, calls: Evaluated, categories: Mapping[str, np.ndarray]
+) -> tuple[tuple[tuple[str, ...], ...], dict[str, np.ndarray]]:
+    """Categories that are in one term, fixed or random; and those that calls make of numbers."""
+    model = reader.reader.read.model
+    terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
+    found, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
+    for term in terms:
+        factors: list[str] = []
+        for part in getattr(term, "components", ()):
+            own = [name for name in sorted(part.var_names) if name in categories]
+            if not own and part.kind == "numeric" and "(" in part.name:
+                made |= _few_values({part.name: calls.values(part.name)})
+                own = [part.name] if part.name in made else []
+            factors += own
+        if len(set(factors)) > 1:
+            found[tuple(dict.fromkeys(factors))] = None
+    return tuple(found), made
+
+
+def _held_out(site: FormulaSite, first: NamedSums) -> dict[str, np.ndarray]:
+    """Rows of each part that is not trained on."""
+    study, n = site.study, len(site.df)
+    if not study.test and not study.validation:
+        return {}
+    out = test_rows(np.full(n, site.client), study.test, study.seed)
+    place = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # (of the federation's pool)
+    held = np.zeros(n, dtype=bool)
+    held[place[site.federation([first]).validation[0].numpy()]] = True
+    return {name: rows for name, rows in (("test", out), ("validation", held)) if rows.any()}

@@ -1,0 +1,52 @@
+"""A site's rows of a network's table or arrays, as the rules look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..federated.array_data import ArraySite
+from ..federated.column_data import ColumnSite
+from ..partition.hold_out import hold_out
+from ..pool import PooledDataset
+from .own_rows import OwnRows, codes
+
+
+def column_rows(site: ColumnSite) -> OwnRows:
+    """Of a table's training rows, with those that are held out for validation."""
+    study, pool = site.study, site.pool
+    columns, reader = study.dictionary.columns, study.reader
+    inputs = dict(zip(reader.names, pool.x_train.T, strict=True))
+    numbers = {name: inputs[name] for name in study.x if columns[name].kind in ("number", "whole")}
+    categories = {name: codes(inputs[name]) for name in study.x if columns[name].kind == "flag"}
+    for name in study.x:
+        if levels := columns[name].levels:
+            categories[name] = np.stack([inputs[f"{name}={level}"] for level in levels], 1).argmax(1)
+    categories |= _labels(pool, study.y)
+    numbers |= {study.y: pool.y_train} if study.learns else {}
+    return OwnRows(len(pool.x_train), _held_out(pool, study.validation, study.seed), categories, numbers)
+
+
+def array_rows(site: ArraySite) -> OwnRows:
+    """Of the training examples."""
+    study, pool = site.study, site.pool
+    numbers = {"the response": pool.y_train} if study.learns else {}
+    held = _held_out(pool, study.validation, study.seed)
+    return OwnRows(len(pool.x_train), held, _labels(pool, "the labels"), numbers)
+
+
+def _labels(pool: PooledDataset, name: str) -> dict[str, np.ndarray]:
+    """Classes of a classification."""
+    return {name: codes(pool.y_train)} if pool.task == "classification" else {}
+
+
+def _held_out(pool: PooledDataset, validation: float, seed: int) -> Mapping[str, np.ndarray]:
+    """Examples that are held out for validation, among the training ones; and those for testing beside these."""
+    n, client = len(pool.x_train), str(pool.client_train[0]) if pool.client_train is not None else ""
+    y = np.concatenate([pool.y_train, pool.y_test])
+    _, (held,) = hold_out([np.arange(n)], [client], y, validation, seed, pool.task)
+    rows = np.zeros(n, dtype=bool)
+    rows[held] = True
+    found = {"validation": rows} if len(held) else {}
+    return found | ({"test": np.ones(len(pool.x_test), dtype=bool)} if len(pool.x_test) else {})

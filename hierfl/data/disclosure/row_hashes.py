@@ -1,0 +1,170 @@
+"""Which rows a study selects, as keyed hashes of every cell: two studies' rows can be compared, and are not kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from itertools import product
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arrays import test_rows
+from ..federated.array_data import ArraySite
+from ..federated.column_data import ColumnSite
+from ..federated.formula_data import FormulaSite
+from ..federated.study_data import SiteData
+from .check import own_rows
+from .own_rows import OwnRows
+
+if TYPE_CHECKING:
+    pass
+
+#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`
+RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
+#: no column: the part that each row is of, a number of :data:`PARTS`
+PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
+#: columns tell rows apart where at least so many of their combinations differ
+IDENTIFYING = 0.5
+#: share of the smaller set in which other columns must agree to be taken for the same rows
+NEARLY_ALL = 0.9
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def row_hashes(site: SiteData, secret: bytes) -> dict[str, NDArray[np.int64]]:
+    """Hashes of a site's rows.
+
+    Args:
+        site: its rows, read for a study. Of a table all columns of the file count, whichever the study uses.
+        secret: the key, up to 64 bytes.
+
+    Returns:
+        Of a table {column: (n,)}, of arrays those of inputs and targets; and the parts of the rows.
+    """
+    if isinstance(site, ArraySite):
+        pool = site.pool
+        inputs = np.concatenate([pool.x_train, pool.x_test])
+        found = {
+            "inputs": _hashed([row.tobytes() for row in np.ascontiguousarray(inputs)], b"inputs", secret),
+            "targets": _column("targets", np.concatenate([pool.y_train, pool.y_test]), secret),
+        }
+        own, n, out = own_rows(site), len(inputs), np.arange(len(inputs)) >= len(pool.x_train)
+    else:
+        assert isinstance(site, FormulaSite | ColumnSite)
+        found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
+        n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
+        own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
+    part = np.where(out, PARTS["test"], PARTS["train"])
+    if "validation" in own.held_out:
+        held = own.held_out["validation"]
+        part[np.flatnonzero(~out)[held] if len(held) < n else held] = PARTS["validation"]
+    return {**found, PART: part.astype(np.int64)}
+
+
+def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
+    """Hashes of a column's cells: numbers are the same as text, whichever type a column was read as."""
+    if values.dtype.kind not in "biuf":
+        words = np.array(["" if _is_missing(value) else str(value).strip() for value in values.tolist()], dtype=object)
+        cells, place = np.unique(words, return_inverse=True)
+        return _hashed([_canonical(cell) for cell in cells.tolist()], name.encode(), secret)[place.reshape(-1)]
+    numbers, place = np.unique(values.astype(float) + 0.0, return_inverse=True)
+    raw, n = numbers.tobytes(), len(numbers)
+    cells = [raw[8 * k : 8 * k + 8] for k in range(n)]
+    if n and np.isnan(numbers[-1]):
+        cells[-1] = b"missing"
+    return _hashed(cells, name.encode(), secret)[place.reshape(-1)]
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value != value or str(value) == "<NA>"
+
+
+def _canonical(cell: str) -> bytes:
+    """A number's bytes, or those of a text."""
+    if not cell:
+        return b"missing"
+    try:
+        return np.float64(cell.replace(",", ".")).tobytes()
+    except ValueError:
+        return b"text " + cell.encode()
+
+
+def _hashed(cells: list[bytes], name: bytes, secret: bytes) -> NDArray[np.int64]:
+    """Keyed hashes of 64 bits."""
+    key = hashlib.blake2b(name, key=secret[:64], digest_size=32).digest()
+    made = b"".join([hashlib.blake2b(cell, key=key, digest_size=8).digest() for cell in cells])
+    return np.frombuffer(made, dtype="<i8").astype(np.int64)
+
+
+def differing(one: RowHashes, other: RowHashes) -> int | None:
+    """How many rows are in one set and not in the other, of both.
+
+    Columns count that both have, and in which at least half of the smaller set's cells agree: a column in another unit
+    says nothing. Sets whose columns do not tell rows apart are compared where nearly all of them agree.
+
+    Args:
+        one, other: hashes with one secret.
+
+    Returns:
+        The size of the symmetric difference of the multisets; None for other data.
+    """
+    keys = _keys(one, other)
+    if keys is None:
+        return None
+    apart, smaller = _apart(*keys), min(map(len, keys))
+    if min(len(np.unique(key)) / len(key) for key in keys) >= IDENTIFYING:
+        return apart
+    common = (len(keys[0]) + len(keys[1]) - apart) / 2
+    return apart if common >= NEARLY_ALL * smaller and apart <= (2 - 2 * NEARLY_ALL) * smaller else None
+
+
+def same_data(one: RowHashes, other: RowHashes) -> bool:
+    """Whether two sets share at least half of the rows of the smaller one: then they have one budget."""
+    apart = differing(one, other)
+    if apart is None:
+        return False
+    sizes = len(one[PART]), len(other[PART])
+    return sum(sizes) - apart >= min(sizes)
+
+
+def least_difference(one: RowHashes, other: RowHashes) -> int | None:
+    """The smallest number of rows by which what two studies sum over differs: all rows, those trained on, and those of
+    each part of one beside those of the other. None where they are other data, or the same rows.
+    """
+    keys = _keys(one, other)
+    if keys is None or differing(one, other) is None:
+        return None
+    sets = [
+        [key, *(key[hashes[PART] == part] for part in PARTS.values())]
+        for key, hashes in zip(keys, (one, other), strict=True)
+    ]
+    found = [_apart(a, b) for a, b in product(*sets) if len(a) and len(b)]
+    return min((rows for rows in found if rows), default=None)
+
+
+def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
+    """A key of each row of both, of the columns that can be compared; None without one."""
+    common = sorted((one.keys() & other.keys()) - {PART})
+    n = len(one[PART]) + len(other[PART])
+    smaller = min(len(one[PART]), len(other[PART]))
+    kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
+    if not kept or not smaller:
+        return None
+    made = []
+    for hashes in (one, other):
+        key = np.zeros(len(hashes[PART]), dtype=np.uint64)
+        for name in kept:
+            key = (key ^ hashes[name].view(np.uint64)) * _MIX
+            key ^= key >> np.uint64(29)
+        made.append(key)
+    return made[0], made[1]
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> int:
+    """Size of the symmetric difference of two multisets."""
+    _, place = np.unique(np.concatenate([one, other]), return_inverse=True)
+    place = place.reshape(-1)
+    size = int(place.max(initial=-1)) + 1
+    counts = [np.bincount(part, minlength=size) for part in (place[: len(one)], place[len(one) :])]
+    return int(np.abs(counts[0] - counts[1]).sum())

@@ -1,0 +1,111 @@
+"""Columns in which few rows stand alone, and rows that have nearly all of what the columns determine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from .own_rows import OwnRows
+from .rule import Limits, Rule, worst
+
+#: of a column's range: numbers so near to each other count as one
+NEAR = 0.01
+#: share from which fewer rows than a cell has are taken for isolated by a combination of columns
+ISOLATED = 0.999
+#: of the largest singular value: smaller ones belong to combinations of other columns
+DEPENDENT = 1e-9
+
+
+def column_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
+    """Of all numbers and columns of which sums leave: few rows may not differ from all others in one."""
+    tried = []
+    for name, values in {**own.numbers, **own.design}.items():
+        for part, rows in own.parts():
+            apart = own.count(rows & apart_rows(values, rows))
+            margin = f"{apart} {own.unit} differ from all others, none or at least {limits.least_cell}"
+            holds = apart == 0 or apart >= limits.least_cell
+            tried.append((apart or np.inf, Rule(f"{name}, {part}", holds, margin)))
+    if tried:
+        yield worst("rows that stand alone in a column", tried)
+
+
+def apart_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows that do not lie where most do, (n,) of bool: outside of the fullest window of a share :data:`NEAR` of the
+    range.
+
+    Args:
+        values: of a column, (n,).
+        rows: that count, (n,) of bool.
+    """
+    ordered = np.sort(values[rows])
+    width = NEAR * (ordered[-1] - ordered[0])
+    last = np.searchsorted(ordered, ordered + width, side="right")
+    first = int(np.argmax(last - np.arange(len(ordered))))
+    return (values < ordered[first]) | (values > ordered[first] + width)
+
+
+def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
+    """Of every number beside a constant, and of all columns of the design together."""
+    tables = {name: {"": np.ones(own.n), name: values} for name, values in own.numbers.items()}
+    if own.design:
+        tables["the design"] = dict(own.design)
+    tried, unit = [], own.unit.removesuffix("s")
+    for name, columns in tables.items():
+        for part, rows in own.parts():
+            share = largest_share(columns, rows, own.groups)
+            margin = f"{share:.2f} of a combination is one {unit}'s, at most {limits.largest_share:g}"
+            tried.append((-share, Rule(f"{name}, {part}", share <= limits.largest_share, margin)))
+    if tried:
+        yield worst("largest share of a row", tried)
+    if own.design and own.groups is None:
+        found = []
+        for part, rows in own.parts():
+            few, share = isolated(own.design, rows, limits.least_cell)
+            margin = f"no combination is of fewer than {limits.least_cell} rows alone"
+            found.append((few, Rule(part, not few, f"{few} rows have {share:.4f} of one" if few else margin)))
+        yield worst("combinations of the design's columns", found)
+
+
+def basis(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
+    """An orthonormal basis of the space of columns, (rows, rank)."""
+    x = np.stack([column[rows] for column in columns.values()], 1).astype(float)
+    largest = np.abs(x).max(axis=0, initial=0.0)
+    x = x / np.where(largest > 0, largest, 1.0)
+    size = np.linalg.norm(x, axis=0)
+    left, values, _ = np.linalg.svd(x / np.where(size > 0, size, 1.0), full_matrices=False)
+    return left[:, values > DEPENDENT * values.max(initial=0.0)]
+
+
+def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: np.ndarray | None = None) -> float:
+    """Of one row, or one group, in some combination of columns: its largest leverage, from 0 to 1.
+
+    A combination's sum of squares says that row where the share is 1. A row that is the only one of a level has 1.
+
+    Args:
+        columns: of the design, {name: (n,)}.
+        rows: that count, (n,) of bool.
+        groups: of the rows, (n,); None for each row by itself.
+    """
+    q = basis(columns, rows)
+    if groups is None:
+        return float(np.square(q).sum(1).max(initial=0.0))
+    own = groups[rows]
+    return max(float(np.linalg.norm(q[own == group], 2) ** 2) for group in np.unique(own))
+
+
+def isolated(columns: Mapping[str, np.ndarray], rows: np.ndarray, least: int) -> tuple[int, float]:
+    """Fewer than ``least`` rows that have nearly all of a combination of columns: how many, and their share; 0 where
+    none were found. Beside each row that could be one of them those are tried that go with it.
+    """
+    q = basis(columns, rows)
+    leverage = np.square(q).sum(1)
+    for row in np.flatnonzero(leverage > ISOLATED / max(least - 1, 1)):
+        hat = np.abs(q @ q[row])
+        hat[row] = np.inf
+        beside = np.argsort(-hat, kind="stable")
+        for few in range(1, min(least, len(q))):
+            share = float(np.linalg.norm(q[beside[:few]], 2) ** 2)
+            if share > ISOLATED:
+                return few, share
+    return 0, 0.0

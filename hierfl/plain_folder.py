@@ -1,0 +1,158 @@
+"""Folders that others may write to: no link in them is followed, and only plain files are read or replaced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .errors import UserError
+from .files import PART_SUFFIX, shown
+
+
+class Linked(UserError):
+    """A symbolic link where a folder or a plain file belongs."""
+
+
+class PlainFolder:
+    """A folder below a root that a user has named; the root itself may be a link.
+
+    Every call opens it anew, so that a mount that comes back is found.
+
+    Args:
+        root: as the user has named it.
+        parts: names of the folders from there.
+    """
+
+    def __init__(self, root: Path, *parts: str) -> None:
+        self.root, self.parts = root, parts
+        self.path = root.joinpath(*parts)
+
+    @contextmanager
+    def opened(self, *, make: bool = False) -> Iterator[int]:
+        """A handle of the folder.
+
+        Args:
+            make: whether folders below the root are made where they lack.
+
+        Raises:
+            Linked: where a folder below the root is a link, or a file.
+            OSError: where it is not there, or cannot be opened.
+        """
+        handle, path = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY), self.root
+        try:
+            for part in self.parts:
+                path = path / part
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=handle)
+                below = self._below(handle, part, path)
+                os.close(handle)
+                handle = below
+            yield handle
+        finally:
+            os.close(handle)
+
+    @staticmethod
+    def _below(handle: int, part: str, path: Path) -> int:
+        try:
+            return os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise Linked(f"{shown(path)} is a link or a file, and no folder: it is not followed") from error
+            error.filename = str(path)
+            raise
+
+    def make(self) -> None:
+        """Makes it, below the root, where it is not there."""
+        with self.opened(make=True):
+            pass
+
+    def names(self) -> list[str]:
+        """All that is in it, in order; nothing where the root is there and the folder is not."""
+        try:
+            with self.opened() as handle:
+                return sorted(os.listdir(handle))
+        except FileNotFoundError:
+            if not self.root.is_dir():
+                raise
+            return []
+
+    def about(self, name: str) -> os.stat_result | None:
+        """Of one entry, which is not followed; None where there is none."""
+        try:
+            with self.opened() as handle:
+                return os.stat(name, dir_fd=handle, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def read(self, name: str, most: int) -> bytes:
+        """A plain file's bytes; nothing of one that is not there, no plain file, or larger than ``most`` bytes.
+
+        Raises:
+            Linked: for a link.
+        """
+        try:
+            with self.opened() as handle:
+                return read_plain(Path(name), most, folder=handle, shown_as=self.path / name)
+        except FileNotFoundError:
+            return b""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Replaces a file whole or not at all, as :func:`.files.write_whole` does. A link of that name is replaced."""
+        part = f".{name}{PART_SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with self.opened(make=True) as handle:
+            try:
+                with suppress(FileNotFoundError):
+                    os.unlink(part, dir_fd=handle)
+                with open(os.open(part, flags, 0o666, dir_fd=handle), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(part, name, src_dir_fd=handle, dst_dir_fd=handle)
+                os.fsync(handle)
+            except OSError as error:
+                with suppress(OSError):
+                    os.unlink(part, dir_fd=handle)
+                error.filename = str(self.path / name)
+                raise
+
+    def remove(self, name: str) -> None:
+        """Takes an entry away that is no folder; nothing where it is gone."""
+        with suppress(FileNotFoundError, IsADirectoryError), self.opened() as handle:
+            os.unlink(name, dir_fd=handle)
+
+
+def read_plain(path: Path, most: int, *, folder: int | None = None, shown_as: Path | None = None) -> bytes:
+    """A plain file's bytes; nothing of one that is not there, no plain file, or larger than ``most`` bytes.
+
+    Args:
+        path: of the file.
+        most: how many bytes it may have.
+        folder: a handle of the folder that ``path`` is in.
+        shown_as: the path for messages.
+
+    Raises:
+        Linked: for a link, which is not followed.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Linked(f"{shown(shown_as or path)} is a symbolic link: it is not followed") from error
+        if error.errno == errno.ENXIO:  # (a socket)
+            return b""
+        error.filename = str(shown_as or path)
+        raise
+    about = os.fstat(handle)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+        os.close(handle)
+        return b""
+    with open(handle, "rb") as file:
+        return file.read(most)
