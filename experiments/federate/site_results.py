@@ -20,6 +20,7 @@ from hierfl.models.mixed_effects.report.predictions import predicted
 
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results
+from .guard.home import home_of
 from .study_site import Membership
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def site_run(member: Membership) -> Run:
     Raises:
         UserError: where the study has not ended for it, or its own file is not what it was.
     """
+    if (home := home_of(member.folder)) is not None and home.has_left(member.folder):
+        raise UserError(f"{member.folder}: this site has withdrawn from {member.study.name}; it predicts nothing")
     site = member.site().site
     if site is None:
         raise UserError(f"{member.folder}: the study has not begun for this site; it predicts nothing yet")

@@ -19,7 +19,8 @@ from hierfl.inference.engines.remote.site_state import STATE_FILE
 from ..guard.audit import Audit
 from ..guard.home import Home, has_ended
 from ..guard.ledger import Ledger
-from .withdraw import about_study, alone, digests_of, note, withdrawal_of
+from ..guard.withdrawal import withdrawal_of
+from .withdraw import about_study, alone, digests_of, note
 
 #: of a home: studies that are being deleted
 GOING = ".forgotten"

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..guard.audit import Audit
 from ..guard.home import Home
+from ..guard.withdrawal import Withdrawal
 from ..study import Study
 from .memory import kept_by_server
-from .withdraw import Withdrawal
 
 
 def answered(home: Home, study: str) -> list[dict[str, Any]]:

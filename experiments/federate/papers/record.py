@@ -20,7 +20,7 @@ from ..guard.approval import APPROVALS, Approval
 from ..guard.audit import Audit
 from ..guard.home import STUDIES, STUDY_COPY, Home, has_ended
 from ..guard.ledger import Ledger
-from .withdraw import withdrawal_of
+from ..guard.withdrawal import withdrawal_of
 
 #: what a site keeps of a study: where, what, and how long
 RETENTION = (

@@ -10,63 +10,21 @@ import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
-from hierfl.files import make_folder, shown, sync_folder, write_whole
-from hierfl.schema import Schema, read_toml
+from hierfl.files import shown, sync_folder
 
 from ..contributions import now
 from ..guard.audit import Audit
 from ..guard.home import SITE, STUDY_COPY, Home
 from ..guard.ledger import Ledger
+from ..guard.withdrawal import Withdrawal, withdrawal_of
 
-#: of a home, and of an account's ledger
-WITHDRAWN = "withdrawn"
-WITHDRAWAL: Schema = {"study": str, "name": str, "client": str, "by": str, "when": str}
 #: files of a study's folder that say which study it was, and what went on in it
 KEPT = (SITE, STUDY_COPY, "site.log", ".lock")
-
-
-@dataclass(frozen=True)
-class Withdrawal:
-    """That a site has left a study.
-
-    Attributes:
-        study: digest of the study.
-        name: of the study.
-        client: the site's name in it.
-        by, when: who decided it, and when.
-    """
-
-    study: str
-    name: str
-    client: str
-    by: str
-    when: str
-
-
-def withdrawal_of(home: Home, study: str, client: str, ledger: Ledger) -> Withdrawal | None:
-    """That a site has left a study; None where it has not.
-
-    Args:
-        home: the site's own folder.
-        study: digest of the study.
-        client: the site's name in it.
-        ledger: of this account.
-
-    Raises:
-        UserError: for a damaged file.
-    """
-    for path in _places(home, study, client, ledger):
-        if path.is_file():
-            return Withdrawal(**read_toml(path, WITHDRAWAL))
-    return None
 
 
 def withdraw(home: Home, folder: Path, by: str, ledger: Ledger) -> tuple[Withdrawal, int]:
@@ -91,18 +49,12 @@ def withdraw(home: Home, folder: Path, by: str, ledger: Ledger) -> tuple[Withdra
     with alone(folder, about["study"], about["client"], ledger):
         found = withdrawal_of(home, about["study"], about["client"], ledger)
         found = found or Withdrawal(**about, by=by.strip(), when=now())
-        for path in reversed(_places(home, found.study, found.client, ledger)):
-            make_folder(path.parent)
-            write_whole(path, tomli_w.dumps(asdict(found)).encode(), mode=0o600)
+        found.write(home, ledger)
         keep = (*KEPT, *(path.name for path in folder.glob("*.py")))
         deleted = digests_of(folder, keep)
         note(home, found.study, found.client, "withdraw", {"by": found.by, "deleted": deleted}, ledger)
         _delete(folder, keep)
     return found, len(deleted)
-
-
-def _places(home: Home, study: str, client: str, ledger: Ledger) -> list[Path]:
-    return [home.folder / WITHDRAWN / f"{study}.toml", ledger.folder / WITHDRAWN / f"{study}-{client}.toml"]
 
 
 def about_study(home: Home, folder: Path) -> dict[str, str]:

@@ -124,8 +124,9 @@ def test_results_of_a_site_without_rows(tmp_path: Path, hierfl: Call) -> None:
         df[df["site"] == name].drop(columns="site").to_csv(path, index=False)
     options = {"formula": "y ~ x + (1 | site)", "rounds": 2}
     text = draft("mixed-effects", sample, list(files), "s", options, {"draws": 20}, out=tmp_path / "study.toml")
-    FileStudy(written(tmp_path, text), files, tmp_path).serve()
-    results, mine = tmp_path / "north/results", df["y"].to_numpy()[: SIZES[0]]
+    study = FileStudy(written(tmp_path, text), files, tmp_path)
+    study.serve()
+    results, mine = study.place("north") / "results", df["y"].to_numpy()[: SIZES[0]]
     assert hierfl("report", tmp_path / "north", "--quiet")[0] == 0
     assert of_rows(results, {SIZES[0]}, mine)
     assert (results / "figures/residuals.png").exists()
