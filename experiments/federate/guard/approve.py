@@ -124,6 +124,7 @@ def propose(
     """
     if strange := sorted(set(allow) - set(ALLOWED)):
         raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(ALLOWED)}")
+    home.check_current()
     ledger, policy = ledger or Ledger(), Policy.read(home.folder)
     agreed = Study.read(study, trust_code=trust_code)
     card = home.identity.card

@@ -54,6 +54,7 @@ def forget(home: Home, study: str, days: float | None, ledger: Ledger) -> list[F
         UserError: for one that has not ended.
         Busy: where a process answers for one.
     """
+    home.check_current()
     _clear(home)
     folders = [home.place_of(study)] if study else home.studies()
     found = []
