@@ -121,26 +121,26 @@ def natural_pool(
     numbers: bool = False,
 ) -> PooledDataset:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
-    client = client_names(client, f"{name}: client")
-    if client.shape != (len(x),) or y.shape != (len(x),):
-        raise UserError(f"{name}: x has {len(x)} rows, y has shape {y.shape}, client has shape {client.shape}")
+    who = client_names(client, f"{name}: client")
+    if who.shape != (len(x),) or y.shape != (len(x),):
+        raise UserError(f"{name}: x has {len(x)} rows, y has shape {y.shape}, client has shape {who.shape}")
     given = [a is not None for a in (x_test, y_test, client_test)]
     if any(given) != all(given):
         raise UserError(f"{name}: x_test, y_test and client_test come together")
     if x_test is None or y_test is None or client_test is None:
         check_fraction(f"{name}: test", test)
         check_seed(seed)
-        out = test_rows(client, test, seed)
-        x, x_test, y, y_test, client, client_test = (
+        out = test_rows(who, test, seed)
+        x, x_test, y, y_test, who, client_test = (
             x[~out],
             x[out],
             y[~out],
             y[out],
-            client[~out],
-            client[out],
+            who[~out],
+            who[out],
         )
     pool = make_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
-        client_train=client, client_test=client_names(client_test, f"{name}: client_test"), classes=classes,
+        client_train=who, client_test=client_names(client_test, f"{name}: client_test"), classes=classes,
     )  # fmt: skip
     return standardised(pool, standardise, numbers=numbers)

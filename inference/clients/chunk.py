@@ -55,6 +55,11 @@ class ClientChunk:
         """What the rows see: {name: (*shape) or (S, 1, *shape)}."""
         return client_view(self.shared, self.values)
 
+    def moved(self) -> dict[str, float]:
+        """How far the rows' own copies of shared values are from the broadcast ones, in root mean squares."""
+        copies = {k: v for k, v in self.values.items() if k in self.shared and v.is_floating_point() and v.numel()}
+        return {k: float((v - self.shared[k]).double().square().mean().sqrt()) for k, v in copies.items()}
+
     @cached_property
     def sizes(self) -> list[int]:
         """n_j of the rows."""

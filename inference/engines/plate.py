@@ -59,6 +59,8 @@ class PlateEngine:
         self.recorder = recorder(self.device) if options.cuda_graphs else None
         #: (not kept in checkpoints: a function of the round's values)
         self._final: tuple[int, State] | None = None
+        #: how far a client that is alone here has moved its copies of shared values: root mean squares
+        self.moved: dict[str, float] = {}
 
     @property
     def ids(self) -> Sequence[str]:
@@ -145,6 +147,7 @@ class PlateEngine:
         failed = False
         for chunk, healthy in self._trained(broadcast, [0]):
             failed = not bool(healthy)
+            self.moved = chunk.moved()
             if reports and not failed:
                 found = {
                     group: {k: v[0] for k, v in state.items()} for group, state in self.exchange.messages(chunk).items()

@@ -111,6 +111,42 @@ class ShrinkageTable(Protocol):
         ...
 
 
+@runtime_checkable
+class EvaluatesPoints(Protocol):
+    """A method whose round may ask about many points at once; see :func:`evaluated_points`."""
+
+    def evaluated_points(self, shared: State) -> int:
+        """At how many points a round evaluates the likelihood of a client's rows.
+
+        Args:
+            shared: as broadcast.
+        """
+        ...
+
+    def explored_points(self, shared: State) -> int:
+        """How many of them are heights alone, of an exploration."""
+        ...
+
+    @property
+    def fixed_sums(self) -> bool:
+        """Whether all that a client ever sends is made of the same few sums over its rows, whatever the points."""
+        ...
+
+
+@runtime_checkable
+class ChecksBroadcasts(Protocol):
+    """A method that knows which broadcasts an honest fit never makes; see :func:`broadcast_error`."""
+
+    def broadcast_error(self, shared: State, inputs: Tensor) -> str:
+        """What is wrong with a broadcast, without its values; empty where nothing is.
+
+        Args:
+            shared: as broadcast, finite and of the right form.
+            inputs: of the client's training examples, (n, ...).
+        """
+        ...
+
+
 def is_tabular(method: object) -> bool:
     """Whether a method, or a class of methods, is made from a table's design."""
     return isinstance(method, Tabular) and method.tabular
@@ -154,3 +190,23 @@ def coordinates(method: object) -> Mapping[str, Sequence[str]]:
 def shrinkage_table(method: object, fitted: Any) -> Any:
     """The comparison of a client's estimates as a data frame; None for a method that has none."""
     return method.shrinkage_table(fitted) if isinstance(method, ShrinkageTable) else None
+
+
+def evaluated_points(method: object, shared: State) -> int:
+    """At how many points a round evaluates the likelihood of a client's rows; 1 by default."""
+    return method.evaluated_points(shared) if isinstance(method, EvaluatesPoints) else 1
+
+
+def explored_points(method: object, shared: State) -> int:
+    """How many of a round's points are heights alone, of an exploration; 0 by default."""
+    return method.explored_points(shared) if isinstance(method, EvaluatesPoints) else 0
+
+
+def has_fixed_sums(method: object) -> bool:
+    """Whether all that a client ever sends is made of the same few sums over its rows; False by default."""
+    return isinstance(method, EvaluatesPoints) and method.fixed_sums
+
+
+def broadcast_error(method: object, shared: State, inputs: Tensor) -> str:
+    """Why no honest fit makes a broadcast; empty where it may, and for a method that does not know."""
+    return method.broadcast_error(shared, inputs) if isinstance(method, ChecksBroadcasts) else ""

@@ -38,9 +38,10 @@ from .likelihood.choice import likelihood_of
 from .likelihood.posterior import Conditional, JointDraws
 from .likelihood.protocol import Likelihood
 from .report.answers import Answers
+from .search import ranges
 from .search.loop import PopulationSearch
 from .search.one_round import CrossProducts
-from .search.requests import Phase
+from .search.requests import HEIGHTS, Phase, carried, evaluated
 
 
 class MixedEffects(Answers):
@@ -107,6 +108,24 @@ class MixedEffects(Answers):
     def finished(self, shared: State) -> bool:
         """Whether the population is found."""
         return int(shared["effects.phase"]) == Phase.DONE
+
+    def evaluated_points(self, shared: State) -> int:
+        """See :class:`~hierfl.inference.method.capabilities.EvaluatesPoints`; nodes of regions count."""
+        return evaluated(self, shared)
+
+    def explored_points(self, shared: State) -> int:
+        """See :class:`~hierfl.inference.method.capabilities.EvaluatesPoints`; nodes of regions count."""
+        return HEIGHTS.points(shared) if HEIGHTS in carried(self, shared) else 0
+
+    @property
+    def fixed_sums(self) -> bool:
+        """Of a gaussian response X'X, X'y and y'y, where all rows count the same and no groups are inside."""
+        own = {"known", "weight"} & set(self.network.extras)
+        return not (self.likelihood.searches_beta or self.inside or own)
+
+    def broadcast_error(self, shared: State, inputs: Tensor) -> str:
+        """See :class:`~hierfl.inference.method.capabilities.ChecksBroadcasts`."""
+        return ranges.broadcast_error(self, shared, inputs)
 
     @property
     def prediction_draws(self) -> int:

@@ -12,11 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hierfl.files import shown
+from hierfl.data.disclosure.check import data_rules
+from hierfl.files import shown, write_whole
+from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
+from hierfl.inference.engines.remote.points import explores, points_of
 from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
 from hierfl.inference.engines.remote.sealed import open_request, question_digest
+from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, header
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.state import State
@@ -26,19 +30,20 @@ from ..study_site import Membership, SiteRows, as_numbers
 from .answers import Answers, Slot
 from .approval import Approval
 from .audit import Audit
-from .bounds import broadcast_problem
 from .home import Home
 from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
-from .points import budget_of, points_of
+from .points import budget_of, may_explore
 from .policy import Policy
 from .replies import Asked, Refused, Replies
-from .rows import row_set
+from .rows import differs_too_little, row_set
 from .rules import rules_of_totals
 from .slots import HELLO, slot_of, values_of
 from .totals import Told
 from .withdrawal import withdrawal_of
 
 log = logging.getLogger("hierfl")
+#: of a study's folder: what bounds remember of the last broadcast
+LAST = "broadcast.safetensors"
 #: bytes of the largest request
 LARGEST = 2**31
 #: restart records are numbers below
@@ -76,6 +81,7 @@ class Gate:
         self.member = Membership.read(self.folder, finished=False)
         self.site: PreparedSite = self.member.site(self.device, train_scores=self._policy.train_scores)
         self.site.patient = True
+        self._bounds: Bounds | None = None
         self._told = Told(self.folder, self.member.study.digest, self.member.study.roster)
 
     @property
@@ -130,6 +136,7 @@ class Gate:
             if asked.outer["study"] != self.member.study.digest:
                 raise Refused("approval", "it is of another study than the one of this folder")
             head, tensors = decode(plain, LARGEST)
+            tensors = {name: value.to(self.device) for name, value in tensors.items()}
         except Unreadable as error:
             raise Refused("signature", str(error)) from error
         return plain, head, tensors
@@ -158,6 +165,7 @@ class Gate:
         asked.points = self._charged(asked.question, head, slot, tensors)
         reply, answered = self._computed(asked, plain)
         if answered:
+            self._remember(head, tensors)
             self.answers.store(slot, asked.question, reply)
             if slot.kind == "round":
                 self.answers.forget(slot.round)
@@ -230,10 +238,16 @@ class Gate:
             raise Refused("answered", "its sums over all sites are others than those that were told before")
         if not self._told.is_new(totals):
             return
-        found = rules_of_totals(self.member.study, self._data.held, self._policy, as_numbers(totals))
+        said, study = as_numbers(totals), self.member.study
+        if any(c.slot.startswith("prepare") for c in self.ledger.charges() if c.is_of(study.digest, self.client)):
+            found = rules_of_totals(study, self._data.held, self._policy, said)
+        else:  # (it joins late: its own rows are not in them)
+            found = data_rules(self._data.held, self._policy.limits, said)
         if failing := [rule for rule in found if not rule.holds]:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+        if differs_too_little(self._data.held, self.ledger, said, self._policy.differing_rows):
+            raise Refused("policy", "a condition selects nearly the rows that one of an earlier study selected")
         self._told.keep(totals)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
@@ -250,13 +264,33 @@ class Gate:
             raise Refused("answered", "the study has ended for this site")
         if slot.kind == "scores" and head.get("split") == "train" and not self._policy.train_scores:
             raise Refused("policy", "scores of training rows are asked for")
-        if problem := broadcast_problem(site, slot, tensors):
-            raise Refused("bounds", problem)
+        try:
+            self._bounds_of(site).check(head, tensors)
+        except OutOfBounds as error:
+            raise Refused("bounds", str(error)) from error
+        assert self._approval is not None  # (as of _check_approval)
+        if explores(site.method, head, tensors) and not may_explore(self._policy, self._approval.allowed):
+            raise Refused("policy", "it explores, and the approval does not allow that")
+
+    def _bounds_of(self, site: Site) -> Bounds:
+        """What the site accepts as a broadcast, with what it remembers of the last one."""
+        if self._bounds is None or self._bounds.site is not site:
+            self._bounds, path = Bounds(site), self.folder / LAST
+            if path.is_file():
+                self._bounds.memory = decode(path.read_bytes())[1]
+        return self._bounds
+
+    def _remember(self, head: Mapping[str, Any], tensors: State) -> None:
+        """Keeps what later broadcasts are compared with."""
+        if self.site.site is not None and head["kind"] == "round":
+            bounds = self._bounds_of(self.site.site)
+            bounds.answered(head, tensors)
+            write_whole(self.folder / LAST, encode({}, bounds.memory), mode=0o600)
 
     def _was_charged(self, question: str, slot: Slot) -> bool:
         """Whether this question was taken up: a site that was killed as it ended may still have to answer it."""
-        mine = self.member.study.digest, self.client, slot.text, question
-        return any((c.study, c.client, c.slot, c.question) == mine for c in self.ledger.charges())
+        mine = [c for c in self.ledger.charges() if c.is_of(self.member.study.digest, self.client)]
+        return any((c.slot, c.question) == (slot.text, question) for c in mine)
 
     def _charged(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> int:
         """Takes a question up in the ledger; the points that it costs.
@@ -269,12 +303,14 @@ class Gate:
         restart = head.get("restart", 0)
         if not isinstance(restart, int) or isinstance(restart, bool) or not 0 <= restart < MOST_RESTARTS:
             raise Refused("bounds", "its restart record is no number")
-        points = points_of(slot, site.method, tensors) if site is not None else 0
+        points, budget = 0, 0
+        if site is not None:
+            points = points_of(site.method, head, tensors)
+            budget = budget_of(study, site.method, site.options, self._policy, self._approval.allowed)
         charge = Charge(
             self._approval.data, study.digest, self.client, slot.text, question, restart, values_of(slot, tensors),
             points,
         )  # fmt: skip
-        budget = budget_of(study, self._policy, self._approval.allowed)
         # (a formula's message depends on nothing but the broadcast)
         free = slot.kind == "round" and is_tabular(study.loaded.cls)
         try:

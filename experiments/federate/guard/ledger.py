@@ -66,11 +66,9 @@ class Charge:
     values: str
     points: int
 
-    def is_same(self, other: Charge) -> bool:
-        """Whether it is the same question of the same study."""
-        return (self.study, self.client, self.slot, self.question) == (
-            other.study, other.client, other.slot, other.question,
-        )  # fmt: skip
+    def is_of(self, study: str, client: str) -> bool:
+        """Whether a site was asked it in a study."""
+        return (self.study, self.client) == (study, client)
 
 
 class Ledger:
@@ -169,7 +167,7 @@ class Ledger:
 
     def restarts(self, study: str, client: str) -> int:
         """The highest restart record that a site has seen of a study."""
-        return max((c.restart for c in self.charges() if (c.study, c.client) == (study, client)), default=0)
+        return max((c.restart for c in self.charges() if c.is_of(study, client)), default=0)
 
     def charge(self, asked: Charge, budget: int, *, free: bool = False) -> int:
         """Takes up a question, once: the same question again costs nothing more.
@@ -187,8 +185,8 @@ class Ledger:
             OverBudget: where less is left.
         """
         with waiting_lock(self._lock):
-            earlier = [c for c in self.charges() if (c.study, c.client) == (asked.study, asked.client)]
-            if any(asked.is_same(charge) for charge in earlier):
+            earlier = [charge for charge in self.charges() if charge.is_of(asked.study, asked.client)]
+            if any((charge.slot, charge.question) == (asked.slot, asked.question) for charge in earlier):
                 return 0
             highest = max((charge.restart for charge in earlier), default=0)
             in_slot = [charge.restart for charge in earlier if charge.slot == asked.slot]
@@ -236,7 +234,8 @@ class Ledger:
 
 def name_of(hashes: RowHashes) -> str:
     """The name of a row set, in whatever order its rows are."""
-    found = hashlib.sha256()
-    for column in sorted(hashes):
-        found.update(f"{column}\n".encode() + np.sort(hashes[column]).tobytes())
+    found, columns = hashlib.sha256(), sorted(hashes)
+    order = np.lexsort([hashes[column] for column in columns])
+    for column in columns:
+        found.update(f"{column}\n".encode() + hashes[column][order].tobytes())
     return found.hexdigest()[:16]

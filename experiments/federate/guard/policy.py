@@ -63,7 +63,7 @@ COMMENTS = {
     "label_counts": "Messages that count this site's labels: refuse, approve (with --allow label-counts), or allow.",
     "exploration": "Exploration of up to 4,096 points, but of gaussian models of one level: refuse, approve (with\n"
     "--allow exploration), or allow.",
-    "train_scores": "true: scores of training rows are answered. They show outcomes of single rows.",
+    "train_scores": "true: scores of training rows are answered. They can show outcomes of single rows.",
     "masked": "true: messages must be masked. No study has masks yet, so that every study is refused.",
     "noise": "true: messages must have noise. No study has noise yet, so that every study is refused.",
     "budget": "Points that a study may ask about one data set, by family or method, in place of the defaults, such as\n"
@@ -95,7 +95,7 @@ class Policy:
     least_cell: int = 5
     least_groups: int = 5
     parameters_per_row: float = 0.33
-    largest_share: float = 0.95
+    largest_share: float = 0.9
     pairs: bool = False
     differing_rows: int = 5
     least_sites: int = 3
@@ -138,7 +138,8 @@ class Policy:
         for name in table.get("budget", ()):
             if name not in RESPONSES and name not in METHODS:
                 raise unknown(f"family or method in budget of {path}:", name, (*RESPONSES, *METHODS))
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in table.items()})
+        held: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in table.items()}
+        return cls(**held)
 
     @classmethod
     def read(cls, home: Path) -> Policy:

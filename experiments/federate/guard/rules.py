@@ -130,9 +130,8 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
         holds = not needed or said == "allow" or (said == "approve" and word in allowed)
         way = f"needs --allow {word}" if said == "approve" else f"{ALLOWED[word]} is {said!r} in the policy"
         yield Rule(word.replace("-", " "), holds, way if needed else "none")
-    train = "train" in study.options("cpu").splits and not is_plain_gaussian(study)
-    answered = "answered" if policy.train_scores else "not answered: say test_fraction in study.toml, or train_scores"
-    yield Rule("scores of training rows", not train or policy.train_scores, answered if train else "none")
+    train = "answered: they can show outcomes of single rows" if policy.train_scores else "not answered"
+    yield Rule("scores of training rows", True, train)
     for name in ("masked", "noise"):
         wanted = getattr(policy, name)
         yield Rule(name, not wanted, "demanded, and no study has it yet" if wanted else "not demanded")

@@ -11,6 +11,7 @@ from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
 from .cells import cell_rules, selection_rules
+from .encodings import encoding_rules
 from .formula_rows import formula_rows
 from .own_rows import OwnRows
 from .plain_rows import array_rows, column_rows
@@ -41,7 +42,7 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
         return [enough, Rule("columns of the study", False, str(error))]
     return [
         enough, *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
-        *column_rules(own, limits), *share_rules(own, limits),
+        *column_rules(own, limits), *share_rules(own, limits), *encoding_rules(own, limits),
     ]  # fmt: skip
 
 

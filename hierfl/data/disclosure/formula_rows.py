@@ -14,13 +14,10 @@ from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
 from ..formula.parsed import Formula
-from .own_rows import OwnRows, codes
+from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: numbers of so many values are counted: their sums and sums of squares say how many rows have each
-FEW_VALUES = 3
 
 
 def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows:
@@ -41,17 +38,18 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
     design = dict(zip(names, columns.T, strict=True))
     more = {name: rows[name] for name in ("offset",) if name in rows}
-    known = {name: rows[name] for name in ("trials", "known", "weight") if name in rows}
+    weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight") if name in rows}
+    weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
-    categories |= _few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **known})
+    categories |= few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **weights})
     numbers = {name: table[name].to_numpy(dtype=float) for name in formula.numbers} | more
     ordered = bool(formula.ordinal_levels)
     y = {} if ordered else {"the response": np.asarray(response.y, dtype=float)}
     interactions, made = _interactions(reader, calls, categories)
     return OwnRows(
         len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **y},
-        len(reader.columns), len(reader.random), calls.selections(),
+        len(reader.columns), len(reader.random), calls.selections(), weights,
         codes(table[formula.levels.inner].to_numpy()) if formula.levels.inner else None, closed=True,
     )  # fmt: skip
 
@@ -106,11 +104,6 @@ def _plain(site: FormulaSite) -> list[str]:
     return sorted(n for n in values - formula.terms.split if formula.columns[n].kind in ("number", "whole"))
 
 
-def _few_values(numbers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Numbers that have so few values that they are counted, too."""
-    return {name: codes(values) for name, values in numbers.items() if 1 < len(np.unique(values)) <= FEW_VALUES}
-
-
 def _interactions(
     reader: StudyReader, calls: Evaluated, categories: Mapping[str, np.ndarray]
 ) -> tuple[tuple[tuple[str, ...], ...], dict[str, np.ndarray]]:
@@ -123,7 +116,7 @@ def _interactions(
         for part in getattr(term, "components", ()):
             own = [name for name in sorted(part.var_names) if name in categories]
             if not own and part.kind == "numeric" and "(" in part.name:
-                made |= _few_values({part.name: calls.values(part.name)})
+                made |= few_values({part.name: calls.values(part.name)})
                 own = [part.name] if part.name in made else []
             factors += own
         if len(set(factors)) > 1:

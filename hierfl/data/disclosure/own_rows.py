@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+#: numbers of so many values are counted: their sums and sums of squares say how many rows have each
+FEW_VALUES = 3
+
 
 @dataclass(frozen=True)
 class OwnRows:
@@ -21,6 +24,7 @@ class OwnRows:
         design: columns of a formula's design and its response, {name: (n,)}; empty of a network's.
         fixed, random: how many columns of effects the design has.
         selections: rows that the formula's conditions select, {condition: (n,) of bool}.
+        weights: how much each row counts, {what: (n,)}.
         groups: of each row, whole numbers from 0, (n,); None where rows are in no groups inside the site.
         closed: whether sums over parts of the rows can be worked out from what leaves, as for a formula's.
     """
@@ -34,6 +38,7 @@ class OwnRows:
     fixed: int = 0
     random: int = 0
     selections: Mapping[str, np.ndarray] = field(default_factory=dict)
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     groups: np.ndarray | None = None
     closed: bool = False
 
@@ -58,3 +63,8 @@ class OwnRows:
 def codes(values: np.ndarray) -> np.ndarray:
     """Whole numbers from 0 for values (n,) of any kind."""
     return np.unique(np.asarray(values).astype(str), return_inverse=True)[1].reshape(-1)
+
+
+def few_values(numbers: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Numbers, (n,) each, that have so few values that they are counted as categories, too."""
+    return {name: codes(values) for name, values in numbers.items() if 1 < len(np.unique(values)) <= FEW_VALUES}

@@ -10,7 +10,7 @@ from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..partition.hold_out import hold_out
 from ..pool import PooledDataset
-from .own_rows import OwnRows, codes
+from .own_rows import OwnRows, codes, few_values
 
 
 def column_rows(site: ColumnSite) -> OwnRows:
@@ -25,6 +25,7 @@ def column_rows(site: ColumnSite) -> OwnRows:
             categories[name] = np.stack([inputs[f"{name}={level}"] for level in levels], 1).argmax(1)
     categories |= _labels(pool, study.y)
     numbers |= {study.y: pool.y_train} if study.learns else {}
+    categories |= few_values(numbers)
     return OwnRows(len(pool.x_train), _held_out(pool, study.validation, study.seed), categories, numbers)
 
 
@@ -33,7 +34,7 @@ def array_rows(site: ArraySite) -> OwnRows:
     study, pool = site.study, site.pool
     numbers = {"the response": pool.y_train} if study.learns else {}
     held = _held_out(pool, study.validation, study.seed)
-    return OwnRows(len(pool.x_train), held, _labels(pool, "the labels"), numbers)
+    return OwnRows(len(pool.x_train), held, _labels(pool, "the labels") | few_values(numbers), numbers)
 
 
 def _labels(pool: PooledDataset, name: str) -> dict[str, np.ndarray]:

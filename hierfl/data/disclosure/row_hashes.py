@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import UserError
 from ..arrays import test_rows
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
+from ..federated.sums import NamedSums
 from .check import own_rows
 from .own_rows import OwnRows
 
@@ -25,22 +28,32 @@ if TYPE_CHECKING:
 RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
 #: no column: the part that each row is of, a number of :data:`PARTS`
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
-#: columns tell rows apart where at least so many of their combinations differ
-IDENTIFYING = 0.5
-#: share of the smaller set in which other columns must agree to be taken for the same rows
-NEARLY_ALL = 0.9
+#: no column either: the beginning of the names of selections
+SELECTS = ":selects "
+#: of conditions that depend on sums over all sites
+OF_TOTALS = re.compile(r"\b(center|scale|standardize)\b")
+#: fewer have no design
+TWO_ROWS = 2
+#: columns tell rows apart where at least so many of their combinations differ; the second beside columns that disagree
+IDENTIFYING, BESIDE_OTHERS = 0.5, 0.9
+#: share of the smaller set in which all other columns must agree to be taken for the same rows
+NEARLY_ALL = 0.95
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def row_hashes(site: SiteData, secret: bytes) -> dict[str, NDArray[np.int64]]:
+def row_hashes(
+    site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()
+) -> dict[str, NDArray[np.int64]]:  # fmt: skip
     """Hashes of a site's rows.
 
     Args:
         site: its rows, read for a study. Of a table all columns of the file count, whichever the study uses.
         secret: the key, up to 64 bytes.
+        totals: sums over all sites, once they are known; then conditions on centred and scaled columns count, too.
 
     Returns:
-        Of a table {column: (n,)}, of arrays those of inputs and targets; and the parts of the rows.
+        Of a table {column: (n,)}, of arrays those of inputs and targets; the parts of the rows, and of each condition
+        of a formula the rows that it selects, 0 or 1.
     """
     if isinstance(site, ArraySite):
         pool = site.pool
@@ -55,6 +68,8 @@ def row_hashes(site: SiteData, secret: bytes) -> dict[str, NDArray[np.int64]]:
         found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
+    if isinstance(site, FormulaSite):
+        found |= selections(site, totals)
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
         held = own.held_out["validation"]
@@ -62,12 +77,33 @@ def row_hashes(site: SiteData, secret: bytes) -> dict[str, NDArray[np.int64]]:
     return {**found, PART: part.astype(np.int64)}
 
 
+def selections(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> dict[str, NDArray[np.int64]]:
+    """Rows that a formula's conditions select, and those of each value of what its calls make: {name: (n,) 0 or 1}.
+
+    Args:
+        site: its rows.
+        totals: sums over all sites; without them what depends on them is left out.
+    """
+    if site.rows < TWO_ROWS:
+        return {}
+    try:
+        own = own_rows(site, totals)
+    except UserError:  # (no columns can be made of them: such a study is not approved)
+        return {}
+    found = dict(own.selections)
+    for name in own.categories:
+        if "(" in name:
+            found |= {f"{name} {value}": own.categories[name] == value for value in np.unique(own.categories[name])}
+    kept = [name for name in found if totals or not OF_TOTALS.search(name)]
+    return {f"{SELECTS}{name}": found[name].astype(np.int64) for name in kept}
+
+
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
     """Hashes of a column's cells: numbers are the same as text, whichever type a column was read as."""
     if values.dtype.kind not in "biuf":
         words = np.array(["" if _is_missing(value) else str(value).strip() for value in values.tolist()], dtype=object)
-        cells, place = np.unique(words, return_inverse=True)
-        return _hashed([_canonical(cell) for cell in cells.tolist()], name.encode(), secret)[place.reshape(-1)]
+        texts, place = np.unique(words, return_inverse=True)
+        return _hashed([_canonical(text) for text in texts.tolist()], name.encode(), secret)[place.reshape(-1)]
     numbers, place = np.unique(values.astype(float) + 0.0, return_inverse=True)
     raw, n = numbers.tobytes(), len(numbers)
     cells = [raw[8 * k : 8 * k + 8] for k in range(n)]
@@ -110,13 +146,7 @@ def differing(one: RowHashes, other: RowHashes) -> int | None:
         The size of the symmetric difference of the multisets; None for other data.
     """
     keys = _keys(one, other)
-    if keys is None:
-        return None
-    apart, smaller = _apart(*keys), min(map(len, keys))
-    if min(len(np.unique(key)) / len(key) for key in keys) >= IDENTIFYING:
-        return apart
-    common = (len(keys[0]) + len(keys[1]) - apart) / 2
-    return apart if common >= NEARLY_ALL * smaller and apart <= (2 - 2 * NEARLY_ALL) * smaller else None
+    return None if keys is None else _apart(*keys)
 
 
 def same_data(one: RowHashes, other: RowHashes) -> bool:
@@ -129,36 +159,47 @@ def same_data(one: RowHashes, other: RowHashes) -> bool:
 
 
 def least_difference(one: RowHashes, other: RowHashes) -> int | None:
-    """The smallest number of rows by which what two studies sum over differs: all rows, those trained on, and those of
-    each part of one beside those of the other. None where they are other data, or the same rows.
+    """The smallest number of rows by which what two studies sum over differs: all rows, those of each part, and those
+    that a condition selects or leaves, of one beside those of the other. None where they are other data, or the same
+    rows.
     """
     keys = _keys(one, other)
-    if keys is None or differing(one, other) is None:
+    if keys is None:
         return None
-    sets = [
-        [key, *(key[hashes[PART] == part] for part in PARTS.values())]
-        for key, hashes in zip(keys, (one, other), strict=True)
-    ]
+    sets = [[key, *(key[rows] for rows in _sets(hashes))] for key, hashes in zip(keys, (one, other), strict=True)]
     found = [_apart(a, b) for a, b in product(*sets) if len(a) and len(b)]
     return min((rows for rows in found if rows), default=None)
 
 
+def _sets(hashes: RowHashes) -> Iterator[NDArray[np.bool_]]:
+    """Parts of the rows of which sums leave, (n,) each."""
+    yield from (hashes[PART] == part for part in PARTS.values())
+    for name in hashes:
+        if name.startswith(SELECTS):
+            yield from (hashes[name] == value for value in (0, 1))
+
+
 def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
-    """A key of each row of both, of the columns that can be compared; None without one."""
-    common = sorted((one.keys() & other.keys()) - {PART})
-    n = len(one[PART]) + len(other[PART])
-    smaller = min(len(one[PART]), len(other[PART]))
+    """A key of each row of both, of the columns that can be compared; None for other data."""
+    common = sorted(name for name in one.keys() & other.keys() if name != PART and not name.startswith(SELECTS))
+    n, smaller = len(one[PART]) + len(other[PART]), min(len(one[PART]), len(other[PART]))
     kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
     if not kept or not smaller:
         return None
-    made = []
-    for hashes in (one, other):
-        key = np.zeros(len(hashes[PART]), dtype=np.uint64)
-        for name in kept:
-            key = (key ^ hashes[name].view(np.uint64)) * _MIX
-            key ^= key >> np.uint64(29)
-        made.append(key)
-    return made[0], made[1]
+    keys = _combined(one, kept), _combined(other, kept)
+    telling = min(len(np.unique(key)) / len(key) for key in keys)
+    if telling >= (IDENTIFYING if kept == common else BESIDE_OTHERS):
+        return keys
+    return keys if kept == common and _apart(*keys) <= 2 * (1 - NEARLY_ALL) * smaller else None
+
+
+def _combined(hashes: RowHashes, names: list[str]) -> np.ndarray:
+    """One key of each row."""
+    key = np.zeros(len(hashes[PART]), dtype=np.uint64)
+    for name in names:
+        key = (key ^ hashes[name].view(np.uint64)) * _MIX
+        key ^= key >> np.uint64(29)
+    return key
 
 
 def _apart(one: np.ndarray, other: np.ndarray) -> int:

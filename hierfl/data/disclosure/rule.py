@@ -39,7 +39,7 @@ class Limits:
     least_cell: int = 5
     least_groups: int = 5
     parameters_per_row: float = 0.33
-    largest_share: float = 0.95
+    largest_share: float = 0.9
     pairs: bool = False
 
 

@@ -15,6 +15,8 @@ NEAR = 0.01
 ISOLATED = 0.999
 #: of the largest singular value: smaller ones belong to combinations of other columns
 DEPENDENT = 1e-9
+#: of a share
+ROUNDING = 1e-9
 
 
 def column_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
@@ -55,9 +57,16 @@ def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
         for part, rows in own.parts():
             share = largest_share(columns, rows, own.groups)
             margin = f"{share:.2f} of a combination is one {unit}'s, at most {limits.largest_share:g}"
-            tried.append((-share, Rule(f"{name}, {part}", share <= limits.largest_share, margin)))
+            tried.append((-share, Rule(f"{name}, {part}", share <= limits.largest_share + ROUNDING, margin)))
     if tried:
         yield worst("largest share of a row", tried)
+    for name, weights in own.weights.items():
+        tried = []
+        for part, rows in own.parts():
+            share = largest_share({name: np.sqrt(weights)}, rows, own.groups)
+            margin = f"{share:.2f} of all is one {unit}'s, at most {limits.largest_share:g}"
+            tried.append((-share, Rule(part, share <= limits.largest_share, margin)))
+        yield worst(f"largest {name}", tried)
     if own.design and own.groups is None:
         found = []
         for part, rows in own.parts():
@@ -89,9 +98,10 @@ def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: n
     """
     q = basis(columns, rows)
     if groups is None:
-        return float(np.square(q).sum(1).max(initial=0.0))
-    own = groups[rows]
-    return max(float(np.linalg.norm(q[own == group], 2) ** 2) for group in np.unique(own))
+        return min(1.0, float(np.square(q).sum(1).max(initial=0.0)))
+    order = np.argsort(groups[rows], kind="stable")
+    first = np.flatnonzero(np.diff(groups[rows][order])) + 1
+    return min(1.0, max(float(np.linalg.norm(part, 2) ** 2) for part in np.split(q[order], first)))
 
 
 def isolated(columns: Mapping[str, np.ndarray], rows: np.ndarray, least: int) -> tuple[int, float]:

@@ -31,6 +31,7 @@ from ...server.receiver import Receiver
 from ...state import State, StateForm, form_of_state
 from ..base import Broadcast, ClientStatus, Reports, Scores
 from .expected import Expected, refuse_replies
+from .offers import Offers
 from .questions import Ask, Questions
 from .wire import (
     Handshake,
@@ -80,7 +81,7 @@ class RemoteEngine:
         self.ids = list(clients)
         self.task, self.device = federation.task, self.federation.device
         self.questions = Questions(clients, ask, handshake, self.device, restarts)
-        self.splits: set[str] = set()
+        self.offers = Offers()
 
     def agree(self, wish: bool) -> bool:
         """One process asks all sites."""
@@ -95,8 +96,8 @@ class RemoteEngine:
         return self.handshake.study
 
     def has_data(self, split: str) -> bool:
-        """Whether any site has said that it has examples."""
-        return split in self.splits
+        """Whether any site has said that it has examples; all have training examples."""
+        return self.offers.has(split)
 
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """Greets the sites.
@@ -111,12 +112,12 @@ class RemoteEngine:
         if not (found := self._greeted(range(len(self.ids)))):
             raise self.questions.missing(range(len(self.ids)), "no site has answered", "see the log for why")
         if len(found) < len(self.ids):  # (who is away may have what nobody else has)
-            self.splits |= set(SPLITS)
+            self.offers.splits |= set(SPLITS)
 
     def _greeted(self, clients: Sequence[int]) -> list[int]:
         """Tells sites what all have agreed on; those that have heard."""
         found = self.questions.asked({"kind": "hello", "round": 0}, self.greeting, clients, 0)
-        self.splits |= {split for head, _ in found.values() for split in _listed(head.get("splits"))}
+        self.offers.note({j: head for j, (head, _) in found.items()})
         self._at |= {j: head.get("at") for j, (head, _) in found.items()}
         return list(found)
 
@@ -125,7 +126,7 @@ class RemoteEngine:
         own: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> dict[int, tuple[dict[str, Any], State]]:  # fmt: skip
         """What clients answer, in their order; those who come late are told first what the others know."""
-        found = self.questions.asked(about, tensors, clients, most, own)
+        found = self.questions.asked(about, tensors, clients, most, own) if clients else {}
         if late := [j for j in clients if self.ids[j] in self.questions.unprepared]:
             found |= self.questions.asked(about, tensors, self._greeted(late), most, own)
         return {j: found[j] for j in clients if j in found}
@@ -187,8 +188,11 @@ class RemoteEngine:
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
         """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there."""
         self._settle(broadcast, broadcast.round)
-        new: State = {}
-        if self.method.has_global_model and self._sends_new(broadcast):
+        everyone = range(len(self.ids))
+        if late := [j for j in everyone if j not in self.offers.by_site and self.questions.counted[j] > 0]:
+            self._greeted(late)  # (it was away at the beginning, and has not said what it has)
+        new, asked = State(), self.offers.asked(split, len(self.ids))
+        if asked and self.method.has_global_model and self._sends_new(broadcast):
             new = self._population(broadcast, summary=False).new_client_means
         nobody = self.expected.no_scores(len(draws))
         form = form_of_state(flat_scores(nobody))
@@ -197,7 +201,7 @@ class RemoteEngine:
         }  # fmt: skip
         tensors = {**put_under("shared", broadcast.shared), **put_under("new", new)}
         found = [nobody]
-        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), nbytes(form)).items():
+        for j, (_, held) in self._asked(about, tensors, asked, nbytes(form)).items():
             try:
                 check_form(held, form, finite=False)
                 check_scores(held)
@@ -294,8 +298,3 @@ class RemoteEngine:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Takes over what :meth:`state` gave."""
         self.questions.counted = state["counted"].cpu()
-
-
-def _listed(splits: object) -> set[str]:
-    """Those of the splits that a site says it has."""
-    return {split for split in SPLITS if split in splits} if isinstance(splits, list) else set()

@@ -147,6 +147,8 @@ class Site:
         split, draws = head.get("split"), head.get("draws")
         if split not in SPLITS or draws not in ([0], [0, self.options.draws]):
             raise Unreadable("it says no split, or other draws than the study")
+        if split not in self.splits and self.plate.has_data(split):
+            raise Unreadable("this site gives no scores on its training rows: its policy.toml would have to allow them")
         return self.desk.says({"round": head["round"]}, flat_scores(self.plate.scores_of(fitted, split, draws)))
 
     def _sums(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:

@@ -82,8 +82,8 @@ def tensors(folder: Path) -> dict[str, torch.Tensor]:
     found = {f"server/{k}": v for k, v in load(folder / "server" / "checkpoint")[0].items()}
     from safetensors.torch import load_file
 
-    for path in sorted(folder.glob("h*/site.safetensors")):
-        found |= {f"{path.parent.name}/{k}": v for k, v in load_file(path).items()}
+    for path in sorted(folder.glob("h*/studies/*/site.safetensors")):
+        found |= {f"{path.parents[2].name}/{k}": v for k, v in load_file(path).items()}
     return found
 
 
@@ -271,17 +271,23 @@ def test_what_a_site_has_refused_it_is_asked_again(own: dict[str, Path], tmp_pat
 
 
 def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An outcome that the family cannot have, and no range excludes: the server hears that there is no sum."""
+    """An outcome that the family cannot have, and no range excludes: no approval; and no sum of a file that changes."""
     df = patients(4, counts=True)
-    df.loc[df.site == "h01", "y"] = -777
-    own = write_tables(df, tmp_path / "data")
-    place = FileStudy(formula_study(tmp_path, own, family="poisson"), own, tmp_path)
-    with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 2 of 2\)"):
+    wrong = df.assign(y=np.where(df.site == "h01", -777, df.y))
+    study, own = formula_study(tmp_path, dict.fromkeys(df.site.unique()), family="poisson"), {}
+    with pytest.raises(UserError, match="not approved: columns of the study: nothing was recorded"):
+        FileStudy(study, own := write_tables(wrong, tmp_path / "data"), tmp_path / "wrong")
+    assert not (tmp_path / "wrong" / "h01" / "approvals").exists()
+    write_tables(df, tmp_path / "data")
+    place = FileStudy(study, own, tmp_path)
+    write_tables(wrong, tmp_path / "data")
+    place.restart("h01")
+    with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 1 of 2\); h01 refuses \(data\)"):
         place.serve()
     (reply,) = (tmp_path / "exchange" / "h01" / "replies").iterdir()
-    assert header(reply.read_bytes())["refused"] == "failed"
-    assert "its data cannot be summed: see the site's own log" in caplog.text
-    assert "777" not in "".join(line for line in caplog.messages if "is not used" in line)
+    assert header(reply.read_bytes())["refused"] == "data"
+    assert "the rows are not those that were approved" in caplog.text
+    assert "777" not in caplog.text
 
 
 def test_sites_are_told_where_the_server_ends_with_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

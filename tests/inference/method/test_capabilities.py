@@ -38,6 +38,19 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], Any]] = {
         lambda method: capabilities.shrinkage_table(method, None), None,
         {"shrinkage_table": lambda self, fitted: "a table"}, "a table",
     ),
+    "EvaluatesPoints": (
+        lambda method: (
+            capabilities.evaluated_points(method, {}), capabilities.explored_points(method, {}),
+            capabilities.has_fixed_sums(method),
+        ), (1, 0, False),
+        {
+            "evaluated_points": lambda self, shared: 7, "explored_points": lambda self, shared: 5, "fixed_sums": True,
+        }, (7, 5, True),
+    ),
+    "ChecksBroadcasts": (
+        lambda method: capabilities.broadcast_error(method, {}, VALUES), "", {"broadcast_error": lambda self, shared, inputs: "far"},
+        "far",
+    ),
 }  # fmt: skip
 
 

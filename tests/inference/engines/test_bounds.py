@@ -1,0 +1,99 @@
+"""Which broadcasts a site computes with: all of an honest fit, and none that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.federations import blobs
+from support.methods import network_for
+from support.sites import HOW, Sites, ready
+
+from hierfl.experiments.methods import load
+from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
+from hierfl.inference.engines.remote.wire import decode, put_under
+from hierfl.models import FedAvg
+from hierfl.models.registry import METHODS
+
+NETWORKS = [name for name in METHODS if name != "mixed-effects"]
+
+
+class Checked(Sites):
+    """Sites that check every request; what is refused is raised."""
+
+    def checking(self) -> Checked:
+        self.bounds = {name: Bounds(site) for name, site in self.sites.items()}
+        return self
+
+    def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        found = {}
+        for name, request in requests.items():
+            head, tensors = decode(request)
+            bounds = self.bounds[name]
+            bounds.check(head, tensors)
+            found |= super().ask({name: request})
+            bounds.answered(head, tensors)
+            memory, bounds.memory = bounds.memory, {}
+            bounds.memory = {k: v.clone() for k, v in memory.items()}  # (as from a disk)
+        return found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_honest_fits_are_within_bounds(name: str, tmp_path: Path) -> None:
+    cls, federation = load(name).cls, blobs([23, 7, 2, 14])
+    method = cls(network_for(cls, federation))
+    if method.replies:
+        pytest.skip("its server speaks to single clients")
+    sites = Checked(method, federation, tmp_path, **{**HOW, "rounds": 3, "participation": 0.7}).checking()
+    run = sites.fit()
+    assert len(run.participation) == 3
+
+
+def first_round(tmp_path: Path) -> tuple[Sites, Bounds, dict[str, Any], dict[str, torch.Tensor]]:
+    sites = ready(FedAvg, {}, tmp_path, rounds=3, participation=1.0)
+    site = sites.sites["place-00"]
+    return sites, Bounds(site), {"kind": "round", "round": 1}, {k: v.clone() for k, v in site.shared.items()}
+
+
+def test_round_1_begins_where_every_fit_begins(tmp_path: Path) -> None:
+    _, bounds, head, shared = first_round(tmp_path)
+    bounds.check(head, shared)
+    name = next(iter(shared))
+    shared[name] = shared[name] + 0.01
+    with pytest.raises(OutOfBounds, match="is not what every fit begins with") as error:
+        bounds.check(head, shared)
+    assert error.value.refused == "bounds"
+
+
+@pytest.mark.parametrize("kind", ["round", "scores", "sums", "calibration", "finish"])
+def test_numbers_are_finite_wherever_values_are_carried(kind: str, tmp_path: Path) -> None:
+    _, bounds, _, shared = first_round(tmp_path)
+    shared[next(iter(shared))] *= torch.nan
+    tensors = shared if kind == "round" else put_under("shared", shared)
+    with pytest.raises(OutOfBounds, match="is not finite"):
+        bounds.check({"kind": kind, "round": 2}, tensors)
+
+
+def test_values_do_not_jump_between_rounds(tmp_path: Path) -> None:
+    sites, bounds, head, shared = first_round(tmp_path)
+    moved: dict[str, dict] = {}
+
+    def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        found = sites.ask(requests)
+        said, tensors = decode(requests["place-00"])
+        if said["kind"] == "round":
+            moved[said["round"]] = tensors
+            bounds.check(said, tensors)
+            bounds.answered(said, tensors)
+        return found
+
+    sites.fit(ask)
+    name = next(k for k in moved[3] if k.startswith("base"))
+    far = {**moved[3], name: moved[3][name] + 300 * (moved[3][name] - moved[2][name])}
+    for kind, tensors in (("round", far), ("scores", put_under("shared", far))):
+        with pytest.raises(OutOfBounds, match="moved farther") as error:
+            bounds.check({"kind": kind, "round": 3 + (kind == "round")}, tensors)
+        assert name in str(error.value)

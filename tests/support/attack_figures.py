@@ -1,0 +1,152 @@
+"""What attacks get, measured; figures of docs/threats.md.
+
+    python tests/support/attack_figures.py FOLDER [OUT.csv] [PART ...]
+
+FOLDER/PART.json has the numbers of each part; parts that are there are not computed again. OUT.csv has all of them: what
+was tried, on how much, and how much was known then. ``membership`` takes three CPU minutes, all others less than one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# (the installed package first: tests/hierfl is in its way)
+sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+import hierfl.experiments  # noqa: F401
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import pandas as pd
+import torch
+from support.attacks import imprint, inversion, membership
+from support.attacks.coordinator import Coordinator, initial, plain
+
+SITES = ["north", "south", "east"]
+#: settings that make attacks easy: a round is one step on all images
+ONE_STEP = {"fedavg": {"batch": 1000, "epochs": 1}, "pfedvem": {"base_batch": 1000, "base_epochs": 1}}
+#: of networks, as chosen for digits
+CHOSEN = {
+    "fedavg": {"lr": 0.1, "batch": 10, "epochs": 2},
+    "pfedvem": {"head_lr": 0.01, "base_lr": 0.005, "sigma_0": 1.0},
+}
+Row = dict[str, Any]
+
+
+def site_of(folder: Path, method: str, x: np.ndarray, y: np.ndarray, units: int, **how: object) -> Coordinator:
+    """A prepared site of these images, without a gate."""
+    path = imprint.image_study(folder, method, SITES, x, y, units, **how)
+    site = plain(folder / "site", path, SITES[0], folder / f"{SITES[0]}.npz")
+    if not site.prepared():
+        raise RuntimeError(f"the site does not answer: {site.refusals[-1]}")
+    return site
+
+
+def imprinting(method: str, settings: str, rounds: int = 30, images: int = 310) -> list[Row]:
+    """Images known to the pixel after each round of different values, of a site without a gate."""
+    x, y = membership.digits(images)
+    how = ONE_STEP[method] if settings == "one step" else {}
+    with tempfile.TemporaryDirectory() as folder:
+        site = site_of(Path(folder), method, x, y, 100, rounds=rounds, **how)
+        shared, truth = initial(site.study, site.totals), x.reshape(len(x), -1).astype(float)
+        found = imprint.attack(site, shared, truth, list(range(1, rounds + 1)))
+    return [
+        {"what": method, "how": f"{settings}, no gate", "of": len(x), "requests": k + 1, "known": n}
+        for k, n in enumerate(found)
+    ]
+
+
+def gradients(images: int, steps: int, repeats: int = 4) -> list[Row]:
+    """Images that are seen in one honest broadcast's message: one local step on all of them, or several."""
+    every, labels = membership.digits(600)
+    seen, exact = [], []
+    for repeat in range(repeats):
+        which = slice(10 + repeat * images, 10 + (repeat + 1) * images)
+        own, y = every[which], labels[which]
+        x, y = (np.repeat(own, 2, 0), np.repeat(y, 2)) if images == 1 else (own, y)
+        with tempfile.TemporaryDirectory() as folder:
+            how = {"batch": 1000, "epochs": steps, "momentum": 0.0, "lr": 0.1}
+            site = site_of(Path(folder), "fedavg", x, y, 32, rounds=2, **how)
+            sent, scale = initial(site.study, site.totals), imprint.moments(site.totals[0])
+            message = site.round(1, sent)
+            assert message is not None
+            moved, truth = imprint.changes(message, sent), own.reshape(images, -1).astype(float)
+            found = [inversion.quotients(moved, sent)]
+            net = site.answer.__self__.site.method.network  # type: ignore[attr-defined]
+            found.append(
+                inversion.matched(net, sent, moved, y, 0.1, steps, shape=(1, 8, 8), mean=scale[0], std=scale[1])
+            )
+            error = np.min([inversion.errors(own_found, truth, *scale) for own_found in found], 0)
+        seen.append(float((error < inversion.SEEN).mean()))
+        exact.append(float((error < 0.002).mean()))
+    return [
+        {"what": "fedavg", "how": f"{steps} local steps", "of": images, "requests": 1, "known": np.mean(seen),
+         "exact": np.mean(exact)}
+    ]  # fmt: skip
+
+
+def members(what: str, rows: int, models: int = 32) -> list[Row]:
+    """Who was in: area under the curve, and members named where 1 % of others are."""
+    if what in CHOSEN:
+        x, y = membership.digits(rows)
+        how = {"network": "mlp:32", "settings": CHOSEN[what], "rounds": 20, "evaluate_every": 20}
+        fitted = membership.network(what, x, y, 6, **how)
+    else:
+        fitted = membership.effects(membership.patients(rows, 5, 6))
+    found = membership.run(fitted, models, rows)
+    return [
+        {"what": what, "how": f"{models} models", "of": rows, "requests": 0, "known": found.auc, "se": found.se,
+         "exact": found.tpr}
+    ]  # fmt: skip
+
+
+PARTS: dict[str, Callable[[], list[Row]]] = {
+    **{
+        f"imprinting-{method}-{settings.replace(' ', '-')}": partial(imprinting, method, settings)
+        for method in ONE_STEP
+        for settings in ("defaults", "one step")
+    },
+    **{
+        f"inversion-{n}-{steps}": partial(gradients, n, steps)
+        for n in (1, 2, 4, 8, 16, 32)
+        for steps in (1, 5, 20)
+    },
+    **{
+        f"membership-{what}-{rows}": partial(members, what, rows)
+        for what in ("fedavg", "pfedvem", "mixed-effects")
+        for rows in (120, 600)
+    },
+}  # fmt: skip
+
+
+def main(folder: Path, out: Path | None, names: list[str]) -> None:
+    """Parts whose names begin like one of these, or all."""
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in PARTS.items():
+        if names and not any(name.startswith(start) for start in names):
+            continue
+        path, began = folder / f"{name}.json", time.process_time()
+        if not path.is_file():
+            path.write_text(json.dumps(part(), default=float))
+            print(f"{name}: {time.process_time() - began:.0f} CPU seconds", flush=True)
+    if out is not None:
+        tables = [
+            pd.DataFrame(json.loads(path.read_text())).assign(part=path.stem) for path in sorted(folder.glob("*.json"))
+        ]
+        pd.concat(tables).round(4).set_index("part").to_csv(out)
+
+
+if __name__ == "__main__":
+    rest = sys.argv[2:]
+    csv = Path(rest.pop(0)) if rest and rest[0].endswith(".csv") else None
+    main(Path(sys.argv[1]), csv, rest)
