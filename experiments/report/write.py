@@ -12,7 +12,7 @@ from hierfl.inference.run.progress import working
 from hierfl.schema import read_json
 
 from ..compare.comparison import compare_runs
-from ..federate.guard.home import SITE, STUDIES, Home
+from ..federate.guard.home import SITE, Home
 from ..federate.site_results import site_run, write_site_results
 from ..federate.study_site import Membership
 from ..run_folder.config_file import read_config
@@ -58,10 +58,11 @@ def write_report(
         runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
         found = compare_runs([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *write_comparison(found, folder)]
-    if (folder / SITE).is_file() or (folder / STUDIES).is_dir():
-        member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
+    home = Home(folder)
+    if (folder / SITE).is_file() or home.studies():
+        member = Membership.read(home.place_of(study), trust_code=trust_code)
         if place:
-            raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate site")
+            raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate approve")
         with working("drawing from the posterior, writing results", progress):
             results = write_site_results(member, site_run(member), by_row=by_row)
         drawn = draw_posterior(results, progress, rhat, f"{member.client} of {member.study.name}")

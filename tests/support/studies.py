@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from pytest import MonkeyPatch
+import pytest
 from support.parties import Parties
 
 from hierfl.experiments.federate.draft import draft
@@ -170,7 +170,7 @@ class FileStudy:
             return found
 
         def answer(request: bytes) -> bytes:
-            with MonkeyPatch.context() as patch:
+            with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(gate.site, "answer", watched)
                 return gate.answer(request)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.data.disclosure.check import data_rules
+from hierfl.errors import UserError
 from hierfl.files import shown, write_whole
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.inference.engines.remote.code import code_digest
@@ -114,12 +115,20 @@ class Gate:
             OSError: where the disk cannot hold what has to be kept; nothing is answered then.
             UserError: for an audit file or ledger that is not what it was.
         """
-        asked, refused = Asked.of(request), None
+        asked = Asked.of(request)
+        refused: Refused | None = None
         try:
             reply = self._answer(asked)
         except Refused as error:
-            log.warning("a request was refused (%s): %s", error.about, shown(error.reason))
-            refused, reply = error, self.replies.refusal(asked, self.member.study, error)
+            refused = error
+        except (OSError, UserError):
+            raise
+        except Exception as error:  # (a site goes on, whatever a request has done to it)
+            log.exception("a request could not be answered")
+            refused = Refused("failed", type(error).__name__)
+        if refused is not None:
+            log.warning("a request was refused (%s): %s", refused.about, shown(refused.reason))
+            reply = self.replies.refusal(asked, self.member.study, refused)
         self.replies.note(asked, self.member.study, reply, refused)
         return reply
 
@@ -201,7 +210,10 @@ class Gate:
         """
         now = self.home.approval_of(self.folder)
         if now != self._approval:
-            self._load()
+            try:
+                self._load()
+            except UserError as error:
+                raise Refused("data", str(error)) from error
         said, study = head["handshake"], self.member.study
         if (left := withdrawal_of(self.home, study.digest, self.client, self.ledger)) is not None:
             raise Refused("withdrawn", f"{left.by} has withdrawn on {left.when}")
@@ -306,7 +318,10 @@ class Gate:
         points, budget = 0, 0
         if site is not None:
             points = points_of(site.method, head, tensors)
-            budget = budget_of(study, site.method, site.options, self._policy, self._approval.allowed)
+            try:
+                budget = budget_of(study, site.method, site.options, self._policy, self._approval.allowed)
+            except UserError as error:
+                raise Refused("budget", str(error)) from error
         charge = Charge(
             self._approval.data, study.digest, self.client, slot.text, question, restart, values_of(slot, tensors),
             points,

@@ -45,5 +45,6 @@ def values_of(slot: Slot, tensors: Mapping[str, Tensor]) -> str:
     found = hashlib.sha256(b"" if slot.kind == "round" else slot.text.encode())
     for name, value in sorted(tensors.items()):
         found.update(canonical([name, str(value.dtype), list(value.shape)]).encode())
-        found.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        flat = value.detach().cpu().contiguous().flatten()
+        found.update(flat.view(torch.uint8).numpy().tobytes() if len(flat) else b"")
     return found.hexdigest()

@@ -6,7 +6,6 @@ import json
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError, unknown
@@ -74,7 +73,7 @@ def record(home: Home, name: str, ledger: Ledger) -> dict[str, Any]:
         "left": _left(lines),
         "budget": {
             "points_of_this_study": sum(int(line.get("points", 0)) for line in lines),
-            "points_of_these_rows": ledger.used(approval.data), **_budget(home, folder, approval),
+            "points_of_these_rows": ledger.used(approval.data), "at_approval": approval.rules.get("budget", "not said"),
         },
         "withdrawn": None if left is None else {"by": left.by, "when": left.when},
         "forgotten": forgotten[-1] if forgotten else None,
@@ -128,18 +127,6 @@ def _left(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _budget(home: Home, folder: Path | None, approval: Approval) -> dict[str, int]:
-    """What the policy allows, where the study is still here."""
-    from ..guard.points import budget_of
-    from ..guard.policy import Policy
-    from ..study_site import Membership
-
-    if folder is None:
-        return {}
-    study = Membership.read(folder).study
-    return {"allowed": budget_of(study, Policy.read(home.folder), approval.allowed)}
-
-
 def as_json(found: Mapping[str, Any]) -> str:
     """The record as json."""
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
@@ -149,7 +136,6 @@ def as_markdown(found: Mapping[str, Any]) -> str:
     """The record as a page."""
     study, site, approval, budget = found["study"], found["site"], found["approval"], found["budget"]
     data = {**study["data"], "columns": ", ".join(study["columns"]) or "forgotten"}
-    allowed = f" of {budget['allowed']}" if "allowed" in budget else ""
     parts = [
         f"# Record of processing: {_cell(study['name'])}",
         f"Written on {found['written']} from the audit file of {site['client']}, {found['audit']['lines']} lines, "
@@ -173,8 +159,8 @@ def as_markdown(found: Mapping[str, Any]) -> str:
             ("kind", "answers", "sent again", "refused", "bytes", "points", "first", "last"),
             [tuple(one.values()) for one in found["left"]],
         ),
-        f"Points: {budget['points_of_this_study']} in this study; {budget['points_of_these_rows']}{allowed} for these "
-        "rows, in all studies together.",
+        f"Points: {budget['points_of_this_study']} in this study; {budget['points_of_these_rows']} for these "
+        f"rows, in all studies together. As it was approved: {_cell(budget['at_approval'])}.",
         "## Who received it",
         _table(("name", "fingerprint", "what"), [tuple(one.values()) for one in found["recipients"]]),
         "Whoever carried the files saw names, times and sizes.",

@@ -73,7 +73,8 @@ class OwnRows:
 
     def extent(self, coefficients: Tensor, power: Tensor | None = None) -> Extent:
         """Of points (..., p) with the logarithms of their powers of time, (...)."""
-        some = coefficients[..., self.numeric].reshape(-1, int(self.numeric.sum())) @ self.columns[:, self.numeric].mT
+        picked = coefficients[..., self.numeric]
+        some = picked.reshape(picked.shape[:-1].numel(), picked.shape[-1]) @ self.columns[:, self.numeric].mT
         spread = some.std(-1, correction=0) if self.numeric.any() else some.new_zeros(1)
         others = coefficients[..., ~self.numeric].abs()
         return Extent(_most(spread), _most(others), 0.0 if power is None else _most(power))

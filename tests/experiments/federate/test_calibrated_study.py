@@ -58,7 +58,7 @@ def test_server_and_sites_know_the_same(files: dict[str, Path], tmp_path: Path) 
     assert seen == said
     coverage = []
     for name, path in files.items():
-        member = Membership.read(tmp_path / name)
+        member = Membership.read(place.place(name))
         run = site_run(member)
         assert run.calibration is not None
         assert run.calibration.temperatures["pm"] == pytest.approx(summary["pm_temperature"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from support.parties import Parties
 from support.studies import FileStudy, formula_study, patients, write_tables
 
 from hierfl.experiments.federate.study import Study
+from hierfl.experiments.federate.guard import ledger
+from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.study_site import at_work
+from hierfl.file_lock import locked
 from hierfl.inference.engines.remote.files import requests_in
 from hierfl.inference.engines.remote.keys import Identity, PublicCard
 
@@ -57,12 +62,16 @@ def test_a_server_says_what_it_needs(own: dict[str, Path], tmp_path: Path, hierf
     assert "h02" in text
 
 
-def test_requests_are_answered_by_hand(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+def test_requests_are_answered_by_hand(
+    own: dict[str, Path], tmp_path: Path, hierfl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One command a round; the same request gets the same bytes; what is no request is one line."""
     study = formula_study(tmp_path, own, rounds=2)
     place = FileStudy(study, own, tmp_path)
-    place.sites.pop("h01")
-    about: list[object] = ["--study", study, "--client", "h01", "--data", own["h01"]]
+    gate, home = place.gates.pop("h01"), ["--folder", tmp_path / "h01"]
+    monkeypatch.setattr(ledger, "state_folder", lambda: tmp_path / "state")
+    (tmp_path / "state").mkdir()
+    shutil.copytree(gate.ledger.folder, tmp_path / "state" / "ledger")
     commands = 0
 
     def answers(names: list[str]) -> None:
@@ -70,26 +79,28 @@ def test_requests_are_answered_by_hand(own: dict[str, Path], tmp_path: Path, hie
         place.answers(names)
         for path in requests_in(tmp_path / "exchange", "h01") if "h01" in names else ():
             reply = path.parents[1] / "replies" / f"{path.stem}.reply"
-            folder = ["--folder", tmp_path / "by-hand"]
             given = []
             for _ in range(2):
-                code, text, error = hierfl("federate", "respond", path, *folder, *about, "--out", reply)
+                code, text, error = hierfl("federate", "respond", path, *home, "--out", reply)
                 assert (code, text.strip(), error) == (0, str(reply), "")
-                about.clear()  # (the folder says the rest from now on)
                 given.append(reply.read_bytes())
                 commands += 1
-            assert given[0] == given[1]
+            assert (given[0] == given[1]) == ("hello" not in path.name)
 
     place.serve(answers)
     assert commands == 2 * (2 + 1 + 2 + 2 + 1)
     nonsense = tmp_path / "x.request"
     nonsense.write_bytes(b"nothing")
-    folder = ("--folder", tmp_path / "by-hand", "--out", tmp_path / "replies")
-    assert "cut off" in refused(hierfl("federate", "respond", nonsense, *folder))
-    assert "no file that can be read" in refused(hierfl("federate", "respond", tmp_path / "none.request", *folder))
-    assert "is new: say --study" in refused(
-        hierfl("federate", "respond", nonsense, "--folder", tmp_path / "new", "--out", tmp_path / "replies")
-    )
+    out = ("--out", tmp_path / "replies")
+    assert "cut off" in refused(hierfl("federate", "respond", nonsense, *home, *out))
+    assert "no file that can be read" in refused(hierfl("federate", "respond", tmp_path / "none.request", *home, *out))
+    new = ("--folder", tmp_path / "new", *out)
+    assert "no study is approved in" in refused(hierfl("federate", "respond", nonsense, *new))
+    # a folder that two processes work in
+    with at_work(place.place("h01")):
+        assert "another process works in" in refused(hierfl("federate", "respond", nonsense, *home, *out))
+    with locked(Ledger().lock_of(gate.member.study.digest, "h01"), "busy"):
+        assert "another process of this account" in refused(hierfl("federate", "respond", nonsense, *home, *out))
 
 
 def test_keys_are_made_once_and_rotated_where_that_is_said(tmp_path: Path, hierfl: Call) -> None:

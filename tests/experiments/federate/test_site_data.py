@@ -136,13 +136,14 @@ def test_after_a_study_a_site_predicts_and_reports_by_itself(
     assert found["mean"][1] > found["mean"][0]
     code, _, error = hierfl("report", tmp_path / "h01", "--quiet")
     assert (code, error) == (0, "")
-    page = (tmp_path / "h01" / "results" / "report.html").read_text()
+    results = place.place("h01") / "results"
+    page = (results / "report.html").read_text()
     assert "patients" in page
-    pictures = pictures_of(tmp_path / "h01" / "results")
+    pictures = pictures_of(results)
     assert {"forest"} <= {path.stem for _, path in pictures}
     assert page.count("<img") == len(pictures)
     # (one site's rows do not say what all rows would)
-    assert not (tmp_path / "h01" / "results" / "estimates.csv").exists()
+    assert not (results / "estimates.csv").exists()
     # a level that the dictionary has not
     pd.DataFrame({"age": [40.0], "stage": ["V"]}).to_csv(new, index=False)
     code, _, error = hierfl("predict", tmp_path / "h01", "--data", new)

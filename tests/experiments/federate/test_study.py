@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pandas as pd
 import pytest
 import tomli_w
 from support.commands import Call
+from support import studies
+from support.parties import Parties
 from support.studies import PATIENTS, FileStudy, formula_study, patients, write_tables, written
 
 from hierfl.errors import UserError
@@ -129,18 +132,22 @@ SITES: list[tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = [
 def test_a_file_that_does_not_fit_is_one_line_without_its_values(
     change: Callable[[pd.DataFrame], pd.DataFrame], line: str, own: dict[str, Path], tmp_path: Path, hierfl: Call
 ) -> None:
-    """Nothing of it is sent, nor written; check and site say the same."""
-    study, df = formula_study(tmp_path, own), pd.read_csv(own["h01"])[:15]
+    """Nothing of it is sent, nor written; check and approve say the same."""
+    study, df, parties = formula_study(tmp_path, own), pd.read_csv(own["h01"])[:15], Parties.of(own)
+    parties.put_into(study)
+    parties.sites["h01"].save(tmp_path / "h01")
+    assert hierfl("federate", "policy", tmp_path / "h01")[0] == 0
     change(df).to_csv(own["h01"], index=False)
     code, _, error = hierfl("federate", "check", study, "--data", own["h01"])
     assert (code, error.count("\n")) == (2, 1)
     assert line in error
     assert "7000" not in error
     assert "secret" not in error
-    arguments = ("--study", study, "--client", "h01", "--data", own["h01"], "--folder", tmp_path / "h01")
-    code, _, again = hierfl("federate", "site", "--exchange", tmp_path / "exchange", *arguments)
+    arguments = ("--study", study, "--data", own["h01"], "--by", "Dr Test")
+    code, _, again = hierfl("federate", "approve", tmp_path / "h01", *arguments)
     assert (code, again) == (2, error)
-    assert not (tmp_path / "h01" / "site.toml").exists()
+    assert not (tmp_path / "h01" / "studies").exists()
+    assert not (tmp_path / "h01" / "approvals").exists()
     assert not (tmp_path / "exchange").exists()
 
 
@@ -177,24 +184,6 @@ def test_check_says_what_leaves_and_nothing_else_does(own: dict[str, Path], tmp_
             assert (tuple(value.shape), value.nbytes) == (said[kind][name].shape, said[kind][name].nbytes)
 
 
-def test_a_folder_is_one_site_of_one_study(own: dict[str, Path], tmp_path: Path) -> None:
-    study = formula_study(tmp_path, own)
-    folder = tmp_path / "site"
-    with pytest.raises(UserError, match="is new: say --study, --client and --data"):
-        Membership.join(folder, None, "", None)
-    with pytest.raises(UserError, match="unknown client of the study patients 'x'; known: h00"):
-        Membership.join(folder, study, "x", own["h01"])
-    member = Membership.join(folder, study, "h01", own["h01"])
-    member.keep()
-    again = Membership.join(folder, None, "", None)
-    assert (again.study.digest, again.client, again.data) == (member.study.digest, "h01", own["h01"].absolute())
-    with pytest.raises(UserError, match="is the folder of h01, not of h02"):
-        Membership.join(folder, study, "h02", own["h02"])
-    other = written(tmp_path / "data", study.read_text(), name="other")
-    with pytest.raises(UserError, match="belongs to another study"):
-        Membership.join(folder, other, "h01", own["h01"])
-
-
 def test_a_methods_own_file_is_run_where_it_is_known(
     own: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,9 +203,23 @@ def test_a_methods_own_file_is_run_where_it_is_known(
     with pytest.raises(UserError, match="which you have neither named nor run before: read it, then say --trust-code"):
         Study.read(path)
     assert Study.read(path, trust_code=True).loaded.name == "mine"
-    member = Membership.join(tmp_path / "site", path, "h01", own["h01"])
-    member.keep()
-    assert (tmp_path / "site" / "mine.py").read_bytes() == source.read_bytes()
+    Parties.of(own).put_into(path)
+    with pytest.raises(UserError, match="which you have neither named nor run before"):
+        FileStudy(path, own, tmp_path)
+    monkeypatch.setattr(studies, "propose", partial(studies.propose, trust_code=True))
+    place = FileStudy(path, own, tmp_path)
+    copy = place.place("h01") / "mine.py"
+    assert copy.read_bytes() == source.read_bytes()
+    # what was approved runs without a question; a file of the same name that was not, does not
+    monkeypatch.setattr(trust, "_named", set())
+    assert Membership.read(place.place("h01"), finished=False).study.loaded.name == "mine"
+    held = place.home("h01").approval_of(place.place("h01"))
+    (place.home("h01").folder / "approvals" / f"{held.study}.toml").unlink()
+    with pytest.raises(UserError, match="which you have neither named nor run before"):
+        Membership.read(place.place("h01"), finished=False)
+    copy.write_text(source.read_text() + "\n")
+    with pytest.raises(UserError, match="has changed since"):
+        Membership.read(place.place("h02"), finished=False) and Membership.read(copy.parent, finished=False)
     source.write_text(source.read_text() + "\n")
     with pytest.raises(UserError, match="has changed since"):
         Study.read(path)
