@@ -286,9 +286,9 @@ class Run:
         """
         if draws is not None:
             check_whole("draws", draws, 2)
-        everyone: Sequence[int | str] = range(self.fitted.federation.clients)
-        named = everyone if clients is None else [clients] if isinstance(clients, int | str) else clients
-        places = [j if clients is None else client_row(self.fitted.federation, j) for j in named]
+        everyone, federation = list(range(self.fitted.federation.clients)), self.fitted.federation
+        named = [clients] if isinstance(clients, int | str) else clients
+        places = everyone if named is None else [client_row(federation, client) for client in named]
         if not places or len(set(places)) < len(places):
             raise UserError("posterior takes at least one client, and each once")
         return inference_data(self.fitted, draws, places, float32, limit, observed=observed and rows, by_row=rows)
