@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.attacks import imprint, membership
 from support.attacks.coordinator import initial
 from support.attacks.gated import GatedCoordinator, Hospital, outer
-from support.attacks.hospitals import SITES, hospital, table_study
+from support.attacks.hospitals import DIGITS, SITES, hospital, table_study
+from support.attacks.rows import lone_rows
 from support.attacks.thresholds import gram
 
 from hierfl.errors import UserError
@@ -23,11 +23,6 @@ from hierfl.inference.state import State
 HONEST = "y ~ age + sex + (1 | site)"
 
 
-@pytest.fixture
-def north(tmp_path: Path) -> Hospital:
-    return Hospital(tmp_path / "north", SITES)
-
-
 def approved(
     north: Hospital, folder: Path, formula: str = HONEST, name: str = "s", rows: int = 300
 ) -> GatedCoordinator:
@@ -37,37 +32,35 @@ def approved(
     return north.approved(north.study(path), folder / "north.csv")
 
 
-def failing(north: Hospital, path: Path, data: Path) -> list[str]:
-    """Rules that do not hold; the study is not approved then."""
-    proposal = north.proposal(path, data)
-    if proposal.failing:
-        with pytest.raises(UserError, match="not approved"):
-            proposal.record("data protection officer")
-        with pytest.raises(UserError):
-            north.coordinator(path)
-    return list(proposal.failing)
-
-
 @pytest.mark.parametrize(
     "columns",
     [
         "stage", "stage:sex", "where(age > 90, 1, 0)", "maximum(age - 90, 0)", "sign(age - 90)", "floor(age / 91)",
         "exp(20 * (age - 92))", "where(age > 60, 1, 0) + where(age > 61, 1, 0)", "where(center(age) > 25, 1, 0)",
+        DIGITS, "exp2(4 * (72 - clip(age, 60, 72)))",
     ],
 )  # fmt: skip
 def test_a_formula_that_singles_a_patient_out_is_not_approved(columns: str, north: Hospital, tmp_path: Path) -> None:
-    df = hospital(80)
+    """Of patients about whom an ordinary formula may be asked."""
+    df = hospital(300)
     df.loc[df.age.isin([60, 61]), "age"] = 62
     df.loc[9, "age"] = 61
     path = table_study(tmp_path, f"y ~ age + sex + {columns} + (1 | site)", df)
-    assert failing(north, north.study(path), tmp_path / "north.csv")
+    assert north.failing(north.study(path), tmp_path / "north.csv")
+
+
+def test_an_ordinary_formula_is_approved_and_its_sums_hold_no_row(north: Hospital, tmp_path: Path) -> None:
+    site = approved(north, tmp_path, "y ~ age + sex + stage + stage:sex + log(age) + exp(age / 20) + (1 | site)")
+    assert site.prepared()
+    assert lone_rows(site.totals[1]["gram"].numpy() / 3) == []
+    assert not site.refusals
 
 
 def test_few_patients_are_not_approved(north: Hospital, tmp_path: Path) -> None:
     path = table_study(
         tmp_path, "y ~ age + (1 | site)", hospital(3, lone=False), "gaussian", one_round=True, least_rows=1
     )
-    assert {"rows", "columns for each row"} <= set(failing(north, north.study(path), tmp_path / "north.csv"))
+    assert {"rows", "columns for each row"} <= set(north.failing(north.study(path), tmp_path / "north.csv"))
 
 
 def test_totals_are_told_once(north: Hospital, tmp_path: Path) -> None:
@@ -108,7 +101,7 @@ def test_two_studies_do_not_differ_by_one_patient(first: str, ahead: float, nort
     for cut in (60, 61, 70):
         formula = f"y ~ {first.format(cut + ahead)} + sex + (1 | site)"
         path = north.study(table_study(tmp_path, formula, df, name=f"cut-{cut}", test=0.2))
-        found.append(failing(north, path, tmp_path / "north.csv"))
+        found.append(north.failing(path, tmp_path / "north.csv"))
         if not found[-1]:
             north.approved(path, tmp_path / "north.csv")
     assert found == [[], ["rows of earlier studies"], []]
@@ -160,7 +153,7 @@ def test_restarts_and_studies_of_other_names_share_one_budget(tmp_path: Path) ->
         assert set(site.classes()) == ({"budget"} if study else set())
     assert used == [4, 2]
     path = north.study(table_study(tmp_path, HONEST, hospital(300, lone=False), name="study-2", test=0.2))
-    assert failing(north, path, tmp_path / "north.csv") == ["budget"]
+    assert north.failing(path, tmp_path / "north.csv") == ["budget"]
 
 
 def test_scores_of_training_rows_are_refused(north: Hospital, tmp_path: Path) -> None:
@@ -247,21 +240,7 @@ def test_a_site_is_not_alone(roster: str, north: Hospital, tmp_path: Path) -> No
             north.others = {}
         out = north.study(path, keys=cards)
     try:
-        rules = failing(north, out, tmp_path / "north.csv")
+        rules = north.failing(out, tmp_path / "north.csv")
     except UserError:
         return  # (keys that two names share, or that are not those pinned: no study at all)
     assert "sites" in rules
-
-
-def test_an_imprinted_layer_is_refused_and_asked_once(north: Hospital, tmp_path: Path) -> None:
-    """The first broadcast is what every fit begins with; no round is asked twice."""
-    x, y = membership.digits(150)
-    path = imprint.image_study(tmp_path, "fedavg", list(SITES), x, y, 60, rounds=6, batch=1000, epochs=1)
-    data = tmp_path / "north.npz"
-    assert "networks" in failing(north, north.study(path), data)
-    site = north.approved(north.study(path), data, allow=["networks"])
-    assert site.prepared()
-    images = x.reshape(len(x), -1).astype(float)
-    shared = initial(site.study, site.totals)
-    assert imprint.attack(site, shared, images, [1] * 4) == [0] * 4
-    assert set(site.classes()) == {"bounds"}

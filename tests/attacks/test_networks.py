@@ -1,4 +1,4 @@
-"""What a site's messages say of single images where no gate stands before it."""
+"""What a site's messages say of single images, without a gate and behind one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.attacks import imprint, inversion, membership
 from support.attacks.coordinator import initial, plain
+from support.attacks.gated import Hospital
 
 SITES = ["north", "south", "east"]
 #: settings that make an attack easy, and that a study may have
@@ -61,3 +62,37 @@ def test_an_attack_that_knows_nothing_is_a_coin() -> None:
     found = membership.run(lambda member, seed: rng.normal(size=len(member)), 32, 400)
     assert abs(found.auc - 0.5) < 0.02
     assert found.tpr < 0.02
+
+
+def test_means_of_a_class_of_one_image_are_not_approved(north: Hospital, tmp_path: Path) -> None:
+    """With networks allowed, too."""
+    x, y = membership.digits(150)
+    path = imprint.image_study(tmp_path, "fedproto", list(SITES), x, y, 10, rounds=2)
+    found = north.proposal(north.study(path), tmp_path / "north.npz", ["networks"]).failing
+    assert "label counts" in found
+
+
+def images_known(north: Hospital, folder: Path, rounds: list[int], *, walks: bool) -> tuple[list[int], list[str]]:
+    """To the pixel, behind the gate of a site that allows networks; and the classes of refusals."""
+    x, y = membership.digits(150)
+    how = {"batch": 1000, "epochs": 1, "lr": 10.0}
+    path, data = imprint.image_study(folder, "fedavg", list(SITES), x, y, 60, rounds=6, **how), folder / "north.npz"
+    assert north.failing(north.study(path), data) == ["networks"]
+    site = north.approved(north.study(path), data, allow=["networks"])
+    assert site.prepared()
+    truth = x.reshape(len(x), -1).astype(float)
+    found = imprint.attack(site, initial(site.study, site.totals), truth, rounds, walks=walks)
+    return found, site.classes()
+
+
+def test_a_first_broadcast_of_imprinted_layers_is_refused(north: Hospital, tmp_path: Path) -> None:
+    """It is what every fit begins with, or nothing."""
+    assert images_known(north, tmp_path, [1] * 4, walks=False) == ([0] * 4, ["bounds"] * 4)
+
+
+def test_whoever_allows_networks_allows_images_to_be_read(north: Hospital, tmp_path: Path) -> None:
+    """No promise is broken: bounds delay imprinted layers by a round. It is why networks need the site's word."""
+    found, classes = images_known(north, tmp_path, list(range(1, 7)), walks=True)
+    assert found[0] == 0
+    assert found[-1] > 20
+    assert classes == []

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.attacks.coordinator import initial, plain
-from support.attacks.hospitals import SITES, hospital, table_study
-from support.attacks.rows import few_rows, known, lone_rows
+from support.attacks.hospitals import DIGITS, SITES, hospital, table_study
+from support.attacks.rows import digits, few_rows, known, lone_rows
 from support.attacks.thresholds import gram, passed
 
 from hierfl.inference.state import State
@@ -67,3 +67,16 @@ def test_made_up_totals_move_a_threshold_over_all_patients(tmp_path: Path) -> No
     alone = df[df.groupby("age").age.transform("size") == 1].sort_values("age")
     assert [(low + 0.5, row[2] == 1.0) for low, _, row in rows] == list(zip(alone.age, alone.sex == "m", strict=True))
     assert len(rows) > 10
+
+
+def test_digits_of_one_sum_are_counts_of_every_age_and_sex(tmp_path: Path) -> None:
+    """Of a site without a gate: a column of powers, one for each age from 60 to 71."""
+    df = hospital(60, lone=False)
+    path = table_study(tmp_path, f"y ~ {DIGITS} + sex + (1 | site)", df)
+    site = plain(tmp_path / "site", path, "north", tmp_path / "north.csv")
+    assert site.prepared(), site.refusals
+    sums = site.sums(site.totals[:1])["gram"].numpy()
+    men = df[df.sex == "m"].age
+    counts = digits(sums[2, 1] - (men < 60).sum(), 16, 12)
+    assert counts == [int((men == age).sum()) for age in range(60, 72)]
+    assert 1 in counts

@@ -3,7 +3,7 @@
     python tests/support/attack_figures.py FOLDER [OUT.csv] [PART ...]
 
 FOLDER/PART.json has the numbers of each part; parts that are there are not computed again. OUT.csv has all of them: what
-was tried, on how much, and how much was known then. ``membership`` takes three CPU minutes, all others less than one.
+was tried, on how much, and how much was known then. All take eight CPU minutes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# (the installed package first: tests/hierfl is in its way)
-sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
-import hierfl.experiments  # noqa: F401
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
 import numpy as np
 import pandas as pd
 import torch
+
+from hierfl.experiments import methods  # noqa: F401
+
+sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
 from support.attacks import imprint, inversion, membership
 from support.attacks.coordinator import Coordinator, initial, plain
+from support.attacks.gated import Hospital
 
 SITES = ["north", "south", "east"]
-#: settings that make attacks easy: a round is one step on all images
-ONE_STEP = {"fedavg": {"batch": 1000, "epochs": 1}, "pfedvem": {"base_batch": 1000, "base_epochs": 1}}
+#: settings that a coordinator may draft, by which a round is one long step on all images
+DRAFTED = {
+    "fedavg": {"batch": 1000, "epochs": 1, "lr": 10.0},
+    "pfedvem": {"base_batch": 1000, "base_epochs": 1, "base_lr": 10.0},
+}
 #: of networks, as chosen for digits
 CHOSEN = {
     "fedavg": {"lr": 0.1, "batch": 10, "epochs": 2},
@@ -41,25 +43,32 @@ CHOSEN = {
 Row = dict[str, Any]
 
 
-def site_of(folder: Path, method: str, x: np.ndarray, y: np.ndarray, units: int, **how: object) -> Coordinator:
-    """A prepared site of these images, without a gate."""
-    path = imprint.image_study(folder, method, SITES, x, y, units, **how)
-    site = plain(folder / "site", path, SITES[0], folder / f"{SITES[0]}.npz")
+def site_of(
+    folder: Path, method: str, x: np.ndarray, y: np.ndarray, units: int, *, gate: bool = False, **how: object
+) -> Coordinator:
+    """A prepared site of these images, without a gate or behind one."""
+    path, data = imprint.image_study(folder, method, SITES, x, y, units, **how), folder / f"{SITES[0]}.npz"
+    if gate:
+        north = Hospital(folder / "hospital", SITES)
+        site: Coordinator = north.approved(north.study(path), data, allow=["networks"])
+    else:
+        site = plain(folder / "site", path, SITES[0], data)
     if not site.prepared():
         raise RuntimeError(f"the site does not answer: {site.refusals[-1]}")
     return site
 
 
-def imprinting(method: str, settings: str, rounds: int = 30, images: int = 310) -> list[Row]:
-    """Images known to the pixel after each round of different values, of a site without a gate."""
+def imprinting(method: str, settings: str, gate: bool, rounds: int = 30, images: int = 310) -> list[Row]:
+    """Images known to the pixel after each round of different values; behind a gate of a site that allows networks."""
     x, y = membership.digits(images)
-    how = ONE_STEP[method] if settings == "one step" else {}
+    how = DRAFTED[method] if settings == "drafted" else {}
     with tempfile.TemporaryDirectory() as folder:
-        site = site_of(Path(folder), method, x, y, 100, rounds=rounds, **how)
+        site = site_of(Path(folder), method, x, y, 100, gate=gate, rounds=rounds, **how)
         shared, truth = initial(site.study, site.totals), x.reshape(len(x), -1).astype(float)
-        found = imprint.attack(site, shared, truth, list(range(1, rounds + 1)))
+        found = imprint.attack(site, shared, truth, list(range(1, rounds + 1)), walks=gate)
+    where = "gate, --allow networks" if gate else "no gate"
     return [
-        {"what": method, "how": f"{settings}, no gate", "of": len(x), "requests": k + 1, "known": n}
+        {"what": method, "how": f"{settings} settings, {where}", "of": len(x), "requests": k + 1, "known": n}
         for k, n in enumerate(found)
     ]
 
@@ -88,7 +97,7 @@ def gradients(images: int, steps: int, repeats: int = 4) -> list[Row]:
         seen.append(float((error < inversion.SEEN).mean()))
         exact.append(float((error < 0.002).mean()))
     return [
-        {"what": "fedavg", "how": f"{steps} local steps", "of": images, "requests": 1, "known": np.mean(seen),
+        {"what": "fedavg", "how": f"{steps} local steps, no gate", "of": images, "requests": 1, "known": np.mean(seen),
          "exact": np.mean(exact)}
     ]  # fmt: skip
 
@@ -110,9 +119,10 @@ def members(what: str, rows: int, models: int = 32) -> list[Row]:
 
 PARTS: dict[str, Callable[[], list[Row]]] = {
     **{
-        f"imprinting-{method}-{settings.replace(' ', '-')}": partial(imprinting, method, settings)
-        for method in ONE_STEP
-        for settings in ("defaults", "one step")
+        f"imprinting-{method}-{settings}{'-gate' if gate else ''}": partial(imprinting, method, settings, gate)
+        for method in DRAFTED
+        for settings in ("default", "drafted")
+        for gate in (False, True)
     },
     **{
         f"inversion-{n}-{steps}": partial(gradients, n, steps)

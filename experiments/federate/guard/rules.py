@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hierfl.data.disclosure.check import data_rules
+from hierfl.data.disclosure.check import TWO, data_rules
 from hierfl.data.disclosure.row_hashes import RowHashes, least_difference, row_hashes
 from hierfl.data.disclosure.rule import Rule
 from hierfl.data.disclosure.totals import total_rules
@@ -63,7 +63,9 @@ def rules(
     ]  # fmt: skip
 
 
-def rules_of_totals(study: Study, site: SiteData, policy: Policy, totals: Sequence[NamedSums]) -> list[Rule]:
+def rules_of_totals(
+    study: Study, site: SiteData, policy: Policy, totals: Sequence[NamedSums], ledger: RowSets | None = None
+) -> list[Rule]:
     """The rules that depend on the sums over all sites, once a step of the preparation says them.
 
     Args:
@@ -72,10 +74,12 @@ def rules_of_totals(study: Study, site: SiteData, policy: Policy, totals: Sequen
         policy: the site's.
         totals: sums over all sites of the steps so far, as :func:`~hierfl.experiments.federate.study_site.as_numbers`
             has them.
+        ledger: row sets of earlier studies; None for those that were looked at before.
     """
     found = total_rules(site, totals, len(study.clients) - 1, study.least_rows)
-    # (rows are not looked at with totals that cannot be)
-    return found + (data_rules(site, policy.limits, totals) if all(rule.holds for rule in found) else [])
+    if not all(rule.holds for rule in found):  # (rows are not looked at with totals that cannot be)
+        return found
+    return [*found, *data_rules(site, policy.limits, totals), *_difference_rules(site, policy, ledger, totals)]
 
 
 def _roster_rules(study: Study, policy: Policy, known: Mapping[str, Any]) -> Iterator[Rule]:
@@ -164,11 +168,13 @@ def _exchange(study: Study, site: SiteData) -> Exchange:
     return Exchange(method.exchange(), method.pipeline(), method.expand, {k: v.detach() for k, v in shared.items()})
 
 
-def _difference_rules(site: SiteData, policy: Policy, ledger: RowSets | None) -> Iterator[Rule]:
+def _difference_rules(
+    site: SiteData, policy: Policy, ledger: RowSets | None, totals: Sequence[NamedSums] = ()
+) -> Iterator[Rule]:
     """Of the rows of earlier studies."""
-    if ledger is None:
+    if ledger is None or site.rows < TWO:
         return
-    own = row_hashes(site, ledger.secret)
+    own = row_hashes(site, ledger.secret, totals)
     found = [least_difference(own, other) for other in ledger.row_sets().values()]
     least = min((rows for rows in found if rows is not None), default=None)
     margin = (

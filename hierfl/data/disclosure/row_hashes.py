@@ -18,22 +18,20 @@ from ..federated.column_data import ColumnSite
 from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
-from .check import own_rows
+from .check import TWO, own_rows
 from .own_rows import OwnRows
 
 if TYPE_CHECKING:
     pass
 
-#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`
+#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`, and conditions behind :data:`SELECTED`
 RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
 #: no column: the part that each row is of, a number of :data:`PARTS`
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
-#: no column either: the beginning of the names of selections
-SELECTS = ":selects "
-#: of conditions that depend on sums over all sites
+#: no column: begins the name of a condition, 1 where it selects a row and 0 where it leaves one
+SELECTED = ":selected "
+#: in conditions that depend on sums over all sites
 OF_TOTALS = re.compile(r"\b(center|scale|standardize)\b")
-#: fewer have no design
-TWO_ROWS = 2
 #: columns tell rows apart where at least so many of their combinations differ; the second beside columns that disagree
 IDENTIFYING, BESIDE_OTHERS = 0.5, 0.9
 #: share of the smaller set in which all other columns must agree to be taken for the same rows
@@ -41,20 +39,19 @@ NEARLY_ALL = 0.95
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def row_hashes(
-    site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()
-) -> dict[str, NDArray[np.int64]]:  # fmt: skip
+def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) -> dict[str, NDArray[np.int64]]:
     """Hashes of a site's rows.
 
     Args:
         site: its rows, read for a study. Of a table all columns of the file count, whichever the study uses.
         secret: the key, up to 64 bytes.
-        totals: sums over all sites, once they are known; then conditions on centred and scaled columns count, too.
+        totals: the sums over all sites that are known: conditions of centred columns select rows by them.
 
     Returns:
-        Of a table {column: (n,)}, of arrays those of inputs and targets; the parts of the rows, and of each condition
-        of a formula the rows that it selects, 0 or 1.
+        Of a table {column: (n,)}, of arrays those of inputs and targets; the parts of the rows; and which of them the
+        formula's conditions select.
     """
+    selections: Mapping[str, np.ndarray] = {}
     if isinstance(site, ArraySite):
         pool = site.pool
         inputs = np.concatenate([pool.x_train, pool.x_test])
@@ -68,34 +65,31 @@ def row_hashes(
         found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
-    if isinstance(site, FormulaSite):
-        found |= selections(site, totals)
+        selections = _selections(site, totals) if isinstance(site, FormulaSite) and n >= TWO else {}
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
         held = own.held_out["validation"]
         part[np.flatnonzero(~out)[held] if len(held) < n else held] = PARTS["validation"]
-    return {**found, PART: part.astype(np.int64)}
+    chosen = {f"{SELECTED}{condition}": rows.astype(np.int64) for condition, rows in selections.items()}
+    return {**found, PART: part.astype(np.int64), **chosen}
 
 
-def selections(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> dict[str, NDArray[np.int64]]:
-    """Rows that a formula's conditions select, and those of each value of what its calls make: {name: (n,) 0 or 1}.
+def _selections(site: FormulaSite, totals: Sequence[NamedSums]) -> dict[str, np.ndarray]:
+    """Conditions, and values of what calls make of numbers, with their rows, (n,) of bool each.
 
     Args:
         site: its rows.
         totals: sums over all sites; without them what depends on them is left out.
     """
-    if site.rows < TWO_ROWS:
-        return {}
     try:
         own = own_rows(site, totals)
-    except UserError:  # (no columns can be made of them: such a study is not approved)
+    except UserError:  # (a study whose columns cannot be made is not approved)
         return {}
     found = dict(own.selections)
-    for name in own.categories:
+    for name, values in own.categories.items():
         if "(" in name:
-            found |= {f"{name} {value}": own.categories[name] == value for value in np.unique(own.categories[name])}
-    kept = [name for name in found if totals or not OF_TOTALS.search(name)]
-    return {f"{SELECTS}{name}": found[name].astype(np.int64) for name in kept}
+            found |= {f"{name} is {value}": values == value for value in np.unique(values)}
+    return {name: rows for name, rows in found.items() if totals or not OF_TOTALS.search(name)}
 
 
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
@@ -159,29 +153,36 @@ def same_data(one: RowHashes, other: RowHashes) -> bool:
 
 
 def least_difference(one: RowHashes, other: RowHashes) -> int | None:
-    """The smallest number of rows by which what two studies sum over differs: all rows, those of each part, and those
-    that a condition selects or leaves, of one beside those of the other. None where they are other data, or the same
-    rows.
+    """The smallest number of rows by which what two studies sum over differs: all rows, those trained on, those of
+    each part, and those that a condition selects or leaves, of one beside those of the other. None where they are
+    other data, or the same rows.
     """
     keys = _keys(one, other)
     if keys is None:
         return None
-    sets = [[key, *(key[rows] for rows in _sets(hashes))] for key, hashes in zip(keys, (one, other), strict=True)]
-    found = [_apart(a, b) for a, b in product(*sets) if len(a) and len(b)]
-    return min((rows for rows in found if rows), default=None)
+    _, place = np.unique(np.concatenate(keys), return_inverse=True)
+    places = np.split(place.reshape(-1), [len(keys[0])])
+    size = int(place.max()) + 1
+    counts = [
+        np.stack([np.bincount(at[rows], minlength=size) for rows in _sets(hashes)])
+        for at, hashes in zip(places, (one, other), strict=True)
+    ]
+    found = [np.abs(counts[1] - row).sum(1) for row in counts[0]]
+    apart = np.concatenate(found)
+    return int(apart[apart > 0].min()) if apart.any() else None
 
 
-def _sets(hashes: RowHashes) -> Iterator[NDArray[np.bool_]]:
-    """Parts of the rows of which sums leave, (n,) each."""
-    yield from (hashes[PART] == part for part in PARTS.values())
-    for name in hashes:
-        if name.startswith(SELECTS):
-            yield from (hashes[name] == value for value in (0, 1))
+def _sets(hashes: RowHashes) -> Iterator[np.ndarray]:
+    """Rows that sums are over, (n,) of bool each; no empty set."""
+    part = hashes[PART]
+    parts = [np.ones(len(part), dtype=bool), *(part == number for number in PARTS.values())]
+    chosen = [rows == value for name, rows in hashes.items() if name.startswith(SELECTED) for value in (0, 1)]
+    yield from (rows for rows in [*parts, *(a & b for a, b in product(parts, chosen))] if rows.any())
 
 
 def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
     """A key of each row of both, of the columns that can be compared; None for other data."""
-    common = sorted(name for name in one.keys() & other.keys() if name != PART and not name.startswith(SELECTS))
+    common = sorted(name for name in one.keys() & other.keys() if not name.startswith((PART, SELECTED)))
     n, smaller = len(one[PART]) + len(other[PART]), min(len(one[PART]), len(other[PART]))
     kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
     if not kept or not smaller:

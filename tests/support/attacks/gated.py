@@ -5,11 +5,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomli_w
 
+from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.approve import Proposal, propose
 from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.experiments.federate.guard.home import Home
@@ -77,6 +80,15 @@ class Hospital:
     def proposal(self, study: Path, data: Path, allow: Collection[str] = (), home: Home | None = None) -> Proposal:
         """What the site would approve."""
         return propose(home or self.home, study, data, pins=self.pins, allow=allow, ledger=self.ledger)
+
+    def failing(self, study: Path, data: Path) -> list[str]:
+        """Rules that do not hold; asserts that then nothing is on record, and nobody is answered."""
+        found = self.proposal(study, data)
+        if found.failing:
+            for attempt in (partial(found.record, BY), partial(self.coordinator, study)):
+                with pytest.raises(UserError):
+                    attempt()
+        return list(found.failing)
 
     def approved(
         self, study: Path, data: Path, allow: Collection[str] = (), home: Home | None = None

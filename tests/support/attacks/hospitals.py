@@ -14,6 +14,8 @@ from hierfl.experiments.federate.draft import draft
 from ..studies import written
 
 SITES = ("north", "south", "east")
+#: a column whose sum is, as a hexadecimal number, how many rows have each age
+DIGITS = "exp2(4 * (clip(age, 60, 72) - 60))"
 COLUMNS: Mapping[str, Mapping[str, Any]] = {
     "y": {"kind": "whole", "least": 0, "most": 1},
     "age": {"kind": "whole", "least": 18, "most": 110},

@@ -45,6 +45,15 @@ def _levels(gram: np.ndarray) -> list[tuple[int, ...]]:
     ]
 
 
+def digits(total: float, base: int, count: int) -> list[int]:
+    """The last digits of a sum of powers: how many rows have the exponents 0 to ``count - 1``."""
+    number, found = round(total), []
+    for _ in range(count):
+        number, digit = divmod(number, base)
+        found.append(digit)
+    return found
+
+
 def few_rows(gram: np.ndarray, products: np.ndarray, most: int = 120) -> list[np.ndarray]:
     """All tables of three patients that have these sums: of an intercept, a whole number, a column of 0 and 1, and y.
 

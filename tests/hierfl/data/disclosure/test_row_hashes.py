@@ -95,6 +95,18 @@ def test_splits_of_the_same_rows_are_compared_too(hashes) -> None:
     assert np.bincount(hashes(df, test=0.2, validation=0.25)[PART]).tolist() == [36, 12, 12]
 
 
+def test_conditions_of_two_studies_may_not_differ_by_few_rows_either(hashes) -> None:
+    """Two thresholds between which one patient lies: each selects many, and their difference is that patient."""
+    df = patients().assign(age=lambda df: 20.0 + df.index)
+
+    def of(threshold: str):
+        return hashes(df, f"y ~ where(age > {threshold}, 1, 0) + (1 | site)")
+
+    found = [least_difference(of("50.5"), of(other)) for other in ("50.5", "51.5", "54.5", "55.5", "60.5")]
+    assert found == [29, 1, 4, 5, 10]  # (the first: all rows, and those that are left)
+    assert same_data(of("50.5"), of("51.5"))
+
+
 def test_a_networks_table_and_arrays(tmp_path: Path, hashes) -> None:
     df, path = patients(), tmp_path / "own.csv"
     df.to_csv(path, index=False)
