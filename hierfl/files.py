@@ -23,6 +23,11 @@ def shown(name: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(name))
 
 
+def shown_lines(text: object) -> str:
+    """Text of several lines as it can be printed: what is neither printable nor a line's end is escaped."""
+    return "\n".join(shown(line) for line in str(text).split("\n"))
+
+
 def user_path(text: str | Path) -> Path:
     """A path as a user says it, ``~`` expanded.
 

@@ -36,7 +36,7 @@ class PlainFolder:
         """A handle of the folder.
 
         Args:
-            make: whether folders below the root are made where they lack.
+            make: whether folders below the root are made where they lack, for this user alone.
 
         Raises:
             Linked: where a folder below the root is a link, or a file.
@@ -48,7 +48,7 @@ class PlainFolder:
                 path = path / part
                 if make:
                     with suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=handle)
+                        os.mkdir(part, 0o700, dir_fd=handle)
                 below = self._below(handle, part, path)
                 os.close(handle)
                 handle = below
@@ -102,14 +102,19 @@ class PlainFolder:
             return b""
 
     def write(self, name: str, data: bytes) -> None:
-        """Replaces a file whole or not at all, as :func:`.files.write_whole` does. A link of that name is replaced."""
+        """Replaces a file whole or not at all, as :func:`.files.write_whole` does. A link of that name is replaced.
+
+        The file is for this user alone; in a folder whose group may write to it, for that group, too.
+        """
         part = f".{name}{PART_SUFFIX}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with self.opened(make=True) as handle:
             try:
                 with suppress(FileNotFoundError):
                     os.unlink(part, dir_fd=handle)
-                with open(os.open(part, flags, 0o666, dir_fd=handle), "wb") as file:
+                with open(os.open(part, flags, 0o600, dir_fd=handle), "wb") as file:
+                    if os.fstat(handle).st_mode & stat.S_IWGRP:
+                        os.fchmod(file.fileno(), 0o660)
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())

@@ -13,6 +13,7 @@ from hierfl.errors import RankLost, UserError
 from hierfl.files import shown
 
 from ..allocator import keep_memory
+from ..messages import log_to_stderr
 from .bench import bench
 from .compare import ablate, ablation_table, compare
 from .federate import federate, predict
@@ -70,7 +71,7 @@ def main() -> NoReturn:
     """The console script: bad input is one line and exit code 2."""
     import logging
 
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    log_to_stderr()
     for handler in logging.getLogger().handlers:  # (a site's own log takes more)
         handler.setLevel(logging.WARNING)
     keep_memory()

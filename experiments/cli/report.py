@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hierfl.files import shown_lines
+
 from .options import Offline, Quiet, TrustCode, path_argument, path_option, with_run_options
 
 
@@ -49,7 +51,7 @@ def collect(
     records = summarise_over_seeds(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, json.dumps(records, indent=1) + "\n")
-    typer.echo(markdown(records))
+    typer.echo(shown_lines(markdown(records)))
 
 
 def cost(

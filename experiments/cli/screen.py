@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierfl.files import shown_lines
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -13,10 +15,16 @@ if TYPE_CHECKING:
 
 
 def console() -> Console:
-    """Where tables are printed: names of others are neither markup nor highlighted."""
+    """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False)
+    class Escaping(Console):
+        """Text as it can be printed."""
+
+        def print(self, *objects: Any, **how: Any) -> None:
+            super().print(*(shown_lines(one) if isinstance(one, str) else one for one in objects), **how)
+
+    return Escaping(markup=False, highlight=False)
 
 
 def text_table(*columns: str) -> Table:
@@ -24,7 +32,13 @@ def text_table(*columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    class Escaping(Table):
+        """Cells as they can be printed."""
+
+        def add_row(self, *cells: Any, **how: Any) -> None:
+            super().add_row(*(shown_lines(one) if isinstance(one, str) else one for one in cells), **how)
+
+    return Escaping(*map(shown_lines, columns), box=box.SIMPLE_HEAD, pad_edge=False)
 
 
 def number_table(first: str, *others: str) -> Table:

@@ -68,24 +68,28 @@ class Recorded:
         }  # fmt: skip
         self._begun = time.monotonic()
         self._round_begun: float | None = None
-        self._sent: Mapping[str, int] = {}
+        self._took: dict[str, float] = {}
         if not (folder / CONTRIBUTIONS).is_file():
             self._append([COLUMNS])
 
     def __call__(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Asks."""
         first = header(next(iter(requests.values()))) if requests else {}
-        self._begun, self._sent = time.monotonic(), {name: len(request) for name, request in requests.items()}
+        self._begun, self._took = time.monotonic(), {}
         self._time_round(int(first.get("round", 0)), first.get("kind") == "round")
         self.status |= {"round": first.get("round", 0), "kind": first.get("kind", ""), "since": now()}
+        self.status["waiting"] = []  # (of the request before)
         self.waiting(list(requests))
         answers = self.ask(requests)
-        seconds, when = round(time.monotonic() - self._begun, 3), now()
+        whole, when = time.monotonic() - self._begun, now()
         about = self.status["round"], self.status["kind"]
         for name, answer in answers.items():
             self._note(name, refusal_in(answer), when)
         self._append(
-            [(when, *about, name, seconds, len(requests[name]), len(answer)) for name, answer in answers.items()]
+            [
+                (when, *about, name, round(self._took.get(name, whole), 3), len(requests[name]), len(answer))
+                for name, answer in answers.items()
+            ]
         )
         return answers
 
@@ -109,7 +113,9 @@ class Recorded:
             refusals[client] = {"refused": refused, "since": when, **about}
 
     def waiting(self, names: Sequence[str]) -> None:
-        """Who has yet to answer."""
+        """Who has yet to answer; the others have by now."""
+        for name in set(self.status["waiting"]) - set(names):
+            self._took.setdefault(name, time.monotonic() - self._begun)
         self.status["waiting"] = list(names)
         self._write()
 

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from hierfl.errors import UserError
 from hierfl.files import shown
 
+from ..messages import log_to_stderr
 from .local_socket import LARGEST, asked
 
 log = logging.getLogger("hierfl")
@@ -30,6 +31,8 @@ AGAIN = 2.0
 RESEND, LONGEST_PAUSE = 60.0, 3600.0
 #: seconds that a message is kept for a node, where there is no deadline
 LONG = 30 * 24 * 3600.0
+#: seconds in which nodes hear that the server ends
+LINGER = 10.0
 #: seconds in which a node has to say which site it is, where nodes have no keys
 ANSWER_WHO = 60.0
 
@@ -85,7 +88,7 @@ def serve_by_flower(grid: Grid, context: Context) -> None:
     from .server import serve
     from .study import Study
 
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    log_to_stderr()
     said = context.run_config
     # (who has begun this run has named the method's file)
     study = Study.read(Path(str(said["study"])), trust_code=bool(said["trust_code"]))
@@ -111,6 +114,10 @@ class FlowerAsk:
             has a key: then it does.
         deadline: seconds after which an answer is late, and is not used; 0 waits until all have answered.
         waiting: is called with the names of those who have not answered, whenever that changes.
+
+    Attributes:
+        of_all: see :class:`~hierfl.inference.engines.remote.questions.Courier`.
+        refusing: who refuses for good, and is not waited for.
     """
 
     def __init__(
@@ -120,12 +127,32 @@ class FlowerAsk:
         self.grid, self.clients, self.deadline, self.waiting = grid, clients, deadline, waiting
         self.registered = nodes is not None
         self.nodes = {name: nodes[name] for name in clients if name in nodes} if nodes else {}
+        from hierfl.inference.engines.remote.refusals import OF_ALL  # (a courier at a site imports no torch)
+
+        self.of_all, self.refusing = OF_ALL, set[str]()
+        self.known = dict(nodes) if nodes else {}
         for name in clients if nodes else ():
             if name not in self.nodes:
                 log.warning("%s has no node: hierfl federate register", name)
 
+    def leave(self, requests: Mapping[str, bytes]) -> None:
+        """Sends requests whose answers do not matter to the nodes that are there, and lingers until they have come.
+
+        Flower drops what is under way when the server's run ends: nodes that are away hear nothing.
+        """
+        there = self._there(self.known)
+        reached = {there[name]: packed(request) for name, request in requests.items() if name in there}
+        sent = self._push(reached, "train.ask", time.monotonic() + LINGER, there)
+        end = time.monotonic() + LINGER
+        while sent and time.monotonic() < end:
+            for _ in self._pulled(sent):
+                pass
+            time.sleep(POLL)
+
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Sends requests to the nodes that are there, and waits for replies; nodes that come later are sent theirs."""
+        from hierfl.inference.engines.remote.refusals import ends_waiting, kind_of, note_refusal
+
         end = time.monotonic() + self.deadline if self.deadline else float("inf")
         found: dict[str, bytes] = {}
         refused: set[str] = set()
@@ -134,6 +161,7 @@ class FlowerAsk:
         pause = dict.fromkeys(requests, RESEND)
         sent: dict[str, str] = {}
         left: list[str] | None = None
+        kind = kind_of(requests)
         while True:
             there, now = self._there(), time.monotonic()
             todo = [
@@ -156,23 +184,24 @@ class FlowerAsk:
                     continue
                 try:
                     found[name] = unpacked(reply.content)
+                    note_refusal(self.refusing, name, found[name])
                 except UserError as error:
                     log.warning("the reply of %s is not used: %s", name, error)
                     refused.add(name)
             if (waited := [name for name in requests if name not in found and name not in refused]) != left:
                 left = waited
                 self.waiting(left)
-            if not left or time.monotonic() > end:
+            if ends_waiting(kind, self.of_all, found.values()) or not set(left) - self.refusing or now > end:
                 return {name: found[name] for name in requests if name in found}
             time.sleep(POLL)
 
-    def _there(self) -> dict[str, int]:
-        """The sites whose nodes are there now."""
+    def _there(self, known: Mapping[str, int] | None = None) -> dict[str, int]:
+        """The sites whose nodes are there now, of those on the roster or of ``known``."""
         ids = set(self.grid.get_node_ids())
         if not self.registered:
             self.nodes = {name: node for name, node in self.nodes.items() if node in ids}
             self._ask_who(sorted(ids - set(self.nodes.values())))
-        return {name: node for name, node in self.nodes.items() if node in ids}
+        return {name: node for name, node in {**(known or {}), **self.nodes}.items() if node in ids}
 
     def _ask_who(self, strangers: list[int]) -> None:
         """Asks nodes without keys which sites they are; the first that says a name has it."""

@@ -10,8 +10,10 @@ import datetime
 import ipaddress
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +30,10 @@ from .nodes import NODES, read_nodes, write_nodes
 HOME = ".flower"
 #: seconds that one of flwr's commands may take
 PATIENCE = 120.0
+#: seconds in which a SuperLink that was just started has to answer, and between two looks at it
+BEGINNING, PAUSE = 30.0, 1.0
+#: what flwr says where nothing answers
+AWAY = ("is unavailable", "connection refused", "failed to connect", "statuscode.unavailable", "connecterror")
 #: the app that Flower runs: three files that name what is in hierfl
 BUNDLE = {
     "pyproject.toml": """\
@@ -142,6 +148,7 @@ class Control:
 
     def __init__(self, study: Path, superlink: str, ca: Path | None) -> None:
         check_flower()
+        self.superlink = superlink
         self.study, self.home = study.resolve(), study.resolve().with_name(HOME)
         if ca is not None and not ca.is_file():
             raise UserError(f"no file {ca}")
@@ -162,7 +169,7 @@ class Control:
         known = read_nodes(self.study)
         if client in known:
             raise UserError(f"{client} is registered already (node {known[client]}); unregister it first")
-        node = int(self._flwr("supernode", "register", str(key), "hierfl")["node-id"])
+        node = int(self._flwr("supernode", "register", str(key), "hierfl", wait=True)["node-id"])
         write_nodes(self.study, {**known, client: node})
         return node
 
@@ -182,7 +189,8 @@ class Control:
         }  # fmt: skip
         options = self.home / "run.toml"
         write_whole(options, tomli_w.dumps(said).encode())
-        return str(self._flwr("run", str(self.home / "app"), "hierfl", "--run-config", str(options))["run-id"])
+        arguments = "run", str(self.home / "app"), "hierfl", "--run-config", str(options)
+        return str(self._flwr(*arguments, wait=True)["run-id"])
 
     def status(self, run: str) -> str:
         """Of a run, in flwr's words."""
@@ -192,12 +200,32 @@ class Control:
         """Ends a run."""
         self._flwr("stop", run, "hierfl")
 
-    def _flwr(self, *arguments: str) -> dict[str, Any]:
+    def _flwr(self, *arguments: str, wait: bool = False) -> dict[str, Any]:
         """What one of flwr's commands says.
+
+        Args:
+            arguments: of the command.
+            wait: whether a SuperLink that does not answer yet is tried again for :data:`BEGINNING` seconds.
 
         Raises:
             UserError: where it fails, with its own words.
         """
+        end, pause = time.monotonic() + (BEGINNING if wait else 0.0), PAUSE
+        while True:
+            while not _listens(self.superlink) and time.monotonic() + pause < end:
+                time.sleep(pause)  # (a look at the port costs nothing, one of flwr's commands seconds)
+            try:
+                return self._flwr_once(*arguments)
+            except NotThere as error:
+                if time.monotonic() + pause > end:
+                    waited = f" (tried for {BEGINNING:.0f} s)" if wait else ""
+                    raise UserError(
+                        f"{error}; no SuperLink answers at {self.superlink}{waited}: start flower-superlink there, look "
+                        "at its port, and say --ca where it has a certificate"
+                    ) from error
+            time.sleep(pause)
+
+    def _flwr_once(self, *arguments: str) -> dict[str, Any]:
         environment = {**os.environ, **environment_of(self.home)}
         # (its script may not be on the path)
         command = [sys.executable, "-c", "from flwr.cli.app import app; app()", *arguments, "--format", "json"]
@@ -209,11 +237,32 @@ class Control:
             said: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError as error:
             words = shown(" ".join((done.stderr or done.stdout).split())[-300:])
-            raise UserError(f"flwr {arguments[0]} has failed: {words}") from error
+            raise _failed(arguments[0], words) from error
         if done.returncode or said.get("success") is False:
             why = said.get("error-message") or done.stderr
-            raise UserError(f"flwr {arguments[0]} has failed: {shown(' '.join(str(why).split())[:300])}")
+            raise _failed(arguments[0], shown(" ".join(str(why).split())[:300]))
         return said
+
+
+class NotThere(UserError):
+    """A SuperLink that does not answer, or not yet."""
+
+
+def _listens(superlink: str) -> bool:
+    """Whether anything does at HOST:PORT; an address that is none is flwr's to refuse."""
+    host, _, port = superlink.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=PAUSE):
+            return True
+    except ValueError:
+        return True
+    except OSError:
+        return False
+
+
+def _failed(command: str, words: str) -> UserError:
+    kind = NotThere if any(sign in words.lower() for sign in AWAY) else UserError
+    return kind(f"flwr {command} has failed: {words}")
 
 
 def environment_of(home: Path) -> dict[str, str]:

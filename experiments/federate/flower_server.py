@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +55,42 @@ def serve_in_superlink(
     before = (out / STATUS).stat().st_mtime_ns if (out / STATUS).is_file() else 0
     run = control.start(out, home, resume=resume, restart=restart, deadline=deadline, trust_code=trust_code)
     say(f"run {run} of Flower; hierfl federate status {out} says where it is")
+    say(f"Ctrl-C, or SIGTERM of process {os.getpid()}, ends the server, too; by hand: {stop_words(control, run)}")
     try:
-        return _followed(out, before, control, run, say)
-    except KeyboardInterrupt:
+        with terminating():
+            return _followed(out, before, control, run, say)
+    except (KeyboardInterrupt, Terminated) as error:
         control.stop(run)
+        say(f"the server has been ended, and may go on: --resume ({type(error).__name__})")
         raise
+
+
+class Terminated(UserError):
+    """This process was sent SIGTERM."""
+
+    status = 143
+
+
+@contextmanager
+def terminating() -> Iterator[None]:
+    """Raises :class:`Terminated` where this process is sent SIGTERM; only the main thread hears signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        raise Terminated("ended by SIGTERM; the server was ended, too: go on with --resume")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stop_words(control: Control, run: str) -> str:
+    """How a run is ended by hand."""
+    return f"FLWR_HOME={shlex.quote(str(control.home))} flwr stop {run} hierfl"
 
 
 def _followed(out: Path, before: int, control: Control, run: str, say: Callable[[str], None]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
 from hierfl.inference.engines.remote.refusals import OF_ALL
-from hierfl.inference.engines.remote.sealed import SealedAsk
+from hierfl.inference.engines.remote.sealed_ask import SealedAsk
 from hierfl.inference.method.capabilities import needs_everyone
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
@@ -89,7 +89,8 @@ def serve(
         if needs_everyone(study.loaded.cls) and hasattr(courier.ask, "of_all"):
             courier.ask.of_all = OF_ALL | {"round"}
         try:
-            run = _fit(study, folder, recorded, restarts_of(folder, more=restart), resume, progress)
+            more = restarts_of(folder, more=restart)
+            run = fit_study(study, folder, recorded, restarts=more, resume=resume, progress=progress)
             summary = _write_results(study, folder, run)
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
@@ -103,9 +104,9 @@ def serve(
 
 def _leave(courier: SealedAsk, requests: dict[str, bytes]) -> None:
     """Tells sites that their server has ended, as far as they can be reached now."""
-    if requests and hasattr(courier.ask, "leave"):
+    if requests:
         try:
-            courier.ask.leave(courier.sealed(requests))
+            courier.leave(requests)
         except (OSError, UserError, RuntimeError) as error:  # (the connection itself may be why it ends)
             log.warning("the sites have not heard that the server has ended: %s", shown(error))
 
@@ -147,7 +148,10 @@ def restarts_of(folder: Path, *, more: bool = False) -> int:
     return int(count)
 
 
-def _fit(study: Study, folder: Path, ask: Ask, restarts: int, resume: bool, progress: bool) -> Run:
+def fit_study(
+    study: Study, folder: Path, ask: Ask, *, restarts: int = 0, resume: bool = False, progress: bool = True
+) -> Run:
+    """The preparation and the fit, without what its server writes of them; see :func:`serve`."""
     questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"), restarts)
     totals = prepare(questions, Summing(study), folder)
     outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)

@@ -23,6 +23,7 @@ from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.state import State
 from hierfl.schema import read_toml
 
+from ..messages import EscapedFormatter
 from .guard.home import SITE, STUDY_COPY, home_of
 from .study import STUDY, Study
 
@@ -148,7 +149,7 @@ def at_work(folder: Path) -> Iterator[None]:
     """One process at a time works in a site's folder, and writes to its log there."""
     make_folder(folder)
     logger, handler = logging.getLogger("hierfl"), logging.FileHandler(folder / LOG)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s: %(message)s"))
+    handler.setFormatter(EscapedFormatter("%(asctime)s %(levelname)s: %(message)s"))
     level = logger.level
     with locked(folder / ".lock", f"another process works in {folder}"):
         logger.addHandler(handler)

@@ -21,7 +21,7 @@ from hierfl.experiments.federate.guard.simulated import OPEN
 from hierfl.experiments.federate.server import serve
 from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.files import FileCourier, answer_all
-from hierfl.inference.engines.remote.keys import KEY_FILE
+from hierfl.inference.engines.remote.keys import KEY_FILE, Identity
 from hierfl.inference.engines.remote.preparation import PreparedSite
 
 STAGES = ("I", "II", "III", "IV")
@@ -103,6 +103,7 @@ class FileStudy:
     Attributes:
         asked: how many requests were answered.
         gates: what answers for each site.
+        earlier: the server's keys before rotations.
         watch: sees every plain request and answer: name of the site, request, answer.
     """
 
@@ -115,6 +116,7 @@ class FileStudy:
         self.parties = parties or Parties.of(Study.read(study).clients)
         self.parties.put_into(study)
         self.gates: dict[str, Gate] = {}
+        self.earlier: list[Identity] = []
         for name in files:
             self.restart(name)
 
@@ -191,6 +193,6 @@ class FileStudy:
             return FileCourier(self.folder / "exchange", study.clients, deadline, waiting)
 
         return serve(
-            study, self.folder / "server", courier, self.parties.server, resume=resume, restart=restart,
-            progress=False,
+            study, self.folder / "server", courier, self.parties.server, earlier=self.earlier, resume=resume,
+            restart=restart, progress=False,
         )  # fmt: skip

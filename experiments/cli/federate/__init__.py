@@ -6,6 +6,7 @@ import typer
 
 from .approval import approve, audit
 from .connection import certificates, keys, register
+from .doctor import doctor
 from .papers import forget, record, withdraw
 from .policy import policy
 from .server import server, status
@@ -21,8 +22,8 @@ federate = typer.Typer(
 )
 #: in the order of a study
 COMMANDS = (
-    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, record, withdraw,
-    forget,
+    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, doctor, record,
+    withdraw, forget,
 )  # fmt: skip
 for command in COMMANDS:
     federate.command(command.__name__)(command)

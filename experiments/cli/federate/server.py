@@ -29,6 +29,10 @@ def server(
         float,
         typer.Option(metavar="SECONDS", help="Answers that take longer are not used; 0 waits until all are there."),
     ] = 0.0,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Try the whole study here, with made-up sites; nobody is asked, nothing kept."),
+    ] = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
 ) -> None:
@@ -43,6 +47,8 @@ def server(
 
     if deadline < 0:
         raise UserError(f"--deadline must be at least 0, not {deadline:g}")
+    if dry_run:
+        return _tried(study, trust_code, quiet)
     if (exchange is None) == (not superlink):
         raise UserError("say what carries requests: --exchange DIR (files), or --superlink HOST:PORT (Flower)")
     agreed = Study.read(study, trust_code=trust_code)
@@ -66,18 +72,30 @@ def server(
         print_summary(summary, out)
 
 
+def _tried(study: Path, trust_code: bool, quiet: bool) -> None:
+    """A study with made-up sites; exit status 1 where something would stop it."""
+    from ...federate.dry_run import dry_run
+    from ...federate.study import Study
+    from ...messages import to_stderr
+    from ..screen import console
+
+    found = dry_run(Study.read(study, trust_code=trust_code), say=to_stderr(not quiet))
+    screen = console()
+    for line in found.lines():
+        screen.print(line, soft_wrap=True)
+    if found.stopped:
+        raise typer.Exit(1)
+
+
 def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder.")]) -> None:
-    """Where a study is: its round, who has yet to answer, who contributed when."""
-    from ...federate.contributions import last_contributions, read_status
+    """Where a study is: its round, who has yet to answer, who refuses or is slow, how long it may take."""
+    from ...federate.contributions import last_contributions
+    from ...federate.progress import progress
     from ..screen import console, text_table
 
-    held, screen = read_status(folder), console()
-    screen.print(f"{held['study']}: round {held['round']} of {held['rounds']}")
-    if held["ended"]:
-        screen.print(f"nobody is asked any more: {held['ended']}")
-    else:
-        left = ", ".join(held["waiting"]) or "nobody"
-        screen.print(f"asked ({held['kind']}) since {held['since']}; yet to answer: {left}")
+    screen = console()
+    for line in progress(folder):
+        screen.print(line, soft_wrap=True)
     table = text_table("site", "rounds", "last answer", "kB from it")
     for row in last_contributions(folder):
         table.add_row(*row)

@@ -20,10 +20,10 @@ from ..study import Study
 from ..study_site import Membership, read_site_data
 from .approval import Approval
 from .audit import Audit
-from .home import Home, pinned_with
+from .home import Home
 from .ledger import Ledger
-from .policy import Policy
 from .points import budget_of
+from .policy import Policy
 from .rows import keep_rows, used
 from .rules import ALLOWED, rules
 from .withdrawal import withdrawal_of
@@ -96,7 +96,7 @@ class Proposal:
             keep_rows(self.data, self.ledger), self.member.client, by.strip(), now(), self.allowed,
             {rule.name: rule.margin for rule in self.rules}, purpose.strip(),
         )  # fmt: skip
-        self.home.pin((*self.pins, card))
+        self.home.pin(self.pins)
         self.member.keep()
         path = approval.write(self.home.folder)
         about = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
@@ -139,7 +139,7 @@ def propose(
             f"{card.name} has left {shown(agreed.name)} ({shown(left.by)}, {left.when}) and does not come back: take "
             "part in a new study"
         )
-    known = pinned_with(home.known(), (*pins, card))
+    known = home.known_with(pins)
     member = _member(home, agreed, card.name, data, reading)
     rows = read_site_data(agreed, member.data, member.client, member.reading)
     parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))

@@ -20,7 +20,7 @@ from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.points import explores, points_of
 from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
-from hierfl.inference.engines.remote.sealed import open_request, question_digest
+from hierfl.inference.engines.remote.sealed import open_request, sign_again
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, header
 from hierfl.inference.method.capabilities import is_tabular
@@ -140,8 +140,7 @@ class Gate:
         """
         server = self._server()
         try:
-            plain, asked.outer = open_request(asked.request, server, self.client)
-            asked.question = question_digest(plain)
+            plain = open_request(asked.request, server, self.client)[0]
             if asked.outer["study"] != self.member.study.digest:
                 raise Refused("approval", "it is of another study than the one of this folder")
             head, tensors = decode(plain, LARGEST)
@@ -164,7 +163,7 @@ class Gate:
             raise Refused("bounds", "it is no request that this version knows")
         if (stored := self.answers.stored(slot, asked.question)) is not None:
             asked.again = True
-            return stored
+            return sign_again(stored, self.home.identity)  # (the same bytes, unless the site has rotated its key)
         if slot.kind == "prepare":
             self._check_totals(tensors)
         elif self.site.site is None:

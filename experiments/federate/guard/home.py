@@ -63,13 +63,23 @@ class Home:
             raise UserError(f"{path} is damaged: the card of {strange[0]} has another name")
         return found
 
+    def known_with(self, cards: Iterable[PublicCard]) -> dict[str, PublicCard]:
+        """Pinned cards with more of them, and with the site's own, which it may have rotated.
+
+        Raises:
+            UserError: for a name that is pinned with other keys.
+        """
+        own = self.identity.card
+        others = {name: card for name, card in self.known().items() if name != own.name}
+        return pinned_with(others, (*cards, own))
+
     def pin(self, cards: Iterable[PublicCard]) -> None:
         """Pins cards, beside those that are.
 
         Raises:
             UserError: for a name that is pinned with other keys.
         """
-        held = pinned_with(self.known(), cards)
+        held = self.known_with(cards)
         text = tomli_w.dumps({name: card.text for name, card in sorted(held.items())})
         write_whole(self.folder / KNOWN, text.encode(), mode=0o600)
 

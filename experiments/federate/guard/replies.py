@@ -9,7 +9,7 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.inference.engines.remote.keys import Identity
-from hierfl.inference.engines.remote.sealed import read_request, seal_reply
+from hierfl.inference.engines.remote.sealed import question_digest, read_request, seal_reply
 from hierfl.inference.engines.remote.wire import Unreadable, encode
 
 from ..roster_keys import SERVER
@@ -56,7 +56,8 @@ class Asked:
     def of(cls, request: bytes) -> Asked:
         """A request that nobody may have signed."""
         try:
-            return cls(request, read_request(request)[1])
+            plain, head = read_request(request)
+            return cls(request, head, question_digest(plain))  # (so that a server hears that it is refused)
         except Unreadable:
             return cls(request, {"kind": "unknown", "round": 0, "study": ""})
 

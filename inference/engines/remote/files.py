@@ -19,7 +19,7 @@ from hierfl.files import make_folder, shown
 from hierfl.plain_folder import PlainFolder, read_plain
 from hierfl.troubles import Troubles
 
-from .refusals import LASTING, OF_ALL, ends_waiting, refusal_in
+from .refusals import OF_ALL, ends_waiting, kind_of, note_refusal, refusal_in
 from .wire import Unreadable, header, is_cut_off
 
 log = logging.getLogger("hierfl")
@@ -155,7 +155,7 @@ class FileCourier:
         """Lays requests out, and waits for their replies."""
         self.troubles.hurry()
         asked = {client: _Asked(self.folder, client, request) for client, request in requests.items()}
-        kind = next((header(request).get("kind") for request in requests.values()), None)
+        kind = kind_of(requests)
         found: dict[str, bytes] = {}
         left: list[str] | None = None
         end = time.monotonic() + self.deadline if self.deadline else float("inf")
@@ -170,19 +170,13 @@ class FileCourier:
                         self._tidy(client, one.name)
                     if reply := one.looked():
                         found[client] = reply
-                        self._note(client, reply)
+                        note_refusal(self.refusing, client, reply)
             if (now := [client for client in asked if client not in found]) != left:
                 left = now
                 self.waiting(left)
             if last or not set(left) - self.refusing or ends_waiting(kind, self.of_all, found.values()):
                 return found
             time.sleep(POLL)
-
-    def _note(self, client: str, reply: bytes) -> None:
-        if refusal_in(reply) in LASTING:
-            self.refusing.add(client)
-        else:
-            self.refusing.discard(client)
 
     def _tidy(self, client: str, asked: str) -> None:
         """Takes away what was asked before, and replies to it that come too late; what is not ours stays.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...method.capabilities import evaluated_points, explored_points, has_fixed_sums
 from ...method.base import Method
+from ...method.capabilities import evaluated_points, explored_points, has_fixed_sums
 from ...state import State
 
 #: kinds of requests that are answered from the rows, beside a round

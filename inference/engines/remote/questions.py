@@ -119,7 +119,9 @@ class Questions:
         else:
             self.refusals.pop(client, None)
 
-    def missing(self, clients: Sequence[int], words: str, more: str = "go on when all are there (--resume)") -> UserError:
+    def missing(
+        self, clients: Sequence[int], words: str, more: str = "go on when all are there (--resume)"
+    ) -> UserError:
         """What is said where the answers of all these clients are needed, and some have not come.
 
         Args:

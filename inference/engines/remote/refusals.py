@@ -49,6 +49,22 @@ def refusal_in(reply: bytes) -> str:
         return ""
 
 
+def kind_of(requests: Mapping[str, bytes]) -> object:
+    """What requests that go out together ask for; None for none, and for bytes that say nothing."""
+    try:
+        return next((header(request).get("kind") for request in requests.values()), None)
+    except Unreadable:
+        return None
+
+
+def note_refusal(refusing: set[str], client: str, reply: bytes) -> None:
+    """Adds a client to those who refuse for good, or takes it away, by what it has answered."""
+    if refusal_in(reply) in LASTING:
+        refusing.add(client)
+    else:
+        refusing.discard(client)
+
+
 def ends_waiting(kind: object, of_all: Collection[str], replies: Iterable[bytes]) -> bool:
     """Whether a refusal among replies makes it useless to wait for others.
 

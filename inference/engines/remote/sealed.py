@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,21 +20,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from safetensors import deserialize
 
-from hierfl.files import write_whole
-from hierfl.schema import Number, Schema, read_json
-
 from .keys import Identity, PublicCard
-from .questions import Ask
+from .refusals import CLASSES
 from .wire import FORMAT, Unreadable, decode, encode, header
 
-log = logging.getLogger("hierfl")
-#: why a site does not answer, and all of a reason that leaves it
-REFUSALS = (
-    "signature", "version", "approval", "policy", "budget", "answered", "bounds", "data", "withdrawn", "failed",
-)  # fmt: skip
-#: of a server's folder: how many requests each site was sent, and a digest of the last
-SEQUENCE_FILE = "sequence.json"
-SEQUENCE: Schema = {"*": {"number": Number(int, 0), "request": str}}
 #: entries of outer headers
 REQUEST: dict[str, type] = {
     "sealed": int, "kind": str, "round": int, "client": str, "study": str, "sequence": int, "signature": str,
@@ -139,7 +126,7 @@ def seal_reply(
         server: who may read it.
         asked: outer header of the request.
         question: the request's :func:`question_digest`.
-        refused: why there is no answer, one of :data:`REFUSALS`; empty where there is one.
+        refused: why there is no answer, one of :data:`.refusals.CLASSES`; empty where there is one.
         audit: where the site's audit chain is by now.
     """
     once = X25519PrivateKey.generate()
@@ -197,56 +184,6 @@ def open_reply(
     raise Unreadable("it is encrypted to another key than this server's: the site has pinned another card of it")
 
 
-class SealedAsk:
-    """An :data:`~hierfl.inference.engines.remote.questions.Ask` that seals requests, and opens their replies.
-
-    Args:
-        ask: carries them.
-        identity: the server's.
-        cards: each client's.
-        folder: the server's own: how many requests each site was sent is kept there.
-        earlier: the server's keys before rotations.
-    """
-
-    def __init__(
-        self, ask: Ask, identity: Identity, cards: Mapping[str, PublicCard], folder: Path,
-        earlier: Sequence[Identity] = (),
-    ) -> None:  # fmt: skip
-        self.ask, self.identity, self.cards, self.earlier = ask, identity, dict(cards), list(earlier)
-        self.path = folder / SEQUENCE_FILE
-        self.sent: dict[str, dict[str, Any]] = read_json(self.path, SEQUENCE) if self.path.is_file() else {}
-
-    def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Asks; an answer that is not by the site that was asked, and to this question, is none."""
-        replies, found = self.ask(self.sealed(requests)), {}
-        for name in requests:
-            if name not in replies:
-                continue
-            try:
-                found[name] = open_reply(
-                    replies[name], self.identity, self.cards[name], question_digest(requests[name]),
-                    study=study_of(requests[name]), earlier=self.earlier,
-                )  # fmt: skip
-            except Unreadable as error:
-                log.warning("the reply of %s is dropped: %s", name, error)
-        return found
-
-    def sealed(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Requests as they are carried, each with the next number of its client: that is on the disk before they go.
-
-        The last one sent once more is the same bytes: a reply that has come while the server was away is used.
-        """
-        for name, plain in requests.items():
-            last, digest = self.sent.get(name, {"number": 0, "request": ""}), hashlib.sha256(plain).hexdigest()
-            if digest != last["request"]:
-                self.sent[name] = {"number": last["number"] + 1, "request": digest}
-        write_whole(self.path, json.dumps(self.sent, indent=1).encode())
-        return {
-            name: seal_request(plain, self.identity, study_of(plain), self.sent[name]["number"])
-            for name, plain in requests.items()
-        }
-
-
 def study_of(plain: bytes) -> str:
     """Digest of the study that a plain request is of."""
     return str(header(plain)["handshake"]["study"])
@@ -290,7 +227,7 @@ def _outer(data: bytes, entries: Mapping[str, type]) -> tuple[dict[str, Any], by
         )
     if head.keys() != entries.keys() or any(type(head[name]) is not kind for name, kind in entries.items()):
         raise Unreadable("its header is no sealed message's")
-    if head["round"] < 0 or head.get("refused", "") not in ("", *REFUSALS):
+    if head["round"] < 0 or head.get("refused", "") not in ("", *CLASSES):
         raise Unreadable("its header is no sealed message's")
     tensors = decode(data)[1]
     if tensors.keys() != {"body"} or tensors["body"].dtype != torch.uint8 or tensors["body"].dim() != 1:

@@ -11,9 +11,10 @@ from support.commands import Call
 from support.parties import Parties
 from support.studies import FileStudy, formula_study, patients, write_tables
 
-from hierfl.experiments.federate.study import Study
+from hierfl.experiments.federate import flower_control
 from hierfl.experiments.federate.guard import ledger
 from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import at_work
 from hierfl.file_lock import locked
 from hierfl.inference.engines.remote.files import requests_in
@@ -151,8 +152,11 @@ def test_a_draft_takes_cards_and_says_whose_are_missing(tmp_path: Path, hierfl: 
     assert "is no public card" in refused(hierfl("federate", "study", *whole, tmp_path / "east.pub"))
 
 
-def test_certificates_are_made_once(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
+def test_certificates_are_made_once(
+    own: dict[str, Path], tmp_path: Path, hierfl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
+    monkeypatch.setattr(flower_control, "BEGINNING", 0.5)
     assert hierfl("federate", "keys", tmp_path / "north", "--name", "north")[0] == 0
     where = ("--host", "127.0.0.1", "--host", "study.example.org")
     assert hierfl("federate", "certificates", tmp_path / "tls", *where)[0] == 0
@@ -173,5 +177,7 @@ def test_certificates_are_made_once(own: dict[str, Path], tmp_path: Path, hierfl
     public = tmp_path / "north" / "node.pub"
     assert "unknown client of the study 'x'" in refused(hierfl(*register, "--client", "x", "--key", public))
     assert "is not in" in refused(hierfl(*register, "--client", "h00", "--remove"))
-    assert "flwr supernode has failed" in refused(hierfl(*register, "--client", "h00", "--key", public))
+    line = refused(hierfl(*register, "--client", "h00", "--key", public))
+    assert "flwr supernode has failed" in line
+    assert "no SuperLink answers at 127.0.0.1:1 (tried for 0 s): start flower-superlink there" in line
     assert not (tmp_path / "nodes.toml").exists()

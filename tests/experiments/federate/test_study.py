@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-from support.commands import Call
 from support import studies
+from support.commands import Call
 from support.parties import Parties
 from support.studies import PATIENTS, FileStudy, formula_study, patients, write_tables, written
 
@@ -203,6 +203,8 @@ def test_a_methods_own_file_is_run_where_it_is_known(
     with pytest.raises(UserError, match="which you have neither named nor run before: read it, then say --trust-code"):
         Study.read(path)
     assert Study.read(path, trust_code=True).loaded.name == "mine"
+    monkeypatch.setattr(trust, "_named", set())
+    monkeypatch.setattr(trust, "memory", lambda: tmp_path / "elsewhere")
     Parties.of(own).put_into(path)
     with pytest.raises(UserError, match="which you have neither named nor run before"):
         FileStudy(path, own, tmp_path)
@@ -210,16 +212,19 @@ def test_a_methods_own_file_is_run_where_it_is_known(
     place = FileStudy(path, own, tmp_path)
     copy = place.place("h01") / "mine.py"
     assert copy.read_bytes() == source.read_bytes()
-    # what was approved runs without a question; a file of the same name that was not, does not
-    monkeypatch.setattr(trust, "_named", set())
+    # what was approved runs without a question; where the approval is gone it does not
+    for name in ("_named", "memory"):
+        monkeypatch.setattr(trust, name, set() if name == "_named" else lambda: tmp_path / "nobody")
     assert Membership.read(place.place("h01"), finished=False).study.loaded.name == "mine"
+    monkeypatch.setattr(trust, "_named", set())
+    monkeypatch.setattr(trust, "memory", lambda: tmp_path / "no one")
     held = place.home("h01").approval_of(place.place("h01"))
     (place.home("h01").folder / "approvals" / f"{held.study}.toml").unlink()
     with pytest.raises(UserError, match="which you have neither named nor run before"):
         Membership.read(place.place("h01"), finished=False)
     copy.write_text(source.read_text() + "\n")
     with pytest.raises(UserError, match="has changed since"):
-        Membership.read(place.place("h02"), finished=False) and Membership.read(copy.parent, finished=False)
+        Membership.read(copy.parent, finished=False)
     source.write_text(source.read_text() + "\n")
     with pytest.raises(UserError, match="has changed since"):
         Study.read(path)

@@ -16,7 +16,6 @@ from support.parties import Parties
 from hierfl.inference.engines.remote.files import name_of
 from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.sealed import (
-    SealedAsk,
     open_reply,
     open_request,
     question_digest,
@@ -24,6 +23,7 @@ from hierfl.inference.engines.remote.sealed import (
     seal_request,
     sign_again,
 )
+from hierfl.inference.engines.remote.sealed_ask import SealedAsk
 from hierfl.inference.engines.remote.wire import Handshake, Unreadable, decode, encode, header, is_cut_off
 
 PARTIES = Parties.of(["north", "south"])

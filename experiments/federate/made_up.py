@@ -1,0 +1,146 @@
+"""Made-up files of a study's sites, from its data dictionary alone: for trials without anybody's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hierfl.data.federated.array_data import ArrayData
+from hierfl.data.federated.column_data import ColumnData
+from hierfl.data.federated.dictionary import Column
+from hierfl.data.federated.formula_data import FormulaData
+from hierfl.data.formula.trials import trials_columns
+from hierfl.errors import UserError
+from hierfl.responses.base import Response
+
+from .study import Study
+
+#: rows of a group inside a site, about
+INSIDE = 5
+
+
+def make_up_files(study: Study, folder: Path, rows: int, seed: int = 0) -> dict[str, Path]:
+    """A file for each site on the roster.
+
+    Args:
+        study: what was agreed on.
+        folder: where they are written.
+        rows: of each site.
+        seed: of all of it.
+
+    Raises:
+        UserError: for a response of which no values can be made up.
+    """
+    found = {}
+    for j, client in enumerate(study.clients):
+        rng = np.random.default_rng((seed, j))
+        if isinstance(study.data, ArrayData):
+            found[client] = folder / f"{client}.npz"
+            np.savez(found[client], **_arrays(study.data, rows, rng))
+        elif isinstance(study.data, FormulaData | ColumnData):
+            found[client] = folder / f"{client}.csv"
+            _table(study.data, j, rows, rng).to_csv(found[client], index=False)
+        else:
+            raise UserError(f"nothing is made up for data of {type(study.data).__name__}")
+    return found
+
+
+def _arrays(data: ArrayData, rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Noise of the declared shape, and labels or numbers."""
+    found = {}
+    for part, n in (("train", rows), ("test", max(rows // 4, 2))):
+        shape = (n, *data.inputs_shape)
+        found[f"x_{part}"] = (
+            rng.integers(0, 256, shape, dtype=np.uint8) if data.images else rng.normal(size=shape).astype(np.float32)
+        )
+        found[f"y_{part}"] = (
+            rng.permutation(np.arange(n) % data.classes) if data.classes else rng.normal(size=n).astype(np.float32)
+        )
+    return found
+
+
+def _table(data: FormulaData | ColumnData, site: int, rows: int, rng: np.random.Generator) -> pd.DataFrame:
+    """One site's columns."""
+    if isinstance(data, ColumnData):
+        return pd.DataFrame({name: values_of(data.dictionary.columns[name], rows, rng) for name in (*data.x, data.y)})
+    formula = data.formula
+    found = {name: values_of(formula.columns[name], rows, rng) for name in sorted(formula.used)}
+    if outer := formula.levels.outer:  # (a site is in one group of sites)
+        levels = formula.columns[outer].levels
+        found[outer] = np.full(rows, levels[site % len(levels)], dtype=object)
+    trials = trials_columns(formula.formula)
+    for name in sorted(set(formula.terms.response or ()) - trials):
+        found[name] = response_of(formula.response, name, formula.columns[name], rows, rng)
+        for other in trials:  # (no more successes than trials)
+            found[other] = np.maximum(found[other], 1) + (found[name] if formula.columns[name].kind == "whole" else 0)
+    found |= _beside(formula.more.names, formula.columns, rows, rng)
+    return pd.DataFrame(found)
+
+
+def _beside(
+    names: Mapping[str, str], columns: Mapping[str, Column], rows: int, rng: np.random.Generator
+) -> dict[str, Any]:
+    """What rows have beside their response: standard errors, events, weights."""
+    found: dict[str, Any] = {}
+    for role, name in names.items():
+        if role == "event":
+            found[name] = (rng.random(rows) < 0.7).astype(int)
+        elif role == "weight":
+            found[name] = np.clip(rng.integers(1, 4, rows), columns[name].least, columns[name].most)
+        else:
+            found[name] = np.clip(rng.uniform(0.5, 1.5, rows), columns[name].least, columns[name].most)
+    return found
+
+
+def values_of(column: Column, rows: int, rng: np.random.Generator) -> np.ndarray:
+    """Values that a column may have, (rows,): of its kind, in its range, of its levels."""
+    if column.kind == "category":
+        return np.array(column.levels, dtype=object)[rng.permutation(np.arange(rows) % len(column.levels))]
+    if column.kind == "name":
+        return np.array([f"g{k // INSIDE}" for k in range(rows)], dtype=object)
+    if column.kind == "flag":
+        return rng.permutation(np.arange(rows) % 2)
+    least, most = column.least, column.most
+    if column.kind == "whole":
+        low = int(np.ceil(least)) if least is not None else (0 if most is None else int(np.floor(most)) - 10)
+        high = int(np.floor(most)) if most is not None else low + 10
+        return rng.integers(low, high + 1, rows)
+    if least is not None and most is not None:
+        return rng.uniform(least, most, rows)
+    if least is None and most is None:
+        return rng.normal(size=rows)
+    above = rng.exponential(size=rows)
+    return least + above if least is not None else most - above
+
+
+def response_of(
+    response: type[Response], name: str, column: Column, rows: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Values of a response that its family and its column allow, (rows,).
+
+    Raises:
+        UserError: where none of those that are tried do.
+    """
+    shared = np.clip(rng.normal(0, 0.3), -0.6, 0.6)  # (the site's own)
+    least = column.least if column.least is not None else -np.inf
+    most = column.most if column.most is not None else np.inf
+    tried = [
+        values_of(column, rows, rng), rng.normal(shared, 1, rows), np.exp(rng.normal(shared, 0.5, rows)),
+        rng.poisson(np.exp(0.5 + shared), rows), rng.beta(2 + shared, 2, rows), rng.permutation(np.arange(rows) % 2),
+    ]  # fmt: skip
+    if column.kind in ("category", "flag"):
+        return tried[0]
+    for values in (tried if column.ranged else [*tried[1:], tried[0]]):
+        inside = np.clip(values, least, most)
+        inside = np.round(inside) if column.kind == "whole" else inside
+        try:
+            response.check(name, inside.astype(float))
+        except UserError:
+            continue
+        if not column.misfit(pd.Series(inside)) and len(np.unique(inside)) > 1:
+            return inside
+    raise UserError(f"no values of {name!r} can be made up that its family and its range allow: look at study.toml")

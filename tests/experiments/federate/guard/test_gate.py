@@ -1,0 +1,384 @@
+"""The gate of a site: who asks, each question once, within a budget, whatever moment a process is killed at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.parties import Parties
+from support.studies import FileStudy, formula_study, patients, write_tables
+
+from hierfl.errors import UserError
+from hierfl.experiments.federate.guard import gate as gates
+from hierfl.experiments.federate.guard.answers import Answers
+from hierfl.experiments.federate.guard.audit import Audit
+from hierfl.experiments.federate.guard.gate import Gate
+from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.guard.policy import POLICY, Policy
+from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.study import Study
+from hierfl.inference.engines.remote.keys import Identity
+from hierfl.inference.engines.remote.sealed import open_reply, question_digest, seal_request
+from hierfl.inference.engines.remote.wire import decode, encode, header
+
+#: counts of ten patients, so that a message shows more than fixed sums
+OWN = patients(4, counts=True)
+
+
+class Server:
+    """A study's server as an attacker writes it: it asks one site whatever it likes, and reads the answers.
+
+    Args:
+        place: the study.
+        name: of the site.
+    """
+
+    def __init__(self, place: FileStudy, name: str = "h01") -> None:
+        self.place, self.name, self.sequence = place, name, 0
+        self.study = Study.read(place.study)
+        self.asked: list[bytes] = []
+
+    def sealed(self, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], **by: Any) -> bytes:
+        """A signed request."""
+        self.sequence += 1
+        said = {"handshake": self.study.handshake.table(), "client": self.name, "counted": 0, **head}
+        self.asked.append(encode(said, tensors))
+        return seal_request(
+            self.asked[-1], by.get("identity", self.place.parties.server), self.study.digest, self.sequence
+        )
+
+    def opened(self, reply: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What a site has answered to the last request."""
+        parties, question = self.place.parties, question_digest(self.asked[-1])
+        about = {"study": self.study.digest}
+        return decode(open_reply(reply, parties.server, parties.cards[self.name], question, **about))
+
+    def ask(self, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] = {}) -> str:
+        """The class of a refusal, or nothing; what it holds is in ``said``."""
+        self.reply = self.place.gates[self.name].answer(self.sealed(head, tensors))
+        self.said = self.opened(self.reply)
+        assert header(self.reply)["refused"] == self.said[0].get("refused", "")
+        return str(header(self.reply)["refused"])
+
+    def values(self, shift: float = 0.0) -> dict[str, torch.Tensor]:
+        """Broadcast values of round 1; shifted ones are no honest server's."""
+        site = self.place.sites[self.name].site
+        assert site is not None
+        return {k: v + shift if "point" in k else v.clone() for k, v in site.shared.items()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FileStudy:
+    """A study of counts at four sites, before its first question."""
+    own = write_tables(OWN, tmp_path / "data")
+    study = formula_study(tmp_path, own, {**COLUMNS}, family="poisson", rounds=6)
+    return FileStudy(study, own, tmp_path)
+
+
+COLUMNS = {
+    "y": {"kind": "whole", "least": 0}, "age": {"kind": "number", "least": 0, "most": 120},
+    "stage": {"kind": "category", "levels": ["I", "II", "III", "IV"]},
+}  # fmt: skip
+
+
+def prepared(place: FileStudy) -> Server:
+    """A server that has come as far as the first round."""
+
+    class Enough(Exception):
+        pass
+
+    def stops(names: list[str]) -> None:
+        if list((place.folder / "exchange" / "h01" / "requests").glob("000001-round-*")):
+            raise Enough
+        place.answers(names)
+
+    with pytest.raises(Enough):
+        place.serve(stops)
+    return Server(place)
+
+
+ROUND = {"kind": "round", "round": 1, "reports": True}
+
+
+@pytest.fixture
+def no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other broadcasts would be answered with, as far as the ledger lets them."""
+    monkeypatch.setattr(gates.Bounds, "check", lambda self, head, tensors: None)
+
+
+@pytest.mark.usefixtures("no_bounds")
+def test_a_round_is_answered_once(place: FileStudy) -> None:
+    """The attack of 145 requests for round 1: the second one with other values is refused, by whatever name."""
+    server = prepared(place)
+    values = server.values()
+    assert server.ask(ROUND, values) == ""
+    first = server.reply
+    other = {k: v + 0.01 if k == "effects.at" or v.is_floating_point() else v for k, v in values.items()}
+    for head in (ROUND, {**ROUND, "counted": 1}, {**ROUND, "reports": False}, {**ROUND, "restart": 0}):
+        assert server.ask(head, other) == "answered"
+        assert not server.said[1]
+    assert server.ask(ROUND, values) == ""
+    assert server.reply == first
+    place.restart("h01")
+    assert server.ask(ROUND, other) == "answered"
+    assert server.ask(ROUND, values) == ""
+    assert server.reply == first
+    assert place.ledger("h01").used(place.home("h01").approval_of(place.place("h01")).data) == 1
+
+
+@pytest.mark.usefixtures("no_bounds")
+def test_a_restart_record_lets_a_round_be_evaluated_again_and_counts(place: FileStudy) -> None:
+    server = prepared(place)
+    values = server.values()
+    other = {k: v + 0.01 if v.is_floating_point() else v for k, v in values.items()}
+    data = place.home("h01").approval_of(place.place("h01")).data
+    assert server.ask(ROUND, values) == ""
+    assert server.ask({**ROUND, "restart": 1}, other) == ""
+    assert server.ask({**ROUND, "restart": 1}, values) == "answered"
+    assert server.ask({**ROUND, "round": 2}, values) == "answered"  # (from before the record)
+    assert place.ledger("h01").used(data) == 2
+    for number in (-1, True, 2.5, "2", 2**40):
+        assert server.ask({**ROUND, "restart": number}, values) == "bounds"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"kind": "scores", "round": 1, "split": "train", "draws": [0], "final": False},
+        {"kind": "sums", "round": 1, "summary": True, "new": False, "final": False},
+    ],
+)
+@pytest.mark.usefixtures("no_bounds")
+def test_scores_and_sums_are_answered_once(place: FileStudy, head: dict[str, Any]) -> None:
+    server = prepared(place)
+    assert server.ask(ROUND, server.values()) == ""
+    values = {f"shared/{k}": v for k, v in server.values().items()}
+    assert server.ask(head, values) == ""
+    first = server.reply
+    other = {k: v + 0.1 if v.is_floating_point() else v for k, v in values.items()}
+    assert server.ask(head, other) == "answered"
+    assert server.ask(head, values) == ""
+    assert server.reply == first
+
+
+@pytest.mark.usefixtures("no_bounds")
+def test_every_evaluated_point_counts_against_the_budget(place: FileStudy, tmp_path: Path) -> None:
+    """Of one data set: in another study, under another name, and from another home of the same account."""
+    text = replace(OPEN, budget={"poisson": 3}).text()
+    (place.home("h01").folder / POLICY).write_text(text)
+    place.approve("h01")
+    place.restart("h01")
+    server = prepared(place)
+    values = server.values()
+    for number in (1, 2, 3):
+        moved = {k: v + 0.01 * number if v.is_floating_point() else v for k, v in values.items()}
+        assert server.ask({**ROUND, "round": number}, moved) == ""
+    # the same values again are free: a message depends on nothing else
+    assert server.ask({**ROUND, "round": 4}, moved) == ""
+    assert server.ask({**ROUND, "round": 5}, values) == "budget"
+    # a renamed study of the same rows, in a new home with new keys
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    study = renamed / "study.toml"
+    study.write_text(place.study.read_text().replace('name = "patients"', 'name = "renamed"'))
+    other = FileStudy.__new__(FileStudy)
+    other.__dict__ |= {
+        **place.__dict__,
+        "study": study,
+        "folder": renamed,
+        "gates": {},
+        "parties": Parties.of(place.files),
+    }
+    other.parties.put_into(study)
+    other.ledger = place.ledger  # type: ignore[method-assign]
+    other.policy = replace(OPEN, budget={"poisson": 3})
+    with pytest.raises(UserError, match="not approved: budget"):
+        other.restart("h01")
+
+
+def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) -> None:
+    """The attack that moves a threshold: sums over all sites are checked, and are those of the first answer."""
+    server = Server(place)
+    assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
+    own = {f"0|{k}": v for k, v in server.said[1].items()}
+    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, own) == "bounds"  # (of this site alone)
+    whole: dict[str, torch.Tensor] = {}
+    for name in place.files:
+        other = Server(place, name)
+        assert other.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
+        whole = {k: v + whole.get(k, 0) for k, v in other.said[1].items()}
+    totals = {f"0|{k}": v for k, v in whole.items()}
+    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""
+    first = server.reply
+    moved = {**totals, "0|total": totals["0|total"] + 1.0}
+    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, moved) == "answered"
+    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""
+    assert server.reply == first
+    place.restart("h01")
+    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, moved) == "answered"
+    assert server.ask({"kind": "hello", "round": 0}, moved) == "answered"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+#: the moments between what a round brings to the disk, in their order
+MOMENTS: list[tuple[Any, str]] = [
+    (Ledger, "charge"), (gates.PreparedSite, "answer"), (Gate, "_remember"), (Answers, "store"), (Audit, "append"),
+    (Ledger, "see"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("moment", MOMENTS, ids=[name for _, name in MOMENTS])
+@pytest.mark.usefixtures("no_bounds")
+def test_a_site_that_is_killed_at_any_moment_has_answered_once(
+    moment: tuple[Any, str], after: bool, place: FileStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was on the disk: the same question gets the values that an undisturbed site gives, and no other does."""
+    server = prepared(place)
+    values = server.values()
+    cls, name = moment
+    true: Callable[..., Any] = getattr(cls, name)
+
+    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if after:
+            true(self, *args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, name, killed)
+        with pytest.raises(Killed):
+            server.ask(ROUND, values)
+    place.restart("h01")
+    other = {k: v + 0.01 if v.is_floating_point() else v for k, v in values.items()}
+    nothing_left = (name, after) == ("charge", False)
+    if not nothing_left:
+        assert server.ask(ROUND, other) == "answered"
+    assert server.ask(ROUND, values) == ""
+    answered, reply = server.said[1], server.reply
+    assert server.ask(ROUND, values) == ""
+    assert server.reply == reply
+    assert server.ask(ROUND, other) == "answered"
+    data = place.home("h01").approval_of(place.place("h01")).data
+    assert place.ledger("h01").used(data) == 1
+    Audit(place.home("h01").folder).check(place.ledger("h01").seen(place.home("h01").identity.card.fingerprint))
+    # what an undisturbed site of the same rows answers
+    twin = FileStudy(place.study, {"h01": place.files["h01"]}, place.folder / "twin", place.parties)
+    for path in ("prepared.safetensors", "told.safetensors"):
+        shutil.copy(place.place("h01") / path, twin.place("h01") / path)
+    twin.restart("h01")
+    plain = Server(twin)
+    assert plain.ask(ROUND, values) == ""
+    assert plain.said[1].keys() == answered.keys()
+    assert all(torch.equal(value, answered[key]) for key, value in plain.said[1].items())
+
+
+def test_only_the_pinned_server_is_answered(place: FileStudy) -> None:
+    """A forged finish, a request of another key, and the true server's, cut or changed."""
+    server = prepared(place)
+    site = place.gates["h01"]
+    for identity in (Identity.make("coordinator"), place.parties.sites["h02"]):
+        forged = server.sealed({"kind": "finish", "round": 1, "final": True}, server.values(), identity=identity)
+        assert header(site.answer(forged))["refused"] == "signature"
+    assert not site.ended
+    request = server.sealed(ROUND, server.values())
+    changed = request[:-1] + bytes([request[-1] ^ 1])
+    assert header(site.answer(changed))["refused"] == "signature"
+    with_zip = header(request)
+    assert with_zip["client"] == "h01"
+    elsewhere = place.gates["h02"].answer(request)
+    assert header(elsewhere)["refused"] == "signature"
+    assert header(site.answer(request))["refused"] == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (lambda home: next((home / "approvals").iterdir()).unlink(), "approval"),
+        (lambda home: (home / POLICY).write_text(Policy().text()), "approval"),
+        (lambda home: (home / "known.toml").write_text(""), "approval"),
+    ],
+    ids=["no approval", "another policy", "nobody pinned"],
+)
+def test_what_is_not_approved_as_it_is_now_is_not_answered(
+    change: Callable[[Path], None], refused: str, place: FileStudy
+) -> None:
+    """While the process runs, and after it was begun anew; an approval puts it right."""
+    server = Server(place)
+    change(place.home("h01").folder)
+    for _ in range(2):
+        assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == refused
+        assert set(server.said[0]) == {"error", "refused", "client", "round"}
+        place.gates["h01"] = Gate(place.home("h01"), place.place("h01"), ledger=place.ledger("h01"))
+    (place.home("h01").folder / POLICY).write_text(OPEN.text())
+    place.approve("h01")
+    assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
+
+
+def test_other_code_another_roster_and_other_rows_are_refused(
+    place: FileStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(place)
+    true = server.study.handshake.table()
+    prepare = {"kind": "prepare", "round": 0, "step": 0}
+    for name, about in {"code": "version", "method": "version", "torch": "version", "roster": "approval"}.items():
+        assert server.ask({**prepare, "handshake": {**true, name: "other"}}) == about
+    with monkeypatch.context() as patch:
+        patch.setattr(gates, "code_digest", lambda: "another version")
+        assert server.ask(prepare) == "approval"
+    path = place.files["h01"]
+    text = path.read_text()
+    path.write_text("\n".join(text.splitlines()[:-1]) + "\n")
+    place.gates["h01"] = Gate(place.home("h01"), place.place("h01"), ledger=place.ledger("h01"))
+    assert server.ask(prepare) == "data"
+    path.write_text(text)
+    place.restart("h01")
+    assert server.ask(prepare) == ""
+
+
+def test_scores_of_training_rows_and_values_that_no_fit_has_are_refused(place: FileStudy) -> None:
+    (place.home("h01").folder / POLICY).write_text(replace(OPEN, train_scores=False).text())
+    place.approve("h01")
+    place.restart("h01")
+    server = prepared(place)
+    wild = {k: v + 50.0 if v.is_floating_point() else v for k, v in server.values().items()}
+    assert server.ask(ROUND, wild) == "bounds"
+    assert server.ask(ROUND, server.values()) == ""
+    about = {"kind": "scores", "round": 1, "split": "train", "draws": [0], "final": False}
+    assert server.ask(about, {f"shared/{k}": v for k, v in server.values().items()}) == "policy"
+
+
+def test_an_older_copy_of_a_home_is_noticed(place: FileStudy, tmp_path: Path) -> None:
+    """A folder that was copied, and asked in both places: the one that has seen less does not begin."""
+    shutil.copytree(place.home("h01").folder, tmp_path / "copy")
+    server = Server(place)
+    assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
+    shutil.rmtree(place.home("h01").folder)
+    shutil.copytree(tmp_path / "copy", place.home("h01").folder)
+    with pytest.raises(UserError, match="and this account has seen .*: it was cut, or its folder is an older copy"):
+        place.restart("h01")
+
+
+def test_a_whole_study_is_in_the_audit_file_and_leaves_no_old_reply(place: FileStudy) -> None:
+    place.serve()
+    lines = Audit(place.home("h01").folder).lines
+    kinds = [line["kind"] for line in lines]
+    assert (kinds[0], kinds[-1]) == ("approval", "finish")
+    assert not any(line.get("refused") for line in lines)
+    assert all(len(line["request"]) == len(line["reply"]) == 64 for line in lines[1:])
+    rounds = {int(path.name[:6]) for path in (place.place("h01") / "answers").iterdir()}
+    assert rounds == {6}
+    assert place.gates["h01"].ended
+    assert Server(place).ask({**ROUND, "round": 6}, {}) in ("answered", "bounds")
+    charged = [
+        json.loads(line) for line in (place.folder / "accounts" / "h01" / "points.jsonl").read_text().splitlines()
+    ]
+    assert sum(line["points"] for line in charged) == sum(line["points"] for line in lines[1:]) > 6

@@ -1,0 +1,48 @@
+"""The curve of rows recovered against points, as a table and a picture; see rows_from_answers.py and rows_from_sums.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from support.attacks.rows_from_answers import honest, one
+from support.attacks.rows_from_sums import share
+
+from hierfl.models.mixed_effects.search.ranges import ASKED
+
+#: rows of a site, and points
+SIZES, POINTS = (20, 40, 120, 400), (1, 2, 4, 8, 15, 30, 60)
+SUMS = (5, 10, 20, 40)
+
+
+def curve(folder: Path, seeds: int) -> None:
+    """Writes rows_from_answers.csv and .png."""
+    found: list[dict[str, object]] = []
+    for family in ("binomial", "poisson"):
+        for n in SIZES:
+            found += [
+                {"kind": "chosen", **one(family, n, number, seed, ASKED.steepness)}
+                for number in POINTS for seed in range(seeds)
+            ]  # fmt: skip
+            found += [{"kind": "honest", **honest(family, n, seed)} for seed in range(seeds)]
+            print(family, n, flush=True)
+    found += [
+        {"kind": "sums", "family": "gaussian", "n": n, "points": 1, "seed": seed, **share(n, seed)}
+        for n in SUMS for seed in range(seeds)
+    ]  # fmt: skip
+    table = pd.DataFrame(found).groupby(["kind", "family", "n", "points"], as_index=False)
+    table = table[["recovered", "guess", "ends"]].mean().round(3)
+    table.to_csv(folder / "rows_from_answers.csv", index=False)
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True)
+    for axis, family in zip(axes, ("binomial", "poisson"), strict=True):
+        for n, some in table[(table["family"] == family) & (table["kind"] == "chosen")].groupby("n"):
+            (line,) = axis.plot(some["points"], some["recovered"], marker="o", label=f"{n} rows")
+            axis.axhline(some["guess"].mean(), color=line.get_color(), linewidth=0.7, linestyle=":")
+        axis.set(xscale="log", xticks=POINTS, xticklabels=POINTS, xlabel="points", title=family, ylim=(-0.02, 1.02))
+        axis.minorticks_off()
+    axes[0].set_ylabel("rows recovered")
+    axes[1].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(folder / "rows_from_answers.png", dpi=110)
+    plt.close(figure)
