@@ -117,9 +117,7 @@ def values_of(column: Column, rows: int, rng: np.random.Generator) -> np.ndarray
     return least + above if least is not None else most - above
 
 
-def response_of(
-    response: type[Response], name: str, column: Column, rows: int, rng: np.random.Generator
-) -> np.ndarray:
+def response_of(response: type[Response], name: str, column: Column, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Values of a response that its family and its column allow, (rows,).
 
     Raises:
@@ -134,7 +132,7 @@ def response_of(
     ]  # fmt: skip
     if column.kind in ("category", "flag"):
         return tried[0]
-    for values in (tried if column.ranged else [*tried[1:], tried[0]]):
+    for values in tried if column.ranged else [*tried[1:], tried[0]]:
         inside = np.clip(values, least, most)
         inside = np.round(inside) if column.kind == "whole" else inside
         try:

@@ -54,15 +54,20 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
         time.sleep(POLL)
     if site.ended:
         return
-    with _alone(place, client):
+    with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
         while not site.ended:
             if not requests.answered():
                 time.sleep(POLL)
 
 
 @contextmanager
-def _alone(place: PlainFolder, client: str) -> Iterator[None]:
-    """Excludes a second process that answers in the same folder under the same name.
+def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
+    """Excludes a second process from a part of the exchange folder.
+
+    Args:
+        place: that part.
+        lock: name of the lock file in it.
+        words: what is said where another process is there.
 
     Raises:
         Busy: where there is one.
@@ -70,10 +75,10 @@ def _alone(place: PlainFolder, client: str) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             with place.opened():  # (no link)
-                words = f"another process answers as {client} in {shown(place.path)}: end one of them"
-            stack.enter_context(locked(place.path / LOCK, words))
+                pass
+            stack.enter_context(locked(place.path / lock, words))
         except (OSError, NotImplementedError) as error:
-            log.warning("no lock can be had in %s (%s): see that one process answers there", shown(place.path), error)
+            log.warning("no lock can be had in %s (%s): see that one process works there", shown(place.path), error)
         yield
 
 

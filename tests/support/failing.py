@@ -1,8 +1,7 @@
-"""Sites at work in threads, and what can go wrong below them: disks, mounts, clocks, and folders that others write to."""
+"""Sites at work in threads, and what goes wrong below them: disks, mounts, and folders that others write to."""
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -117,5 +116,3 @@ def away(folder: Path, seconds: float, *, empty: bool) -> None:
     if empty:
         folder.rename(folder.with_name(f"{folder.name}-below"))
     gone.rename(folder)
-
-

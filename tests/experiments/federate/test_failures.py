@@ -230,9 +230,8 @@ def test_kills_in_between(plain: dict[str, torch.Tensor], tmp_path: Path) -> Non
         if list((tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*")):
             raise KeyboardInterrupt
 
-    with working(place):
-        with pytest.raises(KeyboardInterrupt):
-            place.serve(killed)
+    with working(place), pytest.raises(KeyboardInterrupt):
+        place.serve(killed)
     place.restart("h01")
     with working(place) as workers:
         place.serve(lambda names: None, resume=True)
@@ -262,9 +261,9 @@ def test_a_refusal_ends_what_needs_all_at_once(
     else:
         gate._charged = refuse
     begun = time.monotonic()
-    with working(place, without=("h02",)):
-        with pytest.raises(UserError, match=rf"h01 refuses \({kind}\): its own log says why; go on when it answers"):
-            place.serve(lambda names: None, deadline=HANGS)  # (the others are not waited for that long)
+    words = rf"h01 refuses \({kind}\): its own log says why; go on when it answers"
+    with working(place, without=("h02",)), pytest.raises(UserError, match=words):
+        place.serve(lambda names: None, deadline=HANGS)  # (the others are not waited for that long)
     assert time.monotonic() - begun < HANGS / 2
     refusal = read_status(tmp_path / "server")["refusals"]["h01"]
     assert (refusal["refused"], refusal["kind"]) == (kind, "prepare")
