@@ -69,7 +69,7 @@ def record(home: Home, name: str, ledger: Ledger) -> dict[str, Any]:
             "by": approval.by, "when": approval.when, "allowed": list(approval.allowed), "rules": dict(approval.rules),
             "digests": {k: getattr(approval, k) for k in ("study", "roster", "method", "code", "policy")},
         },
-        "recipients": _recipients(table),
+        "recipients": _recipients(table, approval.client),
         "left": _left(lines),
         "budget": {
             "points_of_this_study": sum(int(line.get("points", 0)) for line in lines),
@@ -102,10 +102,12 @@ def _approval(home: Home, name: str) -> Approval:
     return found[0]
 
 
-def _recipients(table: Mapping[str, Any]) -> list[dict[str, str]]:
+def _recipients(table: Mapping[str, Any], client: str) -> list[dict[str, str]]:
     """Who could read what has left, by fingerprint: the server alone; the others are told sums."""
     found = []
     for name, text in table.get("keys", {}).items():
+        if name == client:
+            continue
         card = PublicCard.read(text)
         what = "replies of this site, decrypted" if name == "server" else "sums over all sites, shared values"
         found.append({"name": card.name, "fingerprint": card.fingerprint, "receives": what})
@@ -163,7 +165,8 @@ def as_markdown(found: Mapping[str, Any]) -> str:
         f"rows, in all studies together. As it was approved: {_cell(budget['at_approval'])}.",
         "## Who received it",
         _table(("name", "fingerprint", "what"), [tuple(one.values()) for one in found["recipients"]]),
-        "Whoever carried the files saw names, times and sizes.",
+        "Whoever carried the files saw what the server asked: shared values and sums over all sites. Of replies they "
+        "saw names, times and sizes.",
         "## How long it is kept",
         _table(("where", "what", "how long"), [tuple(one.values()) for one in found["retention"]]),
         *_ends(found),

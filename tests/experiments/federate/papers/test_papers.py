@@ -124,7 +124,7 @@ def test_the_record_counts_what_left(kept: Kept) -> None:
     points = sum(line["points"] for line in replies)
     assert found["budget"]["points_of_this_study"] == found["budget"]["points_of_these_rows"] == points > 0
     assert found["site"]["rows"] == 40
-    cards = {name: card.fingerprint for name, card in kept.home.known().items()}
+    cards = {name: card.fingerprint for name, card in kept.home.known().items() if name != "north"}
     assert {one["name"]: one["fingerprint"] for one in found["recipients"]} == cards
     assert [one["receives"] for one in found["recipients"]].count("replies of this site, decrypted") == 1
     text = as_markdown(found)
@@ -139,7 +139,9 @@ def test_the_record_counts_what_left(kept: Kept) -> None:
     assert "Withdrawn by Dr South" in as_markdown(after)
 
 
-def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(tmp_path: Path, hierfl: Call) -> None:
+def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(
+    tmp_path: Path, hierfl: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the middle of a study: the server hears it, and goes on with the others where it can."""
     study = small_study(tmp_path)
     home, place, ledger = study.home("north"), study.place("north"), study.ledger("north")
@@ -170,6 +172,13 @@ def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(tmp_pa
     shutil.rmtree(home.folder / "withdrawn")  # (an older copy of the home)
     assert said(gate_of(home, place, ledger).answer(asked[0]))["refused"] == "withdrawn"
     assert not [path for path in place.iterdir() if path.suffix == ".safetensors"]
+    request, state = tmp_path / "x.request", tmp_path / "state"
+    request.write_bytes(asked[0])
+    state.mkdir()
+    ledger.folder.rename(state / "ledger")
+    monkeypatch.setenv("HIERFL_STATE", str(state))
+    code, text, _ = hierfl("federate", "respond", request, "--folder", home.folder, "--out", tmp_path / "replies")
+    assert (code, "refused (withdrawn)" in text) == (0, True), text
 
 
 def test_commands(kept: Kept, hierfl: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -183,6 +192,7 @@ def test_commands(kept: Kept, hierfl: Call, monkeypatch: pytest.MonkeyPatch, tmp
     assert "answers have left, of rounds 1 to 2" in text
     assert "effects: searched anew" in text
     assert "the budget of these rows is not given back" in text
+    assert "withdraw  study" in hierfl("federate", "audit", kept.home.folder)[1].splitlines()[-2]
     code, _, error = hierfl("federate", "forget", kept.home.folder, "--study", "no such")
     assert (code, error.count("\n")) == (2, 1)
     assert hierfl("federate", "forget", kept.home.folder)[:2][1].startswith("small, ended on")
