@@ -56,6 +56,12 @@ def test_an_ordinary_formula_is_approved_and_its_sums_hold_no_row(north: Hospita
     assert not site.refusals
 
 
+@pytest.mark.parametrize("formula", ["y ~ sex + offset({}) + (1 | site)", "{} ~ sex + (1 | site)"])
+def test_digits_are_not_approved_of_offsets_and_responses(formula: str, north: Hospital, tmp_path: Path) -> None:
+    path = table_study(tmp_path, formula.format(DIGITS), hospital(300, lone=False), "gaussian")
+    assert "digits of a column's sum" in north.failing(north.study(path), tmp_path / "north.csv")
+
+
 def test_few_patients_are_not_approved(north: Hospital, tmp_path: Path) -> None:
     path = table_study(
         tmp_path, "y ~ age + (1 | site)", hospital(3, lone=False), "gaussian", one_round=True, least_rows=1

@@ -1,14 +1,18 @@
 """What attacks get, measured; figures of docs/threats.md.
 
-    python tests/support/attack_figures.py FOLDER [OUT.csv] [PART ...]
+    python tests/support/attack_figures.py FOLDER [OUT.csv] [OUT.png] [PART ...]
 
-FOLDER/PART.json has the numbers of each part; parts that are there are not computed again. OUT.csv has all of them: what
-was tried, on how much, and how much was known then. All take eight CPU minutes.
+FOLDER/PART.json has the numbers of each part; parts that are there are not computed again. OUT.csv has all of them:
+what was tried, how, of how many ("of"), with how many requests, and what was known then: images to the pixel
+(imprinting); the share of images that are seen, and as "exact" of those known to the pixel (inversion); the area under
+the ROC curve, its standard error, and as "exact" the share of members that are named while 1 % of others are
+(membership). All take seven CPU minutes.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -59,13 +63,16 @@ def site_of(
 
 
 def imprinting(method: str, settings: str, gate: bool, rounds: int = 30, images: int = 310) -> list[Row]:
-    """Images known to the pixel after each round of different values; behind a gate of a site that allows networks."""
+    """Images known to the pixel after each request of different values; behind the gate of a site that allows networks
+    until its budget is used up.
+    """
     x, y = membership.digits(images)
     how = DRAFTED[method] if settings == "drafted" else {}
+    numbers = [1] + [2] * (3 * rounds) if gate else [*range(1, rounds + 1), *[rounds] * rounds]
     with tempfile.TemporaryDirectory() as folder:
         site = site_of(Path(folder), method, x, y, 100, gate=gate, rounds=rounds, **how)
-        shared, truth = initial(site.study, site.totals), x.reshape(len(x), -1).astype(float)
-        found = imprint.attack(site, shared, truth, list(range(1, rounds + 1)), walks=gate)
+        shared, truth, before = initial(site.study, site.totals), x.reshape(len(x), -1).astype(float), site.answered
+        found = imprint.attack(site, shared, truth, numbers, walks=gate, restarts=gate)[: site.answered - before]
     where = "gate, --allow networks" if gate else "no gate"
     return [
         {"what": method, "how": f"{settings} settings, {where}", "of": len(x), "requests": k + 1, "known": n}
@@ -137,9 +144,42 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
 }  # fmt: skip
 
 
-def main(folder: Path, out: Path | None, names: list[str]) -> None:
-    """Parts whose names begin like one of these, or all."""
+def drawn(table: pd.DataFrame, out: Path) -> None:
+    """Three panels: imprinting by request, inversion by images, membership by rows."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.5, 3.2), layout="constrained", dpi=110)
+    requests, images, rows = figure.subplots(1, 3)
+    for name, own in table[table.index.str.startswith("imprinting")].groupby(level=0):
+        _, method, settings, *gate = str(name).split("-")
+        color, line = "C0" if method == "fedavg" else "C1", "-" if gate else ":"
+        label = f"{method}, {settings}{', gate' if gate else ''}"
+        width = 2.2 if settings == "drafted" else 1.2
+        requests.plot(own.requests, own.known, line, color=color, label=label, linewidth=width)
+    requests.set(xlabel="requests", ylabel="images known to the pixel, of 320", ylim=(-10, 480))
+    requests.legend(fontsize=6, ncols=2)
+    inversion = table[table.index.str.startswith("inversion")]
+    for steps in (1, 5, 20):
+        own = inversion[inversion.how.str.startswith(f"{steps} ")].sort_values("of")
+        images.plot(own["of"], own.known, marker="o", label=f"{steps} local step{'s' if steps > 1 else ''}")
+    images.set(xlabel="images at the site", ylabel="share that is seen", xscale="log", ylim=(-0.03, 1.05))
+    images.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
+    images.minorticks_off()
+    images.legend(fontsize=7)
+    members = table[table.index.str.startswith("membership")]
+    for what, own in members.groupby("what", sort=False):
+        own = own.sort_values("of")
+        rows.errorbar(own["of"], own.known, 2 * own.se, marker="o", label=str(what))
+    rows.axhline(0.5, color="0.6", linewidth=0.8)
+    rows.set(xlabel="rows, of which half are members", ylabel="AUC of membership", ylim=(0.45, 0.9))
+    rows.legend(fontsize=7)
+    figure.savefig(out)
+
+
+def main(folder: Path, outs: list[Path], names: list[str]) -> None:
+    """Parts whose names begin like one of these, or all; then the files."""
     warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in PARTS.items():
@@ -149,14 +189,17 @@ def main(folder: Path, out: Path | None, names: list[str]) -> None:
         if not path.is_file():
             path.write_text(json.dumps(part(), default=float))
             print(f"{name}: {time.process_time() - began:.0f} CPU seconds", flush=True)
-    if out is not None:
-        tables = [
-            pd.DataFrame(json.loads(path.read_text())).assign(part=path.stem) for path in sorted(folder.glob("*.json"))
-        ]
-        pd.concat(tables).round(4).set_index("part").to_csv(out)
+    parts = [
+        pd.DataFrame(json.loads(path.read_text())).assign(part=path.stem) for path in sorted(folder.glob("*.json"))
+    ]
+    table = pd.concat(parts).round(4).set_index("part")
+    for out in outs:
+        if out.suffix == ".csv":
+            table.to_csv(out)
+        else:
+            drawn(table, out)
 
 
 if __name__ == "__main__":
-    rest = sys.argv[2:]
-    csv = Path(rest.pop(0)) if rest and rest[0].endswith(".csv") else None
-    main(Path(sys.argv[1]), csv, rest)
+    files = [Path(word) for word in sys.argv[2:] if word.endswith((".csv", ".png"))]
+    main(Path(sys.argv[1]), files, [word for word in sys.argv[2:] if not word.endswith((".csv", ".png"))])

@@ -146,10 +146,10 @@ def sign_again(reply: bytes, identity: Identity) -> bytes:
         Unreadable: for what is no sealed reply of this site.
     """
     head, body = _outer(reply, REPLY)
-    if head.pop("client") != identity.name:
+    if head["client"] != identity.name:
         raise Unreadable("another client has answered")
     head.pop("signature")
-    return _signed({**head, "client": identity.name}, body, identity, REPLY_TAG)
+    return _signed(head, body, identity, REPLY_TAG)
 
 
 def open_reply(

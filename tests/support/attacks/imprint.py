@@ -99,7 +99,13 @@ def image_study(
 
 
 def attack(
-    site: Coordinator, shared: State, images: np.ndarray, rounds: Sequence[int], *, walks: bool = False
+    site: Coordinator,
+    shared: State,
+    images: np.ndarray,
+    rounds: Sequence[int],
+    *,
+    walks: bool = False,
+    restarts: bool = False,
 ) -> list[int]:
     """Images known to the pixel after each request; rounds may repeat.
 
@@ -108,6 +114,7 @@ def attack(
         shared: what an honest server broadcasts first.
         images: the truth, (n, pixels) of bytes.
         rounds: number of the round of each request.
+        restarts: whether the server says with every request that it has begun again.
         walks: whether it begins honestly and goes on in steps that a site's bounds let pass.
     """
     mean, std = moments(site.totals[0])
@@ -116,7 +123,8 @@ def attack(
     for k, number in enumerate(rounds):
         target = imprinted(shared, *direction(images.shape[1], k), seed=k)
         sent = target if not walks else shared if last is None else step_towards(target, last, shared, moved)
-        message = site.round(number, sent, counted=max(number - 1, 0))
+        more = {"restart": k} if restarts else {}
+        message = site.round(number, sent, counted=max(number - 1, 0), **more)
         if message is not None:
             last, moved = sent, {name: _rms(value) for name, value in changes(message, sent).items()}
             near = all(torch.equal(sent[name], target[name]) for name in sent)
