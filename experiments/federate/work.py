@@ -26,16 +26,17 @@ class Answering(Protocol):
 
     Attributes:
         ended: whether the study has, for this site.
-        patient: whether an error of the disk is raised, for whoever asks to try again.
     """
-
-    patient: bool
 
     @property
     def ended(self) -> bool: ...
 
     def answer(self, request: bytes) -> bytes:
-        """What it answers."""
+        """What it answers.
+
+        Raises:
+            OSError: where its disk cannot hold what has to be kept: it is asked again.
+        """
         ...
 
 
@@ -45,7 +46,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     Raises:
         UserError: where another process answers there under this name.
     """
-    site.patient, place = True, PlainFolder(exchange, client)
+    place = PlainFolder(exchange, client)
     requests, waits = RequestFiles(exchange, client, site.answer), False
     while not site.ended and not place.path.is_dir():  # (a mount that is away, a server that has not begun)
         if not waits:
@@ -84,7 +85,6 @@ def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
 
 def answer_by_flower(site: Answering, folder: Path, say: Callable[[str], None]) -> None:
     """Answers what a node of Flower on this machine brings."""
-    site.patient = True
     with listening(folder) as listener:
         say(f"it answers Flower's node, which is started by: {node_command(folder)}")
         answer_couriers(listener, site.answer, lambda: site.ended)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +170,29 @@ def test_a_reply_by_somebody_else_is_dropped(
     assert who["north"].tolist() == [1, 2, 1, 1]
     assert [line for line in caplog.messages if line.startswith("the reply of north is dropped")]
     assert not read_status(place.folder / "server")["refusals"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
+def test_what_lies_in_the_exchange_folder_is_for_one_user_or_for_the_folders_group(
+    own: dict[str, Path], tmp_path: Path
+) -> None:
+    """One folder for each site; one that was made for a group beforehand stays as it was made."""
+    shared = tmp_path / "exchange" / "south" / "requests"
+    shared.mkdir(parents=True)
+    shared.chmod(0o770)
+    place = FileStudy(study_of(own, tmp_path), own, tmp_path)
+    seen: dict[str, set[int]] = {}
+
+    def answers(names: list[str]) -> None:
+        place.answers(names)
+        for path in (tmp_path / "exchange").rglob("*"):
+            kind = "group" if shared in (path, *path.parents) else path.suffix or path.name
+            seen.setdefault(kind, set()).add(stat.S_IMODE(path.stat().st_mode))
+
+    place.serve(answers)
+    assert seen["north"] == seen["requests"] == seen["replies"] == {0o700}
+    assert seen[".request"] == seen[".reply"] == {0o600}
+    assert seen["group"] == {0o770, 0o660}
 
 
 # -- keys that change while a study runs ------------------------------------------------------------------------
