@@ -11,57 +11,16 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
+from .declared import Option, option, recorded
+
 ALL = ("run", "ablate", "tune", "search")
-
-
-@dataclass(frozen=True)
-class Option:
-    """What there is to know of an entry of the configuration, beside its type and its default.
-
-    Attributes:
-        help: what it does, for the command line; empty for what is recorded and cannot be said.
-        commands: which commands have it.
-        flags: on the command line, where they are not ``--name``.
-        metavar: of its value in the help.
-        path: whether the command line takes a path.
-        data: of which data it can be said.
-        choices: its values; empty for any.
-        fit: whether it is one of :class:`hierfl.inference.options.Options`.
-        identity: whether runs that differ in it are runs of different settings.
-        same_data: whether runs that differ in it have other data, or other splits of them.
-        moves: whether it may be said of a run that goes on.
-        newer: whether it may lack in config.toml: runs from before it was there did what the default says.
-    """
-
-    help: str = ""
-    commands: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    path: bool = False
-    data: Literal["any", "arrays", "tables"] = "any"
-    choices: tuple[str, ...] = ()
-    fit: bool = False
-    identity: bool = True
-    same_data: bool = False
-    moves: bool = False
-    newer: bool = False
-
-
-def option(help: str, default: Any = MISSING, *, commands: tuple[str, ...] = ("run",), **about: Any) -> Any:
-    """An option of the command line; one without a default is usual for the data (see configure)."""
-    return field(default=default, metadata={"option": Option(help, commands, **about)})
-
-
-def recorded(default: Any = MISSING, **about: Any) -> Any:
-    """An entry that is not said but found out."""
-    return field(default=default, metadata={"option": Option(**about)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +122,11 @@ class RunConfig:
         "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep them]",
         True,
         flags=("--observed-data/--no-observed-data",), identity=False, newer=True,
+    )  # fmt: skip
+    rows: bool = option(
+        "Keep what has an entry for each training row: responses, log likelihoods, predictive draws. Leave-one-out and "
+        "posterior-predictive checks need it. [default: keep it]", True,
+        flags=("--rows/--no-rows",), identity=False, newer=True,
     )  # fmt: skip
     seed: int = option(
         "Seed of everything random: split, initial values, participation, minibatches, noise. [default: 0]", 0,

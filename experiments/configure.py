@@ -44,6 +44,10 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if strange := said.keys() - options():
         raise unknown("run option", min(strange), options())
     _check_kind(loaded, data, said)
+    if said.get("rows") is False and said.setdefault("observed_data", False):
+        raise UserError(
+            "--observed-data keeps responses of single rows, and --no-rows leaves them out: say one of them"
+        )
     if "reading" in said:
         Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
     usual = _usual_of_table(data, said) if tables.is_table(data) else _usual_of_arrays(data)

@@ -7,11 +7,12 @@ coordinate, never padded.
 from __future__ import annotations
 
 import io
+import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,6 +36,7 @@ def to_inference_data(
     draws_of: str,
     coordinates: Mapping[str, Sequence[str]] | None = None,
     effects: tuple[Sequence[str], np.ndarray] | None = None,
+    rows_of: Sequence[str] | Literal["all"] = "all",
 ) -> Any:
     """An ArviZ InferenceData.
 
@@ -51,10 +53,12 @@ def to_inference_data(
             "shared" (shared values alone); likewise.
         coordinates: names along an event's dimensions, {"VARIABLE_dim_K": names}; numbers where none are given.
         effects: of the population: names, and (chain, draw, m), a variable "effects" with the coordinate "effect".
+        rows_of: whose rows these are: "all" clients', or those of some.
 
     Returns:
         Groups posterior, prior, posterior_predictive, log_likelihood, sample_stats, observed_data and constant_data;
-        empty ones are left out.
+        empty ones are left out. Its own attribute ``rows`` says which of them have an entry for each row, how many, and
+        of which clients (:func:`held_rows`); ``draws_of`` is kept beside it.
     """
     az = import_arviz()
     personal = {
@@ -89,12 +93,51 @@ def to_inference_data(
             dataset.attrs |= {"about": about_log_likelihood, "draws_of": draws_of}
         if "obs" in dataset.dims:
             setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
+    by_row = [group for group in BY_ROW if group in data.groups()]
+    of = {"groups": by_row, "number": len(obs_client), "clients": rows_of if rows_of == "all" else list(rows_of)}
+    data.attrs |= {"rows": json.dumps(of) if by_row else NO_ROWS, "draws_of": draws_of}
     return data
+
+
+#: groups with an entry for each training row
+BY_ROW = ("log_likelihood", "observed_data", "posterior_predictive")
+#: what the attribute ``rows`` says of an InferenceData that has none of them
+NO_ROWS = "none"
+
+
+def held_rows(data: Any) -> dict[str, Any] | str:
+    """Which rows an InferenceData holds: {"groups": names, "number": of rows, "clients": "all" or names}, or "none".
+
+    What was written before it said so itself is looked at.
+    """
+    said = data.attrs.get("rows")
+    if said is not None:
+        return NO_ROWS if said == NO_ROWS else dict(json.loads(said))
+    groups = [group for group in BY_ROW if group in data.groups()]
+    return {"groups": groups, "number": data[groups[0]].sizes["obs"], "clients": "all"} if groups else NO_ROWS
+
+
+def without_rows(data: Any) -> Any:
+    """The same without the groups that have an entry for each row."""
+    said = {} if (kind := draws_of(data)) is None else {"draws_of": kind}
+    kept = {group: data[group] for group in data.groups() if group not in BY_ROW}
+    return import_arviz().InferenceData(attrs={**data.attrs, "rows": NO_ROWS, **said}, **kept)
+
+
+def draws_of(data: Any) -> str | None:
+    """What the draws are of, as :func:`to_inference_data` was told; None of what was written before it was kept."""
+    density = getattr(data, "log_likelihood", None)
+    said = data.attrs.get("draws_of") if density is None else density.attrs.get("draws_of")
+    return None if said is None else str(said)
 
 
 def of_clients(dataset: Any) -> Any:
     """The variables of a Dataset that clients have each."""
     return dataset[[name for name, value in dataset.data_vars.items() if "client" in value.dims]]
+
+
+#: why there is no log likelihood
+LEFT_OUT = "they were left out (--no-rows): run it again without that"
 
 
 def loo(data: Any) -> Any:
@@ -107,7 +150,12 @@ def loo(data: Any) -> Any:
 
     Args:
         data: an InferenceData with log_likelihood "y", as :func:`to_inference_data` makes them.
+
+    Raises:
+        UserError: for one without the log likelihoods of rows.
     """
+    if "log_likelihood" not in data.groups():
+        raise UserError(f"leave-one-out needs log likelihoods of single rows, and {LEFT_OUT}")
     az = import_arviz()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # (large k are in the result, and callers report it)
@@ -196,7 +244,8 @@ def read(path: Path) -> Any:
         raise UserError(f"no file {path}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path} is damaged, or no posterior: {error}") from error
-    lacking = [group for group in ("log_likelihood", "constant_data") if group not in data.groups()]
+    needed = ("constant_data",) if data.attrs.get("rows") == NO_ROWS else ("log_likelihood", "constant_data")
+    lacking = [group for group in needed if group not in data.groups()]
     if lacking:
         raise UserError(f"{path} is damaged: it has no group {lacking[0]}")
     return data

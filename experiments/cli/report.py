@@ -20,6 +20,9 @@ def report(
         bool, typer.Option(help="Draw a network's features of test data (t-SNE), which needs the data.")
     ] = True,
     rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
+    rows: Annotated[
+        bool, typer.Option(help="Show single rows; of a site: keep what has an entry for each row in its results.")
+    ] = True,
     study: Annotated[
         str, typer.Option("--study", metavar="NAME", help="Of a site that has several studies: which.")
     ] = "",
@@ -31,7 +34,7 @@ def report(
     """Write one page of a run or a comparison, report.html; say --data, --data-root for data that were moved."""
     from ..report.write import write_report
 
-    pictures = write_report(folder, given, not quiet, features, rhat, trust_code, study)
+    pictures = write_report(folder, given, not quiet, features, rhat, trust_code, study, by_row=rows)
     if not quiet:
         for path in pictures:
             typer.echo(path)

@@ -22,7 +22,10 @@ def why_no_loo(run: Path) -> str:
     path = run / "posterior.nc"
     if not path.is_file():
         return "it has no draws (posterior.nc)"
-    density = arviz_io.read(path).log_likelihood
+    data = arviz_io.read(path)
+    if "log_likelihood" not in data.groups():
+        return f"it has no log likelihoods of single rows; {arviz_io.LEFT_OUT}"
+    density = data.log_likelihood
     kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
     if kind == "point":
         return "its guide is a point, of which ArviZ's would be training likelihood"

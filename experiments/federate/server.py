@@ -12,6 +12,7 @@ from typing import Any
 import tomli_w
 import torch
 
+from hierfl.arviz_io import NO_ROWS
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
 from hierfl.files import make_folder, shown, write_whole
@@ -184,6 +185,6 @@ def _write_results(study: Study, folder: Path, run: Run) -> dict[str, Any]:
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
     nothing = {**NO_CHAINS, "ood": None, "ood_auroc": None, "ood_draws_auroc": None}
-    summary = make_summary(run, study.loaded.name, numbers, nothing)
+    summary = make_summary(run, study.loaded.name, numbers, nothing, NO_ROWS)
     write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary

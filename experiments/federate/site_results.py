@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from hierfl.models.mixed_effects.report.predictions import predicted
 
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results
+from .guard.home import home_of
 from .study_site import Membership
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ def site_run(member: Membership) -> Run:
     Raises:
         UserError: where the study has not ended for it, or its own file is not what it was.
     """
+    if (home := home_of(member.folder)) is not None and home.has_left(member.folder):
+        raise UserError(f"{member.folder}: this site has withdrawn from {member.study.name}; it predicts nothing")
     site = member.site().site
     if site is None:
         raise UserError(f"{member.folder}: the study has not begun for this site; it predicts nothing yet")
@@ -53,13 +57,23 @@ def site_run(member: Membership) -> Run:
     return Run(fitted, [member.client], options, [row], 0.0, random, tested, calibration=calibration)
 
 
-def write_site_results(member: Membership, run: Run) -> Path:
-    """A run's folder of this site alone, inside its own; what is left of an earlier one is replaced."""
+def write_site_results(member: Membership, run: Run, *, by_row: bool = True) -> Path:
+    """A run's folder of this site alone, inside its own; what is left of an earlier one is replaced.
+
+    Args:
+        member: the site.
+        run: of :func:`site_run`.
+        by_row: whether it has anything with an entry for each training row.
+    """
     folder = member.folder / RESULTS
     folder.mkdir(exist_ok=True)
+    for name in ("posterior.nc", "report.html"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "figures", ignore_errors=True)
     reading = member.reading.as_table()
-    write_config(folder, member.study.configuration(str(member.data), run.options.device, 1, reading))
-    write_results(folder, run, member.study.loaded.name)
+    config = member.study.configuration(str(member.data), run.options.device, 1, reading)
+    write_config(folder, config.with_run(rows=by_row, observed_data=by_row))
+    write_results(folder, run, member.study.loaded.name, observed=by_row, by_row=by_row)
     return folder
 
 

@@ -13,7 +13,7 @@ from ..config import Configuration
 from ..run_folder.resume import relocate, restore
 
 
-def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "") -> list[Path]:
+def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *, by_row: bool = True) -> list[Path]:
     """Forest, chains, posterior-predictive checks of a run's posterior.nc; the pictures, none where it has no draws.
 
     Args:
@@ -21,11 +21,12 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "") ->
         progress: whether to show what takes its time.
         rhat: insists on several chains.
         title: above the pictures; empty for the folder's name.
+        by_row: whether to draw what shows single rows.
 
     Raises:
         UserError: where R-hat was asked for, and there are not several chains.
     """
-    from hierfl.arviz_io import read
+    from hierfl.arviz_io import read, without_rows
     from hierfl.plots.posterior import panels
     from hierfl.plots.posterior_numbers import mixing
     from hierfl.plots.saving import save_all
@@ -39,7 +40,8 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "") ->
         data = read(path)
         if rhat:
             mixing(data)
-        return save_all(folder / "figures", panels(data), title or folder.name, "posterior")
+        drawn = panels(data if by_row else without_rows(data))
+        return save_all(folder / "figures", drawn, title or folder.name, "posterior")
 
 
 def draw_features(

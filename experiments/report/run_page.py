@@ -15,16 +15,23 @@ from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from ..run_folder.files import EFFECT_COLUMNS, read_effects, write_text
-from ..run_folder.summary import calibration_lines, fit_warnings, read_summary
+from ..run_folder.summary import calibration_lines, fit_warnings, held_rows_line, read_summary
 from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
 
 #: sections with a text of their own, further down the page
 WITH_TEXT = ("Who reported when", "Cost")
+#: sections whose pictures have marks of single rows
+OF_ROWS = ("Posterior-predictive checks", "Features")
 
 
-def write_run_page(folder: Path) -> Path:
-    """Writes ``report.html`` of a finished run: results, pictures, who reported, cost, configuration, versions."""
+def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
+    """Writes ``report.html`` of a finished run: results, pictures, who reported, cost, configuration, versions.
+
+    Args:
+        folder: the run's.
+        by_row: whether pictures of single rows are shown.
+    """
     config, summary = read_config(folder), read_summary(folder)
     title = f"{summary['method']} on {summary['data']}"
     about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
@@ -49,9 +56,9 @@ def write_run_page(folder: Path) -> Path:
         sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
     for heading in registry.sections("run"):
         mine = in_section(pictures, "run", heading)
-        if mine and heading not in WITH_TEXT:
+        if mine and heading not in WITH_TEXT and (by_row or heading not in OF_ROWS):
             sections.append(Section(heading, pictures=mine))
-    apart = ("best", "versions", "dropped", "warnings")
+    apart = ("best", "versions", "dropped", "warnings", "held_rows")
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in apart}
     sections += [
         _leave_one_out(folder),
@@ -59,6 +66,7 @@ def write_run_page(folder: Path) -> Path:
             "Who reported when", _participation_text(folder), pictures=in_section(pictures, "run", "Who reported when")
         ),
         _cost(folder, summary, in_section(pictures, "run", "Cost")),
+        Section("Single rows", [held_rows_line(summary)]),
         Section("All else that came out", tables=[(["what", "value"], key_value_rows(rest))]),
         Section(
             "Configuration",

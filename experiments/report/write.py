@@ -24,7 +24,7 @@ from .run_page import write_run_page
 
 def write_report(
     folder: Path, place: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
-    trust_code: bool = False, study: str = "",
+    trust_code: bool = False, study: str = "", *, by_row: bool = True,
 ) -> list[Path]:  # fmt: skip
     """One page of a finished run, a comparison or a site's part of a study, ``report.html``.
 
@@ -38,6 +38,8 @@ def write_report(
         rhat: insists on several chains.
         trust_code: whether to run a method's file that this user has neither named nor run before.
         study: which one of a site's, by name; empty for the only one.
+        by_row: whether it has, and of a site its results have, anything with an entry for each row. A run of
+            ``--no-rows`` has none either way.
 
     Returns:
         The page, and what was drawn for it, in ``figures``.
@@ -62,16 +64,17 @@ def write_report(
         if place:
             raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate approve")
         with working("drawing from the posterior, writing results", progress):
-            results = write_site_results(member, site_run(member))
+            results = write_site_results(member, site_run(member), by_row=by_row)
         drawn = draw_posterior(results, progress, rhat, f"{member.client} of {member.study.name}")
-        return [write_run_page(results), *drawn]
+        return [write_run_page(results, by_row=by_row), *drawn]
     if study:
         raise UserError(f"{folder} is no site's folder: --study is for a site of several studies")
     config = read_config(folder)
     read_summary(folder)  # (not finished? say so first)
-    wanted = features and config.run.network != "design"
+    by_row &= config.run.rows
+    wanted = features and by_row and config.run.network != "design"
     if (place or trust_code) and not wanted:
         raise UserError("data and method are needed for features, which are not drawn here")
-    drawn = draw_posterior(folder, progress, rhat)
+    drawn = draw_posterior(folder, progress, rhat, by_row=by_row)
     drawn += draw_features(folder, config, place, progress, trust_code) if wanted else []
-    return [write_run_page(folder), *drawn]
+    return [write_run_page(folder, by_row=by_row), *drawn]

@@ -25,8 +25,9 @@ log = logging.getLogger("hierfl")
 
 
 def write_results(
-    folder: Path, run: Run, name: str, ood: str = "", strange: np.ndarray | None = None, observed: bool = True
-) -> dict[str, Any]:
+    folder: Path, run: Run, name: str, ood: str = "", strange: np.ndarray | None = None, *, observed: bool = True,
+    by_row: bool = True,
+) -> dict[str, Any]:  # fmt: skip
     """Everything a finished run leaves; returns the summary.
 
     A model that has diverged has no posterior to draw: it leaves everything else, and a warning.
@@ -37,14 +38,15 @@ def write_results(
         name: of the method.
         ood, strange: name and raw inputs of a data set that the models have not been made for.
         observed: whether posterior.nc holds the training data's responses.
+        by_row: whether it holds anything that has an entry for each training row.
     """
-    from hierfl.arviz_io import write
+    from hierfl.arviz_io import NO_ROWS, held_rows, write
     from hierfl.plots.run import panels
     from hierfl.plots.saving import save_all
 
     clients, federation = run.clients, run.fitted.federation
     try:
-        posterior = run.posterior(observed=observed)
+        posterior = run.posterior(observed=observed, rows=by_row)
     except NotFinite as error:
         log.warning("no posterior.nc: %s", error)
         posterior = None
@@ -76,6 +78,6 @@ def write_results(
     frames = {"history": run.history, "participation": run.participation, "estimates": estimates,
               "effects": effects}  # fmt: skip
     save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
-    result = make_summary(run, name, numbers, chains)
+    result = make_summary(run, name, numbers, chains, NO_ROWS if posterior is None else held_rows(posterior))
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")
     return result

@@ -64,7 +64,7 @@ def fit_and_write(
         )
         with working("drawing from the posterior, writing results", progress):
             strange = ood_inputs(run, ready.federation)
-            return write_results(folder, fitted, name, run.ood, strange, run.observed_data)
+            return write_results(folder, fitted, name, run.ood, strange, observed=run.observed_data, by_row=run.rows)
     except KeyboardInterrupt:
         say(f"stopped; go on with: hierfl run --resume {folder}")
         raise

@@ -29,6 +29,7 @@ SUMMARY_SCHEMA: Schema = {
     **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
     **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
     "best_note?": AnyOf(str, None), "warnings?": [str], "dropped?": [str],
+    "held_rows?": AnyOf({"groups": [str], "number": Number(int, 0), "clients": AnyOf(str, [str])}, str),
     "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
 }  # fmt: skip
 
@@ -48,7 +49,9 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any]) -> dict[str, Any]:
+def make_summary(
+    run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any], held_rows: Mapping[str, Any] | str
+) -> dict[str, Any]:
     """summary.json: the last round, the best one by validation, and what it took.
 
     "best" is an earlier round only where validation data tell it from the last, else the last; "best_note" says so.
@@ -58,6 +61,7 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         name: of the method.
         report: numbers of the method's own.
         chains: how well they mixed, worst first; and how surely strange inputs are noticed.
+        held_rows: what the folder holds of single rows (:func:`hierfl.arviz_io.held_rows`).
     """
     last, best, options, validated = run.last(), run.best(), run.options, run.validated
     federation = run.fitted.federation
@@ -83,6 +87,7 @@ def make_summary(run: Run, name: str, report: Mapping[str, float], chains: Mappi
         "diverged_local_steps": last.get("diverged"),
         "seconds_per_round": run.seconds / run.rounds if run.rounds else None,
         "device": options.device,
+        "held_rows": held_rows,
         "versions": versions(),
     }
 
@@ -126,6 +131,17 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
             held += ")" if unheard is None else f", those without validation data {unheard:.1%})"
             lines.append(f"{wanted} {held}, {summary['set_size']:.2f} labels each")
     return lines
+
+
+def held_rows_line(summary: Mapping[str, Any]) -> str:
+    """What a run's folder holds of single rows, in words."""
+    held = summary.get("held_rows")
+    if held is None:
+        return "This run is from before its folder said so; posterior.nc has log likelihoods of single rows."
+    if isinstance(held, str):
+        return "No file of this folder has an entry for each row."
+    of = "all clients" if held["clients"] == "all" else ", ".join(held["clients"])
+    return f"posterior.nc has an entry for each of {held['number']} training rows of {of}: {', '.join(held['groups'])}."
 
 
 #: chains have mixed where R-hat is at most this, and there are at least so many effective draws (Vehtari et al.,

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arviz_io import import_arviz, of_clients
+from ..arviz_io import draws_of, import_arviz, of_clients
 from ..convergence import MAX_DIAGNOSED_NUMBERS
 from ..errors import UserError
 
@@ -149,13 +149,13 @@ class Posterior:
     @property
     def random(self) -> bool:
         """Whether there are draws of clients' latents, not points or draws of single examples' or shared values."""
-        points = self.data.log_likelihood.attrs.get("draws_of") in ("point", "examples", "shared")
+        points = draws_of(self.data) in ("point", "examples", "shared")
         return "posterior" in self.data.groups() and not points
 
     @property
     def chains(self) -> bool:
         """Whether there are several chains of several draws, which may have mixed or not."""
-        if self.data.log_likelihood.attrs.get("draws_of") == "posterior":
+        if draws_of(self.data) == "posterior":
             return False
         return self.random and self.data.posterior.sizes["chain"] > 1 and self.data.posterior.sizes["draw"] >= 4
 

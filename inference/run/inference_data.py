@@ -28,17 +28,18 @@ POINT = "; the guide is a point, so this is training likelihood, and leave-one-o
 
 
 def inference_data(
-    fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float, observed: bool = True
-) -> Any:
-    """See :meth:`hierfl.inference.run.result.Run.posterior`; ``rows`` are the clients' places."""
+    fitted: Fitted, draws: int | None, rows: Sequence[int], float32: bool, limit: float, *, observed: bool = True,
+    by_row: bool = True,
+) -> Any:  # fmt: skip
+    """See :meth:`hierfl.inference.run.result.Run.posterior`; ``rows`` are the clients' places, ``by_row`` its rows."""
     federation = fitted.federation
     trace = fitted.trace
     dtype = torch.float32 if float32 else federation.dtype
     if draws is None:
         most = ENCODED if trace.by_example else trace.kept or MOST
-        draws = max(min(2, most), min(most, int(limit / bytes_per_draw(fitted, rows, dtype))))
+        draws = max(min(2, most), min(most, int(limit / bytes_per_draw(fitted, rows, dtype, by_row=by_row))))
     draws = -(-draws // trace.chains) * trace.chains
-    found, found_effects = _all_draws(fitted, rows, draws, dtype), _effects(fitted, draws, dtype)
+    found, found_effects = _all_draws(fitted, rows, draws, dtype, by_row=by_row), _effects(fitted, draws, dtype)
     names = [federation.ids[j] for j in rows]
     sizes = [federation.sizes()[j] for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
@@ -60,6 +61,7 @@ def inference_data(
         sample_stats=found["sample_stats"],
         observed={"y": np.concatenate([_responses(fitted, j) for j in rows])} if observed else {},
         obs_client=np.repeat(np.array(names), sizes).tolist(),
+        rows_of="all" if len(rows) == federation.clients else names,
         constants=constants,
         about_log_likelihood=JOINT if found_effects else CONDITIONAL + ("" if trace.random else POINT),
         draws_of="posterior" if fitted.method.independent_draws and trace.kept else trace.draws_of,
@@ -89,8 +91,8 @@ TOGETHER = 2_000_000
 FLAT = ("log_likelihood", "posterior_predictive")
 
 
-def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> Groups:
-    """The arrays of all these clients, in their order."""
+def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype, *, by_row: bool) -> Groups:
+    """The arrays of all these clients, in their order; without ``by_row`` none of :data:`FLAT`."""
     federation = fitted.federation
     sizes = np.array([federation.sizes()[j] for j in rows])
     firsts = np.cumsum(sizes) - sizes
@@ -100,6 +102,8 @@ def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dty
     for places in pieces(sizes.tolist(), together, cost):
         part = client_draws(fitted, [rows[place] for place in places], draws, dtype)
         for group, arrays in part.items():
+            if group in FLAT and not by_row:
+                continue
             for name, value in arrays.items():
                 if name not in found[group]:
                     shape = (int(sizes.sum()),) if group in FLAT else (len(rows), *value.shape[3:])
@@ -121,9 +125,10 @@ def _separable(fitted: Fitted) -> bool:
     return all(has_rows(fn) or isinstance(fn, ImproperUniform) for fn in [response(sites).fn, *personal])
 
 
-def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype) -> float:
+def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype, *, by_row: bool = True) -> float:
     """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
     numbers, population = fitted.trace.numbers_per_client, fitted.method.population_draws(fitted.shared, 1)
-    each = len(rows) * (2 * numbers + len(STATS) + 1) + 2 * sum(fitted.federation.sizes()[j] for j in rows)
+    each = len(rows) * (2 * numbers + len(STATS) + 1)
+    each += 2 * sum(fitted.federation.sizes()[j] for j in rows) if by_row else 0
     each += 0 if population is None else len(population[0])
     return float(dtype.itemsize * each)

@@ -260,7 +260,7 @@ class Run:
     @checked_call
     def posterior(
         self, draws: int | None = None, clients: int | str | Sequence[int | str] | None = None, *,
-        float32: bool = False, limit: float = 100e6, observed: bool = True,
+        float32: bool = False, limit: float = 100e6, observed: bool = True, rows: bool = True,
     ) -> Any:  # fmt: skip
         """An ArviZ InferenceData with every client's posterior.
 
@@ -277,6 +277,8 @@ class Run:
             limit: bytes, about, that the default number of draws must not exceed.
             observed: whether to hold the training data's responses; without them there is no observed_data. (What
                 log_likelihood and posterior_predictive say of them stays.)
+            rows: whether to hold what has an entry for each training row; without there are none of observed_data,
+                log_likelihood and posterior_predictive. The attribute ``rows`` says what is there.
 
         Raises:
             NotFinite: for a model that has diverged.
@@ -284,13 +286,9 @@ class Run:
         """
         if draws is not None:
             check_whole("draws", draws, 2)
-        everyone: Sequence[int | str] = range(self.fitted.federation.clients)
-        named = everyone if clients is None else [clients] if isinstance(clients, int | str) else clients
-        rows = (
-            list(range(self.fitted.federation.clients))
-            if clients is None
-            else [client_row(self.fitted.federation, client) for client in named]
-        )
-        if not rows or len(set(rows)) < len(rows):
+        everyone, federation = list(range(self.fitted.federation.clients)), self.fitted.federation
+        named = [clients] if isinstance(clients, int | str) else clients
+        places = everyone if named is None else [client_row(federation, client) for client in named]
+        if not places or len(set(places)) < len(places):
             raise UserError("posterior takes at least one client, and each once")
-        return inference_data(self.fitted, draws, rows, float32, limit, observed)
+        return inference_data(self.fitted, draws, places, float32, limit, observed=observed and rows, by_row=rows)

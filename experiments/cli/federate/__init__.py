@@ -7,6 +7,7 @@ import typer
 from .approval import approve, audit
 from .connection import certificates, keys, register
 from .doctor import doctor
+from .papers import forget, record, withdraw
 from .policy import policy
 from .server import server, status
 from .site import predict, respond, site
@@ -20,7 +21,9 @@ federate = typer.Typer(
     rich_markup_mode=None,
 )
 #: in the order of a study
-for command in (
-    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, doctor,
-):  # fmt: skip
+COMMANDS = (
+    study, check, keys, policy, approve, certificates, register, server, status, site, respond, audit, doctor, record,
+    withdraw, forget,
+)  # fmt: skip
+for command in COMMANDS:
     federate.command(command.__name__)(command)

@@ -28,6 +28,9 @@ def approve(
         list[str] | None,
         typer.Option("--allow", metavar="WORD", help="What the policy leaves to this approval; repeatable."),
     ] = None,
+    purpose: Annotated[
+        str, typer.Option("--purpose", metavar="TEXT", help="What the study is for; hierfl federate record shows it.")
+    ] = "",
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:
@@ -49,7 +52,7 @@ def approve(
     console().print()
     show_rules(found.rules)
     show_parties(found.parties)
-    typer.echo(f"{found.record(by)}: approved by {by}; the site takes part: hierfl federate site {home}")
+    typer.echo(f"{found.record(by, purpose)}: approved by {by}; the site takes part: hierfl federate site {home}")
 
 
 def audit(

@@ -41,7 +41,7 @@ def site(
             answer_by_flower(gate, own, say)
         else:
             answer_by_files(gate, exchange, gate.client)
-        say(closing_words(gate.site.closed, own))
+        say(closing_words(gate.closed, own))
 
 
 def respond(
@@ -71,15 +71,15 @@ def _working(folder: Path, study: str, device: str) -> Iterator[Gate]:
     """The site of an approved study, as the one process that answers for it."""
     from hierfl.file_lock import locked
 
-    from ...federate.guard.gate import Gate
     from ...federate.guard.home import Home
     from ...federate.guard.ledger import Ledger
+    from ...federate.guard.withdrawn import gate_of
     from ...federate.study_site import at_work
 
     home = Home(folder)
     place, ledger = home.running(study), Ledger()
     with at_work(place):
-        gate = Gate(home, place, ledger=ledger, device=device)
+        gate = gate_of(home, place, ledger, device)
         about = f"another process of this account answers as {gate.client} in {shown(gate.member.study.name)}"
         with locked(ledger.lock_of(gate.member.study.digest, gate.client), about):
             yield gate

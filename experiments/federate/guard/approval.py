@@ -16,7 +16,7 @@ from hierfl.schema import Schema, read_toml
 APPROVALS = "approvals"
 APPROVAL: Schema = {
     "study": str, "name": str, "roster": str, "method": str, "code": str, "policy": str, "data": str, "client": str,
-    "by": str, "when": str, "allowed": [str], "rules": {"*": str},
+    "by": str, "when": str, "allowed": [str], "rules": {"*": str}, "purpose?": str,
 }  # fmt: skip
 #: what each digest of an approval is of
 WORDS = {
@@ -38,6 +38,7 @@ class Approval:
         by, when: who approved it, and when.
         allowed: words that were said beyond the policy.
         rules: each rule of the policy, and its margin in words.
+        purpose: what the study is for, as it was said when it was approved; empty where nothing was.
     """
 
     study: str
@@ -52,6 +53,7 @@ class Approval:
     when: str
     allowed: tuple[str, ...] = ()
     rules: Mapping[str, str] = field(default_factory=dict)
+    purpose: str = ""
 
     @classmethod
     def read(cls, home: Path, study: str) -> Approval | None:

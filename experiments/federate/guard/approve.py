@@ -10,6 +10,7 @@ from hierfl.data.disclosure.rule import Rule
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
+from hierfl.files import shown
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.own_code import code_digest
 
@@ -25,6 +26,7 @@ from .points import budget_of
 from .policy import Policy
 from .rows import keep_rows, used
 from .rules import ALLOWED, rules
+from .withdrawal import withdrawal_of
 
 
 @dataclass(frozen=True)
@@ -72,11 +74,12 @@ class Proposal:
         """Names of the rules that do not hold."""
         return [rule.name for rule in self.rules if not rule.holds]
 
-    def record(self, by: str) -> Path:
+    def record(self, by: str, purpose: str = "") -> Path:
         """Puts the approval on record; its file.
 
         Args:
             by: who approves.
+            purpose: what the study is for.
 
         Raises:
             UserError: where a rule does not hold, or nobody is named.
@@ -91,7 +94,7 @@ class Proposal:
         approval = Approval(
             study.digest, study.roster, study.table["method_digest"], code_digest(), self.policy.digest, study.name,
             keep_rows(self.data, self.ledger), self.member.client, by.strip(), now(), self.allowed,
-            {rule.name: rule.margin for rule in self.rules},
+            {rule.name: rule.margin for rule in self.rules}, purpose.strip(),
         )  # fmt: skip
         self.home.pin(self.pins)
         self.member.keep()
@@ -122,6 +125,7 @@ def propose(
     """
     if strange := sorted(set(allow) - set(ALLOWED)):
         raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(ALLOWED)}")
+    home.check_current()
     ledger, policy = ledger or Ledger(), Policy.read(home.folder)
     agreed = Study.read(study, trust_code=trust_code)
     card = home.identity.card
@@ -129,6 +133,11 @@ def propose(
         raise UserError(
             f"{study} does not have the card of {home.folder} for {card.name} ({card.fingerprint}): send "
             f"{home.folder / f'{card.name}.pub'} to the coordinator"
+        )
+    if (left := withdrawal_of(home, agreed.digest, card.name, ledger)) is not None:
+        raise UserError(
+            f"{card.name} has left {shown(agreed.name)} ({shown(left.by)}, {left.when}) and does not come back: take "
+            "part in a new study"
         )
     known = home.known_with(pins)
     member = _member(home, agreed, card.name, data, reading)

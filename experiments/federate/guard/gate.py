@@ -39,6 +39,7 @@ from .rows import keep_rows, row_set
 from .rules import rules_of_totals
 from .slots import HELLO, slot_of, values_of
 from .totals import Told
+from .withdrawal import withdrawal_of
 
 log = logging.getLogger("hierfl")
 #: bytes of the largest request, and the largest number of a restart record
@@ -92,6 +93,11 @@ class Gate:
         """Whether the study has ended for this site."""
         return self.site.ended
 
+    @property
+    def closed(self) -> str:
+        """Why the study has ended without this site; empty where it took part to the end."""
+        return self.site.closed
+
     # -- a request ----------------------------------------------------------------------------------------------
 
     def answer(self, request: bytes) -> bytes:
@@ -124,7 +130,12 @@ class Gate:
         self.replies.note(asked, self.member.study, reply, refused)
         return reply
 
-    def _answer(self, asked: Asked) -> bytes:
+    def _opened(self, asked: Asked) -> tuple[bytes, dict[str, Any], State]:
+        """What the server of this study has signed: the plain request, its header, its tensors.
+
+        Raises:
+            Refused: for anything else.
+        """
         server = self._server()
         try:
             plain = open_request(asked.request, server, self.client)[0]
@@ -134,6 +145,10 @@ class Gate:
             tensors = {name: value.to(self.device) for name, value in tensors.items()}
         except Unreadable as error:
             raise Refused("signature", str(error)) from error
+        return plain, head, tensors
+
+    def _answer(self, asked: Asked) -> bytes:
+        plain, head, tensors = self._opened(asked)
         if head.get("kind") == ENDED:  # (also a site that has left the roster may hear the end)
             said = {**head, "handshake": self.member.study.handshake.table()}
             return self._computed(asked, encode(said, tensors))[0]
@@ -198,6 +213,8 @@ class Gate:
             except UserError as error:
                 raise Refused("data", str(error)) from error
         said, study = head["handshake"], self.member.study
+        if (left := withdrawal_of(self.home, study.digest, self.client, self.ledger)) is not None:
+            raise Refused("withdrawn", f"{left.by} has withdrawn on {left.when}")
         if now is None:
             raise Refused("approval", "no approval is on record: hierfl federate approve")
         digests = {

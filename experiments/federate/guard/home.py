@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..study import Study
 
 #: of a home
-KNOWN, STUDIES = "known.toml", "studies"
+KNOWN, STUDIES, WITHDRAWN = "known.toml", "studies", "withdrawn"
 #: of a study's folder in it
 SITE, STUDY_COPY = "site.toml", "study.toml"
 
@@ -116,14 +116,27 @@ class Home:
         Raises:
             UserError: as for :meth:`place_of`; for a folder from before homes.
         """
+        self.check_current()
+        going = [path for path in self.studies() if not has_ended(path) and not self.has_left(path)]
+        lacking = f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml"
+        return self._one((going or self.studies()) if not study else self.studies(), study, lacking)
+
+    def check_current(self) -> None:
+        """Refuses a folder from before homes.
+
+        Raises:
+            UserError: for one.
+        """
         if (self.folder / SITE).is_file():
             raise UserError(
                 f"{self.folder} is from before sites had keys: it predicts and reports. To take part, begin a new "
                 "folder: hierfl federate keys DIR --name NAME"
             )
-        going = [path for path in self.studies() if not has_ended(path)]
-        lacking = f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml"
-        return self._one((going or self.studies()) if not study else self.studies(), study, lacking)
+
+    def has_left(self, folder: Path) -> bool:
+        """Whether this site has withdrawn from a study, as its home says."""
+        approval = self.approval_of(folder)
+        return approval is not None and (self.folder / WITHDRAWN / f"{approval.study}.toml").is_file()
 
     def _one(self, found: list[Path], study: str, lacking: str) -> Path:
         if not found:

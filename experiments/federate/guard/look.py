@@ -48,6 +48,9 @@ def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             parts.append(f"study {line.get('study')} by {line.get('by')}")
         elif line.get("kind") == ACCEPTED:
             parts.append(f"by {line.get('by')}: {line.get('reason')}")
+        elif "deleted" in line:  # (a withdrawal, or what was forgotten)
+            by = f" by {line['by']}" if "by" in line else ""
+            parts.append(f"study {line.get('study')}{by}: {len(line['deleted'])} files")
         else:
             how = f"refused ({line['refused']}): {line.get('reason')}" if line.get("refused") else "answered"
             again = ", as before" if line.get("again") else ""

@@ -102,7 +102,7 @@ class Replies:
             "round": asked.outer["round"], "what": asked.slot.what if asked.slot else "",
             "request": _digest(asked.request), "question": asked.question, "reply": _digest(reply),
             "refused": error.about if error else "", "reason": error.reason if error else "",
-            "points": asked.points, "again": asked.again,
+            "points": asked.points, "again": asked.again, "bytes": len(reply),
         }  # fmt: skip
         self.ledger.see(self.identity.card.fingerprint, self.audit.append(about))
 

@@ -1,0 +1,79 @@
+"""A study's papers at a site: to leave it, to forget it, a record of what was processed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..options import path_argument, path_option
+
+Home = Annotated[Path, path_argument("DIR", "The site's own folder.")]
+Name = Annotated[str, typer.Option("--study", metavar="NAME", help="Of the study. [default: the only one]")]
+
+
+def withdraw(
+    folder: Home,
+    study: Name = "",
+    by: Annotated[str, typer.Option(metavar="NAME", help="Who decides it. [default: this account's name]")] = "",
+) -> None:
+    """Take this site out of a study: delete what it has stored, refuse what is asked from now on, and say what cannot
+    be taken back."""
+    import getpass
+
+    from ...federate.guard.home import Home as SiteHome
+    from ...federate.guard.ledger import Ledger
+    from ...federate.papers.leaving_text import answered, words_of
+    from ...federate.papers.withdraw import withdraw as leave
+    from ...federate.study_site import Membership
+
+    home, ledger = SiteHome(folder), Ledger()
+    place = home.place_of(study)
+    left, deleted = leave(home, place, by or getpass.getuser(), ledger)
+    agreed = Membership.read(place).study
+    for line in words_of(left, deleted, agreed, answered(home, left.study)):
+        typer.echo(line)
+
+
+def forget(
+    folder: Home,
+    study: Annotated[str, typer.Option("--study", metavar="NAME", help="Of the study. [default: all that ended]")] = "",
+    older_than: Annotated[
+        float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Those alone that ended so long ago.")
+    ] = None,
+) -> None:
+    """Delete what ended studies have left at this site: state, answers, results. The audit file and the digests of the
+    approval stay, and the budget is not given back."""
+    from ...federate.guard.home import Home as SiteHome
+    from ...federate.guard.ledger import Ledger
+    from ...federate.papers.forget import forget as delete
+
+    found = delete(SiteHome(folder), study, older_than, Ledger())
+    for one in found:
+        typer.echo(f"{one.name}, ended on {one.ended}: {one.files} files are deleted")
+    if not found:
+        typer.echo("nothing is deleted: no study has ended here" + (" so long ago" if older_than else ""))
+
+
+def record(
+    folder: Home,
+    study: Name = "",
+    out: Annotated[Path | None, path_option("FILE", "Writes FILE.md and FILE.json. [default: the screen]")] = None,
+) -> None:
+    """Write a record of what a study has processed at this site, for a data protection impact assessment."""
+    from hierfl.files import write_whole
+
+    from ...federate.guard.home import Home as SiteHome
+    from ...federate.guard.ledger import Ledger
+    from ...federate.papers.record import as_json, as_markdown
+    from ...federate.papers.record import record as found_in
+
+    found = found_in(SiteHome(folder), study, Ledger())
+    if out is None:
+        return typer.echo(as_markdown(found), nl=False)
+    for suffix, text in ((".md", as_markdown(found)), (".json", as_json(found))):
+        path = out.with_suffix(suffix)
+        write_whole(path, text.encode(), mode=0o600)
+        typer.echo(path)
+    return None

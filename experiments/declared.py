@@ -1,0 +1,49 @@
+"""What is declared of an entry of a run's configuration (:mod:`.config`)."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Option:
+    """What there is to know of an entry of the configuration, beside its type and its default.
+
+    Attributes:
+        help: what it does, for the command line; empty for what is recorded and cannot be said.
+        commands: which commands have it.
+        flags: on the command line, where they are not ``--name``.
+        metavar: of its value in the help.
+        path: whether the command line takes a path.
+        data: of which data it can be said.
+        choices: its values; empty for any.
+        fit: whether it is one of :class:`hierfl.inference.options.Options`.
+        identity: whether runs that differ in it are runs of different settings.
+        same_data: whether runs that differ in it have other data, or other splits of them.
+        moves: whether it may be said of a run that goes on.
+        newer: whether it may lack in config.toml: runs from before it was there did what the default says.
+    """
+
+    help: str = ""
+    commands: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    path: bool = False
+    data: Literal["any", "arrays", "tables"] = "any"
+    choices: tuple[str, ...] = ()
+    fit: bool = False
+    identity: bool = True
+    same_data: bool = False
+    moves: bool = False
+    newer: bool = False
+
+
+def option(help: str, default: Any = MISSING, *, commands: tuple[str, ...] = ("run",), **about: Any) -> Any:
+    """An option of the command line; one without a default is usual for the data (see configure)."""
+    return field(default=default, metadata={"option": Option(help, commands, **about)})
+
+
+def recorded(default: Any = MISSING, **about: Any) -> Any:
+    """An entry that is not said but found out."""
+    return field(default=default, metadata={"option": Option(**about)})
