@@ -10,7 +10,7 @@ from typing import Any
 
 from hierfl.errors import UserError, unknown
 from hierfl.files import shown
-from hierfl.inference.engines.remote.code import code_digest
+from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.schema import read_toml
 
