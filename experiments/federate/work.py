@@ -19,6 +19,8 @@ from .local_socket import answer_couriers, listening
 log = logging.getLogger("hierfl")
 #: of a site's place in the exchange folder: one process at a time answers there
 LOCK = ".answering.lock"
+#: seconds for which a site that is begun again after its study has ended still answers
+FAREWELL = 3.0
 
 
 class Answering(Protocol):
@@ -53,10 +55,12 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(place.path))
         waits = True
         time.sleep(POLL)
-    if site.ended:
+    if not place.path.is_dir():
         return
     with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
-        while not site.ended:
+        # (a server that was killed as it ended may ask once more what this site has answered)
+        end = time.monotonic() + FAREWELL if site.ended else 0.0
+        while not site.ended or time.monotonic() < end:
             if not requests.answered():
                 time.sleep(POLL)
 

@@ -19,7 +19,10 @@ PAGE = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")
 @pytest.mark.slow
 def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
     """One after the other, in one folder; in the end both tables of effects are the same."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+        "HIERFL_STATE": str(tmp_path / "state"),
+    }  # fmt: skip
     for kind, block in re.findall(r"^```(python|sh)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE):
         command = [sys.executable, "-c", block] if kind == "python" else ["bash", "-euo", "pipefail", "-c", block]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
@@ -28,4 +31,5 @@ def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
     assert mine.effect.tolist() == pooled.effect.tolist()
     for column in ("estimate", "standard_error"):
         np.testing.assert_allclose(mine[column], pooled[column], rtol=1e-8)
-    assert (tmp_path / "at-north" / "results" / "report.html").is_file()
+    (report,) = (tmp_path / "at-north" / "studies").glob("stages-*/results/report.html")
+    assert report.is_file()

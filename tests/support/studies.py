@@ -126,7 +126,11 @@ class FileStudy:
 
     def ledger(self, name: str) -> Ledger:
         """Of a site's account."""
-        return Ledger(self.folder / "accounts" / name)
+        return Ledger(self.account(name) / "ledger")
+
+    def account(self, name: str) -> Path:
+        """What hierfl remembers of the user of a site: HIERFL_STATE of its processes."""
+        return self.folder / "accounts" / name
 
     def place(self, name: str) -> Path:
         """The folder of the study at a site."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from hierfl.data.disclosure.check import data_rules
 from hierfl.errors import UserError
-from hierfl.files import shown, write_whole
-from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
+from hierfl.files import shown
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.inference.engines.remote.points import explores, points_of
@@ -31,6 +30,7 @@ from ..study_site import Membership, SiteRows, as_numbers
 from .answers import Answers, Slot
 from .approval import Approval
 from .audit import Audit
+from .broadcasts import Broadcasts
 from .home import Home
 from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
 from .points import budget_of, may_explore
@@ -42,12 +42,8 @@ from .slots import HELLO, slot_of, values_of
 from .totals import Told
 
 log = logging.getLogger("hierfl")
-#: of a study's folder: what bounds remember of the last broadcast
-LAST = "broadcast.safetensors"
-#: bytes of the largest request
+#: bytes of the largest request, and the largest number of a restart record
 LARGEST = 2**31
-#: restart records are numbers below
-MOST_RESTARTS = 2**31
 
 
 class Gate:
@@ -62,10 +58,13 @@ class Gate:
     Attributes:
         member: which site of which study this is.
         site: what answers plain requests, once they have come through.
+        patient: an error of the disk is raised, for whoever asks to try again.
 
     Raises:
         UserError: for data that do not fit, or an audit file that is not what it was.
     """
+
+    patient = True
 
     def __init__(self, home: Home, folder: Path, *, ledger: Ledger | None = None, device: str = "cpu") -> None:
         self.home, self.folder, self.device, self.ledger = home, folder, device, ledger or Ledger()
@@ -81,12 +80,12 @@ class Gate:
         self.member = Membership.read(self.folder, finished=False)
         self.site: PreparedSite = self.member.site(self.device, train_scores=self._policy.train_scores)
         self.site.patient = True
-        self._bounds: Bounds | None = None
+        self._broadcasts: Broadcasts | None = None
         self._told = Told(self.folder, self.member.study.digest, self.member.study.roster)
 
     @property
     def client(self) -> str:
-        """The site's name in the study."""
+        """The site's name."""
         return self.member.client
 
     @property
@@ -148,7 +147,7 @@ class Gate:
             raise Refused("bounds", "it is no request that this version knows")
         if (stored := self.answers.stored(slot, asked.question)) is not None:
             asked.again = True
-            return sign_again(stored, self.home.identity)  # (the same bytes, unless the site has rotated its key)
+            return sign_again(stored, self.home.identity)  # (the same bytes, but for a rotated key)
         if slot.kind == "prepare":
             self._check_totals(tensors)
         elif self.site.site is None:
@@ -158,7 +157,8 @@ class Gate:
         asked.points = self._charged(asked.question, head, slot, tensors)
         reply, answered = self._computed(asked, plain)
         if answered:
-            self._remember(head, tensors)
+            if self.site.site is not None:
+                self._broadcasts_of(self.site.site).remember(head, tensors)
             self.answers.store(slot, asked.question, reply)
             if slot.kind == "round":
                 self.answers.forget(slot.round)
@@ -252,37 +252,20 @@ class Gate:
         assert site is not None  # (as of the caller)
         if slot.round < site.state.round:
             raise Refused("answered", f"round {slot.round} is asked for, and this site is past it")
-        if site.state.ended and not self._was_charged(question, slot):
+        asked = self.member.study.digest, self.client, slot.text, question
+        if site.state.ended and not self.ledger.has(*asked):  # (killed as it ended, it may still have to answer)
             raise Refused("answered", "the study has ended for this site")
         if slot.kind == "scores" and head.get("split") == "train" and not self._policy.train_scores:
             raise Refused("policy", "scores of training rows are asked for")
-        try:
-            self._bounds_of(site).check(head, tensors)
-        except OutOfBounds as error:
-            raise Refused("bounds", str(error)) from error
+        self._broadcasts_of(site).check(head, tensors)
         assert self._approval is not None  # (as of _check_approval)
         if explores(site.method, head, tensors) and not may_explore(self._policy, self._approval.allowed):
             raise Refused("policy", "it explores, and the approval does not allow that")
 
-    def _bounds_of(self, site: Site) -> Bounds:
-        """What the site accepts as a broadcast, with what it remembers of the last one."""
-        if self._bounds is None or self._bounds.site is not site:
-            self._bounds, path = Bounds(site), self.folder / LAST
-            if path.is_file():
-                self._bounds.memory = decode(path.read_bytes())[1]
-        return self._bounds
-
-    def _remember(self, head: Mapping[str, Any], tensors: State) -> None:
-        """Keeps what later broadcasts are compared with."""
-        if self.site.site is not None and head["kind"] == "round":
-            bounds = self._bounds_of(self.site.site)
-            bounds.answered(head, tensors)
-            write_whole(self.folder / LAST, encode({}, bounds.memory), mode=0o600)
-
-    def _was_charged(self, question: str, slot: Slot) -> bool:
-        """Whether this question was taken up: a site that was killed as it ended may still have to answer it."""
-        mine = [c for c in self.ledger.charges() if c.is_of(self.member.study.digest, self.client)]
-        return any((c.slot, c.question) == (slot.text, question) for c in mine)
+    def _broadcasts_of(self, site: Site) -> Broadcasts:
+        if self._broadcasts is None or self._broadcasts.site is not site:
+            self._broadcasts = Broadcasts(self.folder, site)
+        return self._broadcasts
 
     def _charged(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> int:
         """Takes a question up in the ledger; the points that it costs.
@@ -293,7 +276,7 @@ class Gate:
         assert self._approval is not None  # (as of _check_approval)
         study, site = self.member.study, self.site.site
         restart = head.get("restart", 0)
-        if not isinstance(restart, int) or isinstance(restart, bool) or not 0 <= restart < MOST_RESTARTS:
+        if not isinstance(restart, int) or isinstance(restart, bool) or not 0 <= restart < LARGEST:
             raise Refused("bounds", "its restart record is no number")
         points, budget = 0, 0
         if site is not None:

@@ -169,6 +169,11 @@ class Ledger:
         """The highest restart record that a site has seen of a study."""
         return max((c.restart for c in self.charges() if c.is_of(study, client)), default=0)
 
+    def has(self, study: str, client: str, slot: str, question: str) -> bool:
+        """Whether a question was taken up."""
+        mine = [charge for charge in self.charges() if charge.is_of(study, client)]
+        return any((charge.slot, charge.question) == (slot, question) for charge in mine)
+
     def charge(self, asked: Charge, budget: int, *, free: bool = False) -> int:
         """Takes up a question, once: the same question again costs nothing more.
 

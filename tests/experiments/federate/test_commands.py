@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 from pathlib import Path
 
@@ -70,9 +69,7 @@ def test_requests_are_answered_by_hand(
     study = formula_study(tmp_path, own, rounds=2)
     place = FileStudy(study, own, tmp_path)
     gate, home = place.gates.pop("h01"), ["--folder", tmp_path / "h01"]
-    monkeypatch.setattr(ledger, "state_folder", lambda: tmp_path / "state")
-    (tmp_path / "state").mkdir()
-    shutil.copytree(gate.ledger.folder, tmp_path / "state" / "ledger")
+    monkeypatch.setattr(ledger, "state_folder", lambda: place.account("h01"))
     commands = 0
 
     def answers(names: list[str]) -> None:

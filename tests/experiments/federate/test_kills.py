@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.parties import SERVER, Parties
 from support.studies import FileStudy, formula_study, patients, write_tables
 
 from hierfl.experiments.federate.contributions import STATUS, read_status
@@ -27,8 +28,10 @@ PATIENCE = 900.0
 class Processes:
     """A server and its sites as processes of their own, which can be killed and begun again."""
 
-    def __init__(self, study: Path, files: dict[str, Path], folder: Path) -> None:
+    def __init__(self, study: Path, files: dict[str, Path], folder: Path, parties: Parties) -> None:
         self.study, self.files, self.folder = study, files, folder
+        self.place = FileStudy(study, files, folder, parties)  # (who approves the study at every site)
+        parties.server.save(folder / SERVER)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def begin(self, name: str) -> None:
@@ -36,15 +39,16 @@ class Processes:
         exchange = ("--exchange", str(self.folder / "exchange"), "--quiet")
         if name == "server":
             out = self.folder / "server"
-            arguments = ["server", str(self.study), "--out", str(out), *exchange]
+            home = str(self.folder / SERVER)
+            arguments = ["server", str(self.study), "--home", home, "--out", str(out), *exchange]
             arguments += ["--resume"] if (out / "study.toml").is_file() else []
         else:
-            own = ("--study", self.study, "--client", name, "--data", self.files[name], "--folder", self.folder / name)
-            arguments = ["site", *map(str, own), *exchange]
+            arguments = ["site", str(self.folder / name), *exchange]
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
         with log:
             command = [sys.executable, "-m", "hierfl", "federate", *arguments]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            state = str(self.place.account(name))
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "HIERFL_STATE": state}
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
     def kill(self, name: str) -> None:
@@ -60,10 +64,10 @@ class Processes:
 
 
 @contextmanager
-def processes(study: Path, files: dict[str, Path], folder: Path) -> Iterator[Processes]:
+def processes(study: Path, files: dict[str, Path], folder: Path, parties: Parties) -> Iterator[Processes]:
     """All of them, started."""
     folder.mkdir()
-    found = Processes(study, files, folder)
+    found = Processes(study, files, folder, parties)
     try:
         for name in ("server", *files):
             found.begin(name)
@@ -100,7 +104,7 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     plain = FileStudy(study, own, tmp_path / "plain")
     plain.serve()
     rng, end = random.Random(0), time.monotonic() + PATIENCE
-    with processes(study, own, tmp_path / "killed") as place:
+    with processes(study, own, tmp_path / "killed", plain.parties) as place:
         name = "server"
         for kill in range(20):
             if kill % 3 == 2:
@@ -118,8 +122,10 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
                 tmp_path / "killed" / f"{name}.log"
             ).read_text()
     assert read_status(tmp_path / "killed" / "server")["ended"] == "all rounds are done"
+    at = plain.place("h00").name
     for name in own:
-        mine, theirs = (load_file(tmp_path / part / name / "site.safetensors") for part in ("killed", "plain"))
+        folders = [tmp_path / part / name / "studies" / at for part in ("killed", "plain")]
+        mine, theirs = (load_file(folder / "site.safetensors") for folder in folders)
         assert mine.keys() == theirs.keys()
         assert all(torch.equal(value, mine[key]) for key, value in theirs.items())
     shared, expected = (load(tmp_path / part / "server" / "checkpoint")[0] for part in ("killed", "plain"))
@@ -135,7 +141,7 @@ def test_a_study_by_hand_over_several_processes(tmp_path: Path) -> None:
     """Server and sites as they are started at real places; who starts late is awaited."""
     own = write_tables(patients(4), tmp_path / "data")
     study = formula_study(tmp_path, own)
-    with processes(study, own, tmp_path / "study") as place:
+    with processes(study, own, tmp_path / "study", Parties.of(own)) as place:
         for name, process in place.running.items():
             assert process.wait(300) == 0, (tmp_path / "study" / f"{name}.log").read_text()
     plain = FileStudy(study, own, tmp_path / "plain")

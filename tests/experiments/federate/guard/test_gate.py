@@ -4,112 +4,38 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.asking import ROUND, Server, prepared, study_of_counts
 from support.parties import Parties
-from support.studies import FileStudy, formula_study, patients, write_tables
+from support.studies import FileStudy
 
 from hierfl.errors import UserError
 from hierfl.experiments.federate.guard import gate as gates
-from hierfl.experiments.federate.guard.answers import Answers
 from hierfl.experiments.federate.guard.audit import Audit
+from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.gate import Gate
-from hierfl.experiments.federate.guard.ledger import Ledger
 from hierfl.experiments.federate.guard.policy import POLICY, Policy
 from hierfl.experiments.federate.guard.simulated import OPEN
-from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.keys import Identity
-from hierfl.inference.engines.remote.sealed import open_reply, question_digest, seal_request
-from hierfl.inference.engines.remote.wire import decode, encode, header
-
-#: counts of ten patients, so that a message shows more than fixed sums
-OWN = patients(4, counts=True)
-
-
-class Server:
-    """A study's server as an attacker writes it: it asks one site whatever it likes, and reads the answers.
-
-    Args:
-        place: the study.
-        name: of the site.
-    """
-
-    def __init__(self, place: FileStudy, name: str = "h01") -> None:
-        self.place, self.name, self.sequence = place, name, 0
-        self.study = Study.read(place.study)
-        self.asked: list[bytes] = []
-
-    def sealed(self, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], **by: Any) -> bytes:
-        """A signed request."""
-        self.sequence += 1
-        said = {"handshake": self.study.handshake.table(), "client": self.name, "counted": 0, **head}
-        self.asked.append(encode(said, tensors))
-        return seal_request(
-            self.asked[-1], by.get("identity", self.place.parties.server), self.study.digest, self.sequence
-        )
-
-    def opened(self, reply: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-        """What a site has answered to the last request."""
-        parties, question = self.place.parties, question_digest(self.asked[-1])
-        about = {"study": self.study.digest}
-        return decode(open_reply(reply, parties.server, parties.cards[self.name], question, **about))
-
-    def ask(self, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] = {}) -> str:
-        """The class of a refusal, or nothing; what it holds is in ``said``."""
-        self.reply = self.place.gates[self.name].answer(self.sealed(head, tensors))
-        self.said = self.opened(self.reply)
-        assert header(self.reply)["refused"] == self.said[0].get("refused", "")
-        return str(header(self.reply)["refused"])
-
-    def values(self, shift: float = 0.0) -> dict[str, torch.Tensor]:
-        """Broadcast values of round 1; shifted ones are no honest server's."""
-        site = self.place.sites[self.name].site
-        assert site is not None
-        return {k: v + shift if "point" in k else v.clone() for k, v in site.shared.items()}
+from hierfl.inference.engines.remote.wire import header
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> FileStudy:
     """A study of counts at four sites, before its first question."""
-    own = write_tables(OWN, tmp_path / "data")
-    study = formula_study(tmp_path, own, {**COLUMNS}, family="poisson", rounds=6)
-    return FileStudy(study, own, tmp_path)
-
-
-COLUMNS = {
-    "y": {"kind": "whole", "least": 0}, "age": {"kind": "number", "least": 0, "most": 120},
-    "stage": {"kind": "category", "levels": ["I", "II", "III", "IV"]},
-}  # fmt: skip
-
-
-def prepared(place: FileStudy) -> Server:
-    """A server that has come as far as the first round."""
-
-    class Enough(Exception):
-        pass
-
-    def stops(names: list[str]) -> None:
-        if list((place.folder / "exchange" / "h01" / "requests").glob("000001-round-*")):
-            raise Enough
-        place.answers(names)
-
-    with pytest.raises(Enough):
-        place.serve(stops)
-    return Server(place)
-
-
-ROUND = {"kind": "round", "round": 1, "reports": True}
+    return study_of_counts(tmp_path)
 
 
 @pytest.fixture
 def no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other broadcasts would be answered with, as far as the ledger lets them."""
-    monkeypatch.setattr(gates.Bounds, "check", lambda self, head, tensors: None)
+    monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors: None)
 
 
 @pytest.mark.usefixtures("no_bounds")
@@ -225,62 +151,6 @@ def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) ->
     assert server.ask({"kind": "hello", "round": 0}, moved) == "answered"
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
-#: the moments between what a round brings to the disk, in their order
-MOMENTS: list[tuple[Any, str]] = [
-    (Ledger, "charge"), (gates.PreparedSite, "answer"), (Gate, "_remember"), (Answers, "store"), (Audit, "append"),
-    (Ledger, "see"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("moment", MOMENTS, ids=[name for _, name in MOMENTS])
-@pytest.mark.usefixtures("no_bounds")
-def test_a_site_that_is_killed_at_any_moment_has_answered_once(
-    moment: tuple[Any, str], after: bool, place: FileStudy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever was on the disk: the same question gets the values that an undisturbed site gives, and no other does."""
-    server = prepared(place)
-    values = server.values()
-    cls, name = moment
-    true: Callable[..., Any] = getattr(cls, name)
-
-    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if after:
-            true(self, *args, **kwargs)
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cls, name, killed)
-        with pytest.raises(Killed):
-            server.ask(ROUND, values)
-    place.restart("h01")
-    other = {k: v + 0.01 if v.is_floating_point() else v for k, v in values.items()}
-    nothing_left = (name, after) == ("charge", False)
-    if not nothing_left:
-        assert server.ask(ROUND, other) == "answered"
-    assert server.ask(ROUND, values) == ""
-    answered, reply = server.said[1], server.reply
-    assert server.ask(ROUND, values) == ""
-    assert server.reply == reply
-    assert server.ask(ROUND, other) == "answered"
-    data = place.home("h01").approval_of(place.place("h01")).data
-    assert place.ledger("h01").used(data) == 1
-    Audit(place.home("h01").folder).check(place.ledger("h01").seen(place.home("h01").identity.card.fingerprint))
-    # what an undisturbed site of the same rows answers
-    twin = FileStudy(place.study, {"h01": place.files["h01"]}, place.folder / "twin", place.parties)
-    for path in ("prepared.safetensors", "told.safetensors"):
-        shutil.copy(place.place("h01") / path, twin.place("h01") / path)
-    twin.restart("h01")
-    plain = Server(twin)
-    assert plain.ask(ROUND, values) == ""
-    assert plain.said[1].keys() == answered.keys()
-    assert all(torch.equal(value, answered[key]) for key, value in plain.said[1].items())
-
-
 def test_only_the_pinned_server_is_answered(place: FileStudy) -> None:
     """A forged finish, a request of another key, and the true server's, cut or changed."""
     server = prepared(place)
@@ -378,7 +248,5 @@ def test_a_whole_study_is_in_the_audit_file_and_leaves_no_old_reply(place: FileS
     assert rounds == {6}
     assert place.gates["h01"].ended
     assert Server(place).ask({**ROUND, "round": 6}, {}) in ("answered", "bounds")
-    charged = [
-        json.loads(line) for line in (place.folder / "accounts" / "h01" / "points.jsonl").read_text().splitlines()
-    ]
+    charged = [json.loads(line) for line in (place.ledger("h01").folder / "points.jsonl").read_text().splitlines()]
     assert sum(line["points"] for line in charged) == sum(line["points"] for line in lines[1:]) > 6

@@ -1,0 +1,49 @@
+"""Broadcast values at a site's gate: within bounds, compared with the last that were answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.files import write_whole
+from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
+from hierfl.inference.engines.remote.site import Site
+from hierfl.inference.engines.remote.wire import decode, encode
+from hierfl.inference.state import State
+
+from .replies import Refused
+
+#: of a study's folder: what is remembered of the last broadcast
+LAST = "broadcast.safetensors"
+
+
+class Broadcasts:
+    """Bounds of one site, which a process that begins anew goes on with.
+
+    Args:
+        folder: the study's at its site.
+        site: what answers.
+    """
+
+    def __init__(self, folder: Path, site: Site) -> None:
+        self.path, self.site, self.bounds = folder / LAST, site, Bounds(site)
+        if self.path.is_file():
+            self.bounds.memory = decode(self.path.read_bytes())[1]
+
+    def check(self, head: Mapping[str, Any], tensors: State) -> None:
+        """Refuses values that no honest server sends.
+
+        Raises:
+            Refused: likewise.
+        """
+        try:
+            self.bounds.check(head, tensors)
+        except OutOfBounds as error:
+            raise Refused("bounds", str(error)) from error
+
+    def remember(self, head: Mapping[str, Any], tensors: State) -> None:
+        """Keeps what later values are compared with; it is on the disk when this returns."""
+        if head["kind"] == "round":
+            self.bounds.answered(head, tensors)
+            write_whole(self.path, encode({}, self.bounds.memory), mode=0o600)

@@ -1,0 +1,87 @@
+"""A site that is killed between any two things that it brings to its disk answers each question once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.asking import ROUND, Server, prepared, study_of_counts
+from support.studies import FileStudy
+
+from hierfl.experiments.federate.guard import gate as gates
+from hierfl.experiments.federate.guard.answers import Answers
+from hierfl.experiments.federate.guard.audit import Audit
+from hierfl.experiments.federate.guard.broadcasts import Broadcasts
+from hierfl.experiments.federate.guard.ledger import Ledger
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> FileStudy:
+    """A study of counts at four sites, before its first question."""
+    return study_of_counts(tmp_path)
+
+
+@pytest.fixture
+def no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other broadcasts would be answered with, as far as the ledger lets them."""
+    monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors: None)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+#: the moments between what a round brings to the disk, in their order
+MOMENTS: list[tuple[Any, str]] = [
+    (Ledger, "charge"), (gates.PreparedSite, "answer"), (Broadcasts, "remember"), (Answers, "store"), (Audit, "append"),
+    (Ledger, "see"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("moment", MOMENTS, ids=[name for _, name in MOMENTS])
+@pytest.mark.usefixtures("no_bounds")
+def test_a_site_that_is_killed_at_any_moment_has_answered_once(
+    moment: tuple[Any, str], after: bool, place: FileStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was on the disk: the same question gets the values that an undisturbed site gives, and no other does."""
+    server = prepared(place)
+    values = server.values()
+    cls, name = moment
+    true: Callable[..., Any] = getattr(cls, name)
+
+    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if after:
+            true(self, *args, **kwargs)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, name, killed)
+        with pytest.raises(Killed):
+            server.ask(ROUND, values)
+    place.restart("h01")
+    other = {k: v + 0.01 if v.is_floating_point() else v for k, v in values.items()}
+    nothing_left = (name, after) == ("charge", False)
+    if not nothing_left:
+        assert server.ask(ROUND, other) == "answered"
+    assert server.ask(ROUND, values) == ""
+    answered, reply = server.said[1], server.reply
+    assert server.ask(ROUND, values) == ""
+    assert server.reply == reply
+    assert server.ask(ROUND, other) == "answered"
+    data = place.home("h01").approval_of(place.place("h01")).data
+    assert place.ledger("h01").used(data) == 1
+    Audit(place.home("h01").folder).check(place.ledger("h01").seen(place.home("h01").identity.card.fingerprint))
+    # what an undisturbed site of the same rows answers
+    twin = FileStudy(place.study, {"h01": place.files["h01"]}, place.folder / "twin", place.parties)
+    for path in ("prepared.safetensors", "told.safetensors"):
+        shutil.copy(place.place("h01") / path, twin.place("h01") / path)
+    twin.restart("h01")
+    plain = Server(twin)
+    assert plain.ask(ROUND, values) == ""
+    assert plain.said[1].keys() == answered.keys()
+    assert all(torch.equal(value, answered[key]) for key, value in plain.said[1].items())
