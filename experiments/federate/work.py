@@ -50,7 +50,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     """
     place = PlainFolder(exchange, client)
     requests, waits = RequestFiles(exchange, client, site.answer), False
-    while not site.ended and not place.path.is_dir():  # (a mount that is away, a server that has not begun)
+    while not site.ended and not _is_there(place.path):  # (a mount that is away, a server that has not begun)
         if not waits:
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(place.path))
         waits = True
@@ -63,6 +63,13 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
         while not site.ended or time.monotonic() < end:
             if not requests.answered():
                 time.sleep(POLL)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # (of a mount that is away, or not for this account)
+        return False
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from support.studies import FileStudy, formula_study, patients, write_tables
 from hierfl.errors import UserError
 from hierfl.experiments.federate import work
 from hierfl.experiments.federate.contributions import read_status
+from hierfl.experiments.federate.guard.home import has_ended
 from hierfl.experiments.federate.guard.replies import Refused
 from hierfl.experiments.federate.progress import progress
 from hierfl.experiments.federate.study_site import SiteRows
@@ -91,6 +92,7 @@ def test_who_left_the_roster_hears_the_end(tmp_path: Path, caplog: pytest.LogCap
         place.serve(lambda names: None, resume=True)
         wait_for(lambda: workers["h03"].ended and all(worker.ended for worker in again.values()))
     gate = place.gates["h03"]
+    assert has_ended(gate.folder)
     assert gate.site.closed == "all rounds are done"
     assert "the study has ended without this site: all rounds are done" in caplog.messages
     assert "without this site (all rounds are done)" in work.closing_words(gate.site.closed, tmp_path)
