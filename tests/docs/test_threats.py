@@ -13,7 +13,7 @@ from hierfl.experiments.federate.guard.policy import SCHEMA
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8") for name in ("docs/threats.md", "docs/papers.md", "SECURITY.md")
 }
-TEST, ATTACK = re.compile(r"`(tests/[\w/.]+\.py)`"), re.compile(r"`(test_\w+\.py)`")
+TEST, ATTACK = re.compile(r"`(tests/(?!support)[\w/.]+\.py)`"), re.compile(r"`(test_\w+\.py)`")
 #: who is on the page, each under a heading
 WHO = ("honest, and curious", "malicious", "carrier", "Other sites", "malicious site", "stolen disk", "published model")
 
