@@ -13,7 +13,7 @@ from hierfl.experiments.federate.guard.policy import SCHEMA
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8") for name in ("docs/threats.md", "docs/papers.md", "SECURITY.md")
 }
-TEST = re.compile(r"`(tests/[\w/.]+)`")
+TEST, ATTACK = re.compile(r"`(tests/(?!support)[\w/.]+\.py)`"), re.compile(r"`(test_\w+\.py)`")
 #: who is on the page, each under a heading
 WHO = ("honest, and curious", "malicious", "carrier", "Other sites", "malicious site", "stolen disk", "published model")
 
@@ -34,6 +34,7 @@ def test_every_promise_names_a_test_that_is_there() -> None:
     assert len(rows) > 20
     assert not [row for row in rows if not TEST.findall(row[2]) or not row[1]]
     named = {path for text in PAGES.values() for path in TEST.findall(text)}
+    named |= {f"tests/attacks/{name}" for name in ATTACK.findall(PAGES["docs/threats.md"])}
     assert not [path for path in named if not (ROOT / path).is_file()]
     assert not [path for path in named if "def test_" not in (ROOT / path).read_text(encoding="utf-8")]
 
