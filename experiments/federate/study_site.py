@@ -148,10 +148,11 @@ class SiteRows:
 def at_work(folder: Path) -> Iterator[None]:
     """One process at a time works in a site's folder, and writes to its log there."""
     make_folder(folder)
-    logger, handler = logging.getLogger("hierfl"), logging.FileHandler(folder / LOG)
-    handler.setFormatter(EscapedFormatter("%(asctime)s %(levelname)s: %(message)s"))
+    logger = logging.getLogger("hierfl")
     level = logger.level
     with locked(folder / ".lock", f"another process works in {folder}"):
+        handler = logging.FileHandler(folder / LOG)
+        handler.setFormatter(EscapedFormatter("%(asctime)s %(levelname)s: %(message)s"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         try:
