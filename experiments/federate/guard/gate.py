@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hierfl.data.disclosure.check import data_rules
 from hierfl.errors import UserError
 from hierfl.files import shown
 from hierfl.inference.engines.remote.code import code_digest
@@ -233,10 +232,9 @@ class Gate:
         if not self._told.is_new(totals):
             return
         said, study = as_numbers(totals), self.member.study
-        if any(c.slot.startswith("prepare") for c in self.ledger.charges() if c.is_of(study.digest, self.client)):
-            found = rules_of_totals(study, self._data.held, self._policy, said)
-        else:  # (it joins late: its own rows are not in them)
-            found = data_rules(self._data.held, self._policy.limits, said)
+        # (a site that joins late was asked for no sums, and its own rows are not in them)
+        own = any(c.slot.startswith("prepare") for c in self.ledger.charges() if c.is_of(study.digest, self.client))
+        found = rules_of_totals(study, self._data.held, self._policy, said, self.ledger, included=own)
         if failing := [rule for rule in found if not rule.holds]:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))

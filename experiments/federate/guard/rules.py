@@ -64,8 +64,9 @@ def rules(
 
 
 def rules_of_totals(
-    study: Study, site: SiteData, policy: Policy, totals: Sequence[NamedSums], ledger: RowSets | None = None
-) -> list[Rule]:
+    study: Study, site: SiteData, policy: Policy, totals: Sequence[NamedSums], ledger: RowSets | None = None, *,
+    included: bool = True,
+) -> list[Rule]:  # fmt: skip
     """The rules that depend on the sums over all sites, once a step of the preparation says them.
 
     Args:
@@ -75,8 +76,11 @@ def rules_of_totals(
         totals: sums over all sites of the steps so far, as :func:`~hierfl.experiments.federate.study_site.as_numbers`
             has them.
         ledger: row sets of earlier studies; None for those that were looked at before.
+        included: whether this site's own rows are in the sums. Of a study that it joins late they are not, and the
+            roster has changed since.
     """
-    found = total_rules(site, totals, len(study.clients) - 1, study.least_rows)
+    others = len(study.clients) - 1 if included else 1
+    found = total_rules(site, totals, others, study.least_rows, included=included)
     if not all(rule.holds for rule in found):  # (rows are not looked at with totals that cannot be)
         return found
     return [*found, *data_rules(site, policy.limits, totals), *_difference_rules(site, policy, ledger, totals)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...errors import UserError
+from ...files import shown
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..federated.formula_data import FormulaSite
@@ -38,11 +39,13 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
     try:
         own = own_rows(site, totals)
     except UserError as error:  # (what no rule can be tried on is not sent either)
-        return [enough, Rule("columns of the study", False, str(error))]
-    return [
-        enough, *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
+        return [enough, Rule("columns of the study", False, shown(error))]
+    found = [
+        *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
         *column_rules(own, limits), *share_rules(own, limits),
     ]  # fmt: skip
+    # (names of columns and levels are the study's: nothing of them may hide a line)
+    return [enough, *(Rule(shown(rule.name), rule.holds, shown(rule.margin)) for rule in found)]
 
 
 def own_rows(site: SiteData, totals: Sequence[NamedSums] = ()) -> OwnRows:

@@ -115,8 +115,9 @@ def _interactions(
         factors: list[str] = []
         for part in getattr(term, "components", ()):
             own = [name for name in sorted(part.var_names) if name in categories]
-            if not own and part.kind == "numeric" and "(" in part.name:
-                made |= few_values({part.name: calls.values(part.name)})
+            if not own and part.kind == "numeric" and part.name not in part.var_names:
+                with gate.quietly():
+                    made |= few_values({part.name: np.asarray(part.eval_new_data(calls.rows), dtype=float).reshape(-1)})
                 own = [part.name] if part.name in made else []
             factors += own
         if len(set(factors)) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from ..arrays import test_rows
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
+from ..federated.design import MEAN_AND_SD
 from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
@@ -28,6 +30,8 @@ RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
 #: no column: begins the name of a condition, 1 where it selects a row and 0 where it leaves one
 SELECTED = ":selected "
+#: in a condition that depends on sums over all sites
+CENTRED = re.compile(rf"(?<![\w.`])({'|'.join(MEAN_AND_SD)})\s*\(")
 #: columns tell rows apart where at least so many of their combinations differ; the second beside columns that disagree
 IDENTIFYING, BESIDE_OTHERS = 0.5, 0.9
 #: share of the smaller set in which all other columns must agree to be taken for the same rows
@@ -62,7 +66,8 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         conditions = isinstance(site, FormulaSite) and n >= TWO and site.study.formula.terms.selections
         own = own_rows(site, totals) if site.study.validation or conditions else OwnRows(n, {}, {}, {})
-        selections = own.selections
+        # (rows that are selected by a centre that is not known yet are in no sum)
+        selections = {name: rows for name, rows in own.selections.items() if totals or not CENTRED.search(name)}
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
         held = own.held_out["validation"]

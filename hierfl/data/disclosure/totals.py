@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from ...errors import UserError
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..federated.dictionary import Column
@@ -17,10 +18,14 @@ from .rule import Rule
 
 #: what rounding may add, of the size of the sums
 TOLERANCE = 1e-9
+#: sums of squares of numbers that are understood, see :data:`~hierfl.data.formula.columns.MAX_MAGNITUDE`
+LARGEST = 1e220
 NO_RANGE = (-np.inf, np.inf)
 
 
-def total_rules(site: SiteData, totals: Sequence[NamedSums], others: int, least_rows: int) -> list[Rule]:
+def total_rules(
+    site: SiteData, totals: Sequence[NamedSums], others: int, least_rows: int, *, included: bool = True
+) -> list[Rule]:
     """Whether totals can be those of this site's rows and other sites'.
 
     Args:
@@ -28,16 +33,21 @@ def total_rules(site: SiteData, totals: Sequence[NamedSums], others: int, least_
         totals: sums over all sites, of the steps so far.
         others: how many other sites there are.
         least_rows: that the study asks of each.
+        included: whether this site's own rows are in them: those of one that joins late are not.
     """
     found: list[Rule] = []
     for step, total in enumerate(totals):
-        own = site.sums(totals[:step])
+        try:
+            own = site.sums(totals[:step])
+        except UserError as error:
+            return [*found, Rule(f"totals, step {step + 1}", False, str(error))]
         if own.keys() != total.keys() or any(np.shape(own[k]) != np.shape(total[k]) for k in own):
             return [*found, Rule(f"totals, step {step + 1}", False, "they are of another form")]
-        if not all(np.isfinite(value).all() for value in total.values()):
-            return [*found, Rule(f"totals, step {step + 1}", False, "they are not finite")]
-        problems = list(_problems(site, step, own, total, others, least_rows))
-        margin = "; ".join(problems) or "they fit this site's own sums"
+        if not all((np.abs(value) <= LARGEST).all() for value in total.values()):
+            return [*found, Rule(f"totals, step {step + 1}", False, "they are not finite, or too large")]
+        inside = own if included else {name: np.zeros(np.shape(value)) for name, value in own.items()}
+        problems = list(_problems(site, step, inside, total, others, least_rows))
+        margin = "; ".join(problems) or "they can be sums of other sites"
         found.append(Rule(f"totals, step {step + 1}", not problems, margin))
         if problems:
             return found
@@ -54,11 +64,11 @@ def _problems(
     """What cannot be, in words."""
     rest = {name: np.asarray(total[name], dtype=float) - np.asarray(own[name], dtype=float) for name in own}
     if step == 1:
-        yield from _design_problems(own, total, rest, others)
+        yield from _design_problems(own, total, rest)
     for prefix, ranges in _moments(site, step, own).items():
         n, each = float(rest[f"{prefix}n"]), 1.0
         if isinstance(site, ArraySite) and not prefix:  # (numbers of a channel, of whole images)
-            each = float(own["n"]) / site.rows
+            each = float(site.sums([])["n"]) / site.rows
         if n % each:
             yield f"{prefix}n of the others is no whole number"
         elif n < others * least_rows * each:
@@ -115,16 +125,17 @@ def _range_problems(
         yield f"squares of {prefix or 'the'} columns of the others are less than their sums ask for"
 
 
-def _design_problems(own: NamedSums, total: NamedSums, rest: NamedSums, others: int) -> Iterator[str]:
+def _design_problems(own: NamedSums, total: NamedSums, rest: NamedSums) -> Iterator[str]:
     """Of the second step of a formula."""
-    if float(total["sites"]) != others + 1:
-        yield f"they are of {float(total['sites']):g} sites, not {others + 1}"
+    others = float(rest["sites"])  # (a roster may have changed since)
+    if others < 1 or others % 1:
+        yield f"they are of {others + 1:g} sites"
     for name in ("varying", "informative", "several", "homes", "levels"):
         if name not in rest:
             continue
         value, most = np.atleast_1d(rest[name]), np.inf if name == "levels" else others
         if (value < 0).any() or (value > most).any() or (value % 1).any():
-            yield f"{name} counts what no {others} other sites have"
+            yield f"{name} counts what no {others:g} other sites have"
     for name in ("gram", "products"):
         size = np.sqrt(np.maximum(np.diagonal(total[name]), 0.0))
         scale = np.where(size > 0, size, 1.0)

@@ -208,6 +208,27 @@ def test_made_up_totals_move_no_condition(tmp_path: Path) -> None:
     assert broken(rules_of_totals(study, site, Policy(), said(4000.0, 61.0))) == set()
 
 
+def test_two_centres_between_which_one_patient_lies(tmp_path: Path) -> None:
+    """Totals that other sites could have, in two studies: the second is refused once its totals are known."""
+    df = patients().assign(age=lambda df: 40.0 + 0.5 * df.index)
+    folder, ledger = tmp_path / "study", Earlier()
+    formula = "y ~ where(center(age) > 0, 1, 0) + stage + (1 | site)"
+    assert broken(tried(folder, df, ledger=ledger, formula=formula)) == set()
+    study = Study.read(folder / "study.toml")
+    site = read_site_data(study, folder / "north.csv", "north")
+
+    def totals(mean: float) -> list[Any]:
+        n, centred = 4000.0, mean - 60.0
+        return [{"n": np.array(n), "total": np.array([n * centred]), "square": np.array([n * (centred**2 + 100.0)])}]
+
+    first = totals(60.2)
+    assert broken(rules_of_totals(study, site, Policy(), first, ledger)) == set()
+    ledger["first"] = row_hashes(site, ledger.secret, first)
+    for mean, refused in ((60.2, False), (60.7, True), (62.2, True), (62.7, False)):
+        found = rules_of_totals(study, site, Policy(), totals(mean), Earlier(first=ledger["first"]))
+        assert ("rows of earlier studies" in broken(found)) == refused
+
+
 def test_honest_totals_keep_all_rules(tmp_path: Path) -> None:
     tables = {name: patients(seed=k) for k, name in enumerate(SITES)}
     study_file = formula_study(tmp_path, dict.fromkeys(SITES, tmp_path / "north.csv"))

@@ -99,6 +99,9 @@ SHOWN = [
     ("y ~ where(age > 60, 1, 0):sex + (1 | site)", "gaussian",
      lambda df: df.assign(age=np.where(df.sex == "f", 50.5 + df.index / 100, 70.5) + 12.0 * (df.index == 0)),
      "cells of where(age > 60, 1, 0) x sex"),
+    ("y ~ sex + (1 + where(age > 60, 1, 0):sex | site)", "gaussian",
+     lambda df: df.assign(age=np.where(df.sex == "f", 50.5 + df.index / 100, 70.5) + 12.0 * (df.index == 0)),
+     "cells of where(age > 60, 1, 0) x sex"),
     ("y ~ where(age > 79, 1, 0) + (1 | site)", "gaussian", few("age", 79.5, 1), "condition age > 79"),
     ("y ~ {age <= 79} + (1 | site)", "gaussian", few("age", 79.5, 4), "condition age <= 79"),
     ("I(age > 79) ~ sex + (1 | site)", "binomial", few("age", 79.5, 4), "condition age > 79"),
@@ -189,6 +192,22 @@ def test_honest_covariates_pass_however_skewed(skewed: str) -> None:
         df = table(25).assign(age=getattr(rng, skewed)(size=25), sex=np.resize(["f", "m"], 25))
         passed += not broken(data_rules(site("y ~ age + sex + (1 | site)", df), Limits()))
     assert passed >= (18 if skewed == "lognormal" else 20)
+
+
+def test_names_of_other_characters() -> None:
+    """Between backquotes; what is not printable is escaped, so that it hides no line."""
+    more = {"age in years": Column("number"), "the sex": COLUMNS["sex"], "sex\x1b[8m": COLUMNS["sex"]}
+    dictionary, df = Dictionary({**COLUMNS, **more}), table()
+    df = df.assign(**{"age in years": df.age, "the sex": df.sex, "sex\x1b[8m": df.sex})
+
+    def names(formula: str) -> set[str]:
+        study = FormulaData(StudyFormula(formula, dictionary), "trial")
+        rows = dictionary.read(df, sorted(study.formula.used))
+        return {rule.name for rule in data_rules(FormulaSite(study, "north", rows, 0), Limits())}
+
+    found = names("y ~ where(`age in years` > 60, 1, 0)*`the sex` + (1 | site)")
+    assert {"cells of where(age in years > 60, 1, 0) x the sex", "condition `age in years` > 60"} <= found
+    assert "cells of sex\\x1b[8m" in names("y ~ `sex\x1b[8m` + (1 | site)")
 
 
 def test_a_networks_table(tmp_path: Any) -> None:

@@ -104,12 +104,14 @@ MADE_UP = [
     (change(0, "n", lambda v: 2.0), "says -"),
     (change(0, "n", lambda v: v + 0.5), "no whole number"),
     (change(0, "n", lambda v: v * np.nan), "not finite"),
+    (change(0, "square", lambda v: v * 0 + 1e230), "too large"),
     (change(0, "total", lambda v: v[:1]), "another form"),
     (change(0, "total", lambda v: v + np.array([1e5, 0.0])), "outside of their ranges"),
     (change(0, "total", lambda v: v - np.array([1e5, 0.0])), "outside of their ranges"),
     (change(0, "square", lambda v: v * 0.1), "less than their sums ask for"),
     (change(0, "square", lambda v: v * 50.0), "outside of their ranges"),
-    (change(1, "sites", lambda v: v * 2), "of 12 sites, not 6"),
+    (change(1, "sites", lambda v: 1.0), "they are of 1 sites"),
+    (change(1, "sites", lambda v: v - 0.5), "they are of 5.5 sites"),
     (change(1, "varying", lambda v: v + 9), "varying counts"),
     (change(1, "informative", lambda v: -v), "informative counts"),
     (change(1, "gram", lambda v: v * 0.1), "gram of the others is of no rows"),
@@ -136,3 +138,21 @@ def test_a_roster_of_fewer_rows_than_sites_ask_for_is_refused() -> None:
     (rule,) = total_rules(sites[0], alone, 5, 10)
     assert not rule.holds
     assert "says 0 rows of the others, who are 5 of at least 10" in rule.margin
+
+
+def test_totals_of_others_alone_where_a_site_joins_late() -> None:
+    sites = of_formula(FORMULA)
+    totals = prepared(sites[1:], 2)
+    assert all(rule.holds for rule in total_rules(sites[0], totals, 1, 10, included=False))
+    change(0, "total", lambda v: v + np.array([1e5, 0.0]))(totals)
+    assert not all(rule.holds for rule in total_rules(sites[0], totals, 1, 10, included=False))
+
+
+def test_totals_that_make_columns_infinite_are_refused() -> None:
+    """A mean of the server's choice, at which a logarithm of the site's own rows is none."""
+    sites = of_formula("y ~ log(130 + center(year)) + (1 | site)")
+    totals = prepared(sites, 2)
+    n = float(totals[0]["n"])
+    totals[0] = {"n": n, "total": np.array([n * 1000.0]), "square": np.array([n * 2e6])}
+    *_, rule = total_rules(sites[0], totals, 5, 10)
+    assert not rule.holds
