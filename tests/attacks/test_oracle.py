@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.attacks.rows_from_a_fit import honest
 from support.attacks.rows_from_answers import (
     Rows,
     Victim,
     asked,
     chosen,
     computed,
-    honest,
     recovered,
     rows,
 )

@@ -19,7 +19,7 @@ from hierfl.schema import read_toml
 
 #: what is given beyond need
 MORE = 1.25
-#: explored points of a study that a site has allowed to explore, beside the others
+#: explored points of a study that a site has allowed to explore, beside the others, at least
 EXPLORATION = 4096
 #: sums at the end; questions of a calibration, at most
 SUMS, QUESTIONS = 2, 64
@@ -39,30 +39,32 @@ def default_budget(method: Method, options: Options, *, exploration: bool = Fals
     Raises:
         UserError: for a family without a measured number.
     """
-    rounds = _measured(method) if is_tabular(method) else options.rounds
-    evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1)) + 1
-    needed = min(rounds, options.rounds) + SUMS
+    evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
+    scored = len([split for split in options.splits if split != "train"])
+    needed, more = options.rounds, 0
     if is_tabular(method):
-        needed = rounds + SUMS
-        evaluations = min(evaluations, rounds)
-    needed += evaluations * len([split for split in options.splits if split != "train"])
+        held = _measured(method)
+        needed = int(held["points"]) + PROFILE_ROUNDS * _ends(method) * int(held.get("nodes", 1))
+        if exploration and not has_fixed_sums(method):
+            more = max(EXPLORATION, math.ceil(MORE * held["explored"]))
+        # (a fit that is done is evaluated once more)
+        evaluations = min(evaluations, int(held["points"])) + 1
+    needed += SUMS + evaluations * scored
     if options.calibrate != "none" or options.conformal:
         needed += QUESTIONS
-    more = EXPLORATION if exploration and not has_fixed_sums(method) else 0
     return math.ceil(MORE * needed) + more
 
 
-def _measured(method: Any) -> int:
-    """Points with derivatives that a fit of the family needs, bounds of intervals among them."""
+def _measured(method: Any) -> dict[str, Any]:
+    """What honest fits of the family have needed."""
     table, family = read_toml(BUDGETS, {"*": dict}), method.network.family
     if family not in table:
         raise UserError(f"no budget is known for the family {family}: give one in policy.toml, [budget] {family} = ...")
-    held = table[family]
-    if method.above and not has_fixed_sums(method):  # (nodes of the groups of clients count)
-        held = held.get("regions", held)
-    ends = 2 * (method.parameters - len(method.network.fixed)) if method.settings.profile else 0
-    return int(held["points"]) + PROFILE_ROUNDS * ends * _nodes(held)
+    held: dict[str, Any] = table[family]
+    # (nodes of groups of clients count)
+    return held["regions"] if method.above and not has_fixed_sums(method) else held
 
 
-def _nodes(held: dict[str, Any]) -> int:
-    return int(held.get("nodes", 1))
+def _ends(method: Any) -> int:
+    """Ends of profile-likelihood intervals."""
+    return 2 * (method.parameters - len(method.network.fixed)) if method.settings.profile else 0

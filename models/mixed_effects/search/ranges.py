@@ -10,8 +10,8 @@ bounded, and :data:`ASKED` and :data:`EXPLORED` are above what honest fits have 
     power        of Weibull times the logarithm of the power of time: large ones single out the longest time
 
 The site's own rows are what is looked at: units are made of all sites' totals, of which a server may say anything.
-Roots of covariances are not bounded: a wide prior cuts nothing. Of a gaussian response of one level all answers are of
-the same few sums, and nothing is bounded.
+Roots of covariances are not bounded: a wide prior cuts nothing. Of gaussian and lognormal responses likelihoods are
+quadratic in coefficients, which cut nothing either.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Extent(NamedTuple):
 
 
 #: the most of a point with derivatives, and of a point that is explored
-ASKED, EXPLORED = Extent(8.0, 60.0, 3.0), Extent(12.0, 120.0, 5.0)
+ASKED, EXPLORED = Extent(6.0, 60.0, 3.0), Extent(8.0, 120.0, 5.0)
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,11 @@ class OwnRows:
 
     def extent(self, coefficients: Tensor, power: Tensor | None = None) -> Extent:
         """Of points (..., p) with the logarithms of their powers of time, (...)."""
-        picked = coefficients[..., self.numeric]
-        some = picked.reshape(picked.shape[:-1].numel(), picked.shape[-1]) @ self.columns[:, self.numeric].mT
-        spread = some.std(-1, correction=0) if self.numeric.any() else some.new_zeros(1)
-        others = coefficients[..., ~self.numeric].abs()
+        points = coefficients.reshape(-1, coefficients.shape[-1])
+        others = points[:, ~self.numeric].abs()
+        if not self.numeric.any():
+            return Extent(0.0, _most(others), 0.0 if power is None else _most(power))
+        spread = (points[:, self.numeric] @ self.columns[:, self.numeric].mT).std(-1, correction=0)
         return Extent(_most(spread), _most(others), 0.0 if power is None else _most(power))
 
 
@@ -139,7 +140,7 @@ def broadcast_error(method: MixedModel, shared: State, inputs: Tensor) -> str:
     """
     if float(shared["effects.phase"]) not in [float(known) for known in Phase]:
         return "its phase is none"
-    if not method.likelihood.searches_beta:
+    if not method.likelihood.searches_beta or method.network.family == "lognormal":
         return ""
     ranges = SiteRanges(method, inputs)
     near, far = ranges.asked(shared), ranges.explored(shared)

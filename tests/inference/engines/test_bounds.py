@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.bounded import Checked
 from support.federations import blobs
 from support.methods import network_for
 from support.sites import HOW, Sites, ready
@@ -19,26 +20,6 @@ from hierfl.models import FedAvg
 from hierfl.models.registry import METHODS
 
 NETWORKS = [name for name in METHODS if name != "mixed-effects"]
-
-
-class Checked(Sites):
-    """Sites that check every request; what is refused is raised."""
-
-    def checking(self) -> Checked:
-        self.bounds = {name: Bounds(site) for name, site in self.sites.items()}
-        return self
-
-    def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = {}
-        for name, request in requests.items():
-            head, tensors = decode(request)
-            bounds = self.bounds[name]
-            bounds.check(head, tensors)
-            found |= super().ask({name: request})
-            bounds.answered(head, tensors)
-            memory, bounds.memory = bounds.memory, {}
-            bounds.memory = {k: v.clone() for k, v in memory.items()}  # (as from a disk)
-        return found
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -78,7 +59,7 @@ def test_numbers_are_finite_wherever_values_are_carried(kind: str, tmp_path: Pat
 
 
 def test_values_do_not_jump_between_rounds(tmp_path: Path) -> None:
-    sites, bounds, head, shared = first_round(tmp_path)
+    sites, bounds, _, _ = first_round(tmp_path)
     moved: dict[str, dict] = {}
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -48,8 +48,8 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], Any]] = {
         }, (7, 5, True),
     ),
     "ChecksBroadcasts": (
-        lambda method: capabilities.broadcast_error(method, {}, VALUES), "", {"broadcast_error": lambda self, shared, inputs: "far"},
-        "far",
+        lambda method: capabilities.broadcast_error(method, {}, VALUES), "",
+        {"broadcast_error": lambda self, shared, inputs: "far"}, "far",
     ),
 }  # fmt: skip
 

@@ -1,18 +1,34 @@
-"""The curve of rows recovered against points, as a table and a picture; see rows_from_answers.py and rows_from_sums.py."""
+"""The curve of rows recovered against points, numbers of docs/threats.md.
+
+    python tests/support/attacks/rows_curve.py docs/images [SEEDS]
+
+It writes rows_from_answers.csv and rows_from_answers.png. A row is of one kind of attack: "chosen" by a server that
+chooses its points (rows_from_answers.py), "honest" by one that only fits (rows_from_a_fit.py), "sums" of X'X, X'y and
+y'y (rows_from_sums.py). Columns are n, points, and shares of rows: recovered, guess (right without any answer), and
+ends (recovered of the three smallest and largest x).
+"""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from support.attacks.rows_from_answers import honest, one
-from support.attacks.rows_from_sums import share
+import torch
 
 from hierfl.models.mixed_effects.search.ranges import ASKED
 
+sys.path.append(str(Path(__file__).parents[2]))  # (last: there is a folder "hierfl" of tests)
+from support.attacks.rows_from_a_fit import honest
+from support.attacks.rows_from_answers import one
+from support.attacks.rows_from_sums import share
+
 #: rows of a site, and points
-SIZES, POINTS = (20, 40, 120, 400), (1, 2, 4, 8, 15, 30, 60)
+SIZES, POINTS, FEW = (20, 40, 120, 400), (1, 2, 4, 8, 15, 30, 60), (4, 15, 60)
+#: sites of more rows are asked at a few numbers of points
+LARGE = 200
 SUMS = (5, 10, 20, 40)
 
 
@@ -23,7 +39,7 @@ def curve(folder: Path, seeds: int) -> None:
         for n in SIZES:
             found += [
                 {"kind": "chosen", **one(family, n, number, seed, ASKED.steepness)}
-                for number in POINTS for seed in range(seeds)
+                for number in (POINTS if n < LARGE else FEW) for seed in range(seeds)
             ]  # fmt: skip
             found += [{"kind": "honest", **honest(family, n, seed)} for seed in range(seeds)]
             print(family, n, flush=True)
@@ -46,3 +62,9 @@ def curve(folder: Path, seeds: int) -> None:
     figure.tight_layout()
     figure.savefig(folder / "rows_from_answers.png", dpi=110)
     plt.close(figure)
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    curve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2)

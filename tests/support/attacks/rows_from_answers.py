@@ -1,22 +1,16 @@
 """A malicious server computes a site's rows from what it answers at points of the server's choice.
 
-    python tests/support/attacks/rows_from_answers.py docs/images [SEEDS]
-
-The site has n rows of a mixed model ``y ~ x + sex + (1 | site)``: x has one digit after the point (20.0 to 99.0), sex is
-0 or 1. The attacker knows n and that, and asks at points within the bounds of a broadcast. Slopes and curvatures are
+The site has n rows of a mixed model ``y ~ x + sex + (1 | site)``: x has one digit after the point (20.0 to 99.0), sex
+is 0 or 1. The attacker knows n and that, and asks at points within the bounds of a broadcast. Slopes and curvatures are
 sums over the rows of known functions of x and sex, but for X'y, three numbers. The attack finds non-negative counts of
 all 1,582 possible rows (least squares), places n rows by them, and improves their x by Levenberg and Marquardt's method
 from several starts. A row is recovered where x is right to the digit and sex is right. What a server without any answer
 gets right by placing rows as the population has them is the guess.
-
-It writes rows_from_answers.csv (kind, family, n, points, recovered, guess, ends: the share of the three smallest and
-largest x) and rows_from_answers.png, numbers of docs/threats.md.
+The curve is in rows_curve.py.
 """
 
 from __future__ import annotations
 
-import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -31,21 +25,20 @@ from scipy.optimize import nnls
 from support.sites import HANDSHAKE, own_data
 
 from hierfl.data.formula.federate import from_formula
-from hierfl.inference import fit
 from hierfl.inference.engines.remote.bounds import Bounds
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.wire import decode, encode
 from hierfl.inference.options import Options
-from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.state import State
 from hierfl.models import MixedEffects
-from hierfl.models.mixed_effects.search.loop import PopulationSearch
 
 Array = NDArray[np.float64]
 GRID = np.round(np.arange(20, 99.05, 0.1), 1)
-#: of what the attacker asks: steepness in the site's own spreads, just below the bound
+#: what the attacker asks for, of the bound
 STEEP = 0.98
+#: of Levenberg and Marquardt's method: damping, starts and steps
 FIRST, STARTS, STEPS = 1e-3, 4, 150
+#: more rows have one start: each takes minutes
+MANY = 100
 
 
 class Rows(NamedTuple):
@@ -169,15 +162,14 @@ def computed(family: str, victim: Victim, answers: Answers, n: int, seed: int = 
     weight = 1 / np.maximum(np.abs(a).mean(1) * n, 1e-300)
     a, y = np.vstack([a * weight[:, None], np.ones(len(z)) / n]), np.append(y * weight, 1.0)
     counts, _ = nnls(a, y, maxiter=30000)
-    ones = int(round(counts[len(zs) :].sum() / max(counts.sum(), 1e-300) * n))
-    placed = [np.repeat(levels, [n - ones, ones]), []]
+    ones = round(float(counts[len(zs) :].sum() / max(counts.sum(), 1e-300)) * n)
+    s_rows = np.repeat(levels, [n - ones, ones])
     start = np.concatenate([
         np.interp((np.arange(m) + 0.5) / max(m, 1), np.cumsum(c) / max(c.sum(), 1e-300), zs)
         for m, c in ((n - ones, counts[: len(zs)]), (ones, counts[len(zs) :]))
     ])  # fmt: skip
-    s_rows = placed[0]
     rng, best = np.random.default_rng(seed), (np.inf, start)
-    for trial in range(STARTS):
+    for trial in range(STARTS if n <= MANY else 1):
         found = fitted(
             start + 0.03 * trial * rng.normal(size=n),
             lambda z: (seen(columns(family, answers.points, z, s_rows).sum(1)) * weight) - y[:-1],
@@ -253,52 +245,7 @@ def one(family: str, n: int, number: int, seed: int, most: float) -> dict[str, o
     }  # fmt: skip
 
 
-def honest(family: str, n: int, seed: int) -> dict[str, object]:
-    """What a server learns that only fits: the coefficients of a fit of 10 sites, this one among them."""
-    own = rows(family, n, seed)
-    parts = [pd.DataFrame({**own._asdict(), "site": "south"})]
-    parts += [pd.DataFrame({**rows(family, 60, 100 * seed + j)._asdict(), "site": f"s{j}"}) for j in range(9)]
-    with TemporaryDirectory() as folder:
-        victim = Victim(family, own, Path(folder))
-        path = asked_by(pd.concat(parts), family, victim)
-        answers = Answers(path, asked(victim, path).numbers)
-        found = computed(family, victim, answers, n, seed)
-    return {
-        "family": family, "n": n, "points": len(path), "seed": seed, "recovered": recovered(found, own),
-        "guess": recovered(guess(n), own), "ends": recovered(found, own, ends_of(own)),
-    }  # fmt: skip
-
-
-def asked_by(df: pd.DataFrame, family: str, victim: Victim) -> Array:
-    """Where an honest fit asks, (N, 2): intercept and coefficient of x of the victim's units."""
-    federation, design = from_formula(df, "y ~ x + sex + (1 | site)", family=family)
-    method, found = MixedEffects(design, draws=0), []
-    update = PopulationSearch.update
-
-    def noted(self: PopulationSearch, old: State, total: State, context: AggregationContext) -> State:
-        found.append(method.parts(old["effects.at"])["beta"].numpy())
-        return update(self, old, total, context)
-
-    PopulationSearch.update = noted  # type: ignore[method-assign]
-    try:
-        fit(method, federation, rounds=60, evaluate_every=60, splits=(), dtype=torch.float64, progress=False)
-    finally:
-        PopulationSearch.update = update  # type: ignore[method-assign]
-    centre, scale = np.array(design.fixed_units.centre), np.array(design.fixed_units.scale)
-    beta = np.unique(np.array(found), axis=0) / scale
-    intercept = design.offset + beta[:, 0] - beta[:, 1:] @ centre[1:] + beta[:, 2] * 0.5
-    return np.stack([intercept + beta[:, 1] * victim.centre[1], beta[:, 1] * victim.scale[1]], 1)
-
-
 def ends_of(own: Rows) -> NDArray[np.bool_]:
     """The three smallest and largest x."""
     order = np.argsort(own.x)
     return np.isin(np.arange(len(order)), [*order[:3], *order[-3:]])
-
-
-if __name__ == "__main__":
-    from support.attacks.rows_curve import curve
-
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    curve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 3)

@@ -1,0 +1,42 @@
+"""A study whose sites give no scores on training rows: it runs to its end, and everything reads its results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.commands import Call
+from support.studies import FileStudy, formula_study, patients, write_tables
+
+from hierfl.experiments.federate.study_site import Membership
+
+
+class Reticent(FileStudy):
+    """Sites that say nothing of their training rows."""
+
+    def restart(self, name: str) -> None:
+        member = Membership.join(self.folder / name, self.study, name, self.files[name])
+        self.sites[name] = member.site(train_scores=False)
+        member.keep()
+
+
+@pytest.mark.cpu(8, "two studies of a mixed model, and a site's report")
+def test_metrics_are_null_and_effects_as_before(tmp_path: Path, hierfl: Call) -> None:
+    files = write_tables(patients(4), tmp_path / "data")
+    path = formula_study(tmp_path / "study", files, rounds=30)
+    found = {}
+    for name, kind in (("open", FileStudy), ("reticent", Reticent)):
+        study = kind(path, files, tmp_path / name)
+        summary = study.serve()
+        folder = tmp_path / name / "server"
+        found[name] = summary, (folder / "effects.csv").read_text(), pd.read_csv(folder / "metrics.csv"), folder
+    assert found["open"][1] == found["reticent"][1]
+    summary, _, metrics, folder = found["reticent"]
+    assert metrics["pm_rmse"].isna().all()
+    assert len(metrics) == len(found["open"][2])
+    assert found["open"][2]["pm_rmse"].notna().all()
+    assert json.loads((folder / "summary.json").read_text()) == summary
+    code, out, err = hierfl("report", tmp_path / "reticent" / "h01")  # (a site sees its own rows)
+    assert code == 0, out + err
