@@ -91,7 +91,9 @@ def versions() -> Iterator[Finding]:
             if needed:
                 yield Finding("fail", name, f"is not installed: pip install {name}")
             else:
-                yield Finding("ok", name, "is not installed, and only Flower as the connection needs it: hierfl[flower]")
+                yield Finding(
+                    "ok", name, "is not installed, and only Flower as the connection needs it: hierfl[flower]"
+                )
 
 
 def folder(path: Path, what: str, *, private: bool) -> Iterator[Finding]:
@@ -104,10 +106,14 @@ def folder(path: Path, what: str, *, private: bool) -> Iterator[Finding]:
     if private and mode & 0o077:
         yield Finding("warn", f"{what} mode", f"{mode:04o}: others on this machine may look in: chmod 700 {path}")
     elif not private and mode & 0o002 and not mode & stat.S_ISVTX:
-        yield Finding("warn", f"{what} mode", f"{mode:04o}: everybody may replace files: let the sites' accounts alone in")
+        yield Finding(
+            "warn", f"{what} mode", f"{mode:04o}: everybody may replace files: let the sites' accounts alone in"
+        )
     else:
         yield Finding("ok", f"{what} mode", f"{mode:04o}")
-    yield _tried(f"{what} writing", lambda: _write_and_rename(path), f"in {path}: mount it writable, or look at its owner")
+    yield _tried(
+        f"{what} writing", lambda: _write_and_rename(path), f"in {path}: mount it writable, or look at its owner"
+    )
     free = shutil.disk_usage(path).free
     level: Level = "ok" if free >= ENOUGH_FREE else "warn" if free >= LEAST_FREE else "fail"
     remedy = "" if level == "ok" else ": make room on this disk"

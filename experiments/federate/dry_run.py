@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hierfl.errors import UserError
+from hierfl.inference.engines.remote.points import points_of
 from hierfl.inference.engines.remote.preparation import PreparedSite
 from hierfl.inference.engines.remote.wire import decode
 
@@ -110,8 +111,6 @@ class _InMemory:
         found, site = self.found, self.sites[name].site
         found.requests += 1
         found.bytes_to, found.bytes_from = found.bytes_to + len(request), found.bytes_from + len(answer)
-        if head["kind"] == "round" and site is not None:
+        if head["kind"] == "round":
             found.rounds = max(found.rounds, head["round"])
-            found.points += getattr(site.method, "evaluated_points", lambda shared: 1)(tensors)
-        elif head["kind"] in ("scores", "sums", "calibration"):
-            found.points += 1
+        found.points += points_of(site.method, head, tensors) if site is not None else 0

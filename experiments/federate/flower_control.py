@@ -220,8 +220,8 @@ class Control:
                 if time.monotonic() + pause > end:
                     waited = f" (tried for {BEGINNING:.0f} s)" if wait else ""
                     raise UserError(
-                        f"{error}; no SuperLink answers at {self.superlink}{waited}: start flower-superlink there, look "
-                        "at its port, and say --ca where it has a certificate"
+                        f"{error}; no SuperLink answers at {self.superlink}{waited}: start flower-superlink there, "
+                        "look at its port, and say --ca where it has a certificate"
                     ) from error
             time.sleep(pause)
 

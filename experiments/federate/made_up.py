@@ -49,9 +49,9 @@ def make_up_files(study: Study, folder: Path, rows: int, seed: int = 0) -> dict[
     return found
 
 
-def _arrays(data: ArrayData, rows: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def _arrays(data: ArrayData, rows: int, rng: np.random.Generator) -> dict[str, Any]:
     """Noise of the declared shape, and labels or numbers."""
-    found = {}
+    found: dict[str, Any] = {}
     for part, n in (("train", rows), ("test", max(rows // 4, 2))):
         shape = (n, *data.inputs_shape)
         found[f"x_{part}"] = (
@@ -111,15 +111,13 @@ def values_of(column: Column, rows: int, rng: np.random.Generator) -> np.ndarray
         return rng.integers(low, high + 1, rows)
     if least is not None and most is not None:
         return rng.uniform(least, most, rows)
-    if least is None and most is None:
-        return rng.normal(size=rows)
     above = rng.exponential(size=rows)
-    return least + above if least is not None else most - above
+    if least is not None:
+        return least + above
+    return most - above if most is not None else rng.normal(size=rows)
 
 
-def response_of(
-    response: type[Response], name: str, column: Column, rows: int, rng: np.random.Generator
-) -> np.ndarray:
+def response_of(response: type[Response], name: str, column: Column, rows: int, rng: np.random.Generator) -> np.ndarray:
     """Values of a response that its family and its column allow, (rows,).
 
     Raises:
@@ -134,7 +132,7 @@ def response_of(
     ]  # fmt: skip
     if column.kind in ("category", "flag"):
         return tried[0]
-    for values in (tried if column.ranged else [*tried[1:], tried[0]]):
+    for values in tried if column.ranged else [*tried[1:], tried[0]]:
         inside = np.clip(values, least, most)
         inside = np.round(inside) if column.kind == "whole" else inside
         try:

@@ -28,16 +28,17 @@ class Answering(Protocol):
 
     Attributes:
         ended: whether the study has, for this site.
-        patient: whether an error of the disk is raised, for whoever asks to try again.
     """
-
-    patient: bool
 
     @property
     def ended(self) -> bool: ...
 
     def answer(self, request: bytes) -> bytes:
-        """What it answers."""
+        """What it answers.
+
+        Raises:
+            OSError: where its disk cannot hold what has to be kept: it is asked again.
+        """
         ...
 
 
@@ -47,16 +48,16 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     Raises:
         UserError: where another process answers there under this name.
     """
-    site.patient, place = True, PlainFolder(exchange, client)
+    place = PlainFolder(exchange, client)
     requests, waits = RequestFiles(exchange, client, site.answer), False
-    while not site.ended and not place.path.is_dir():  # (a mount that is away, a server that has not begun)
+    while not site.ended and not _is_there(place.path):  # (a mount that is away, a server that has not begun)
         if not waits:
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(place.path))
         waits = True
         time.sleep(POLL)
-    if not place.path.is_dir():
+    if not _is_there(place.path):
         return
-    with _alone(place, client):
+    with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
         # (a server that was killed as it ended may ask once more what this site has answered)
         end = time.monotonic() + FAREWELL if site.ended else 0.0
         while not site.ended or time.monotonic() < end:
@@ -64,9 +65,21 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
                 time.sleep(POLL)
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # (of a mount that is away, or not for this account)
+        return False
+
+
 @contextmanager
-def _alone(place: PlainFolder, client: str) -> Iterator[None]:
-    """Excludes a second process that answers in the same folder under the same name.
+def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
+    """Excludes a second process from a part of the exchange folder.
+
+    Args:
+        place: that part.
+        lock: name of the lock file in it.
+        words: what is said where another process is there.
 
     Raises:
         Busy: where there is one.
@@ -74,16 +87,15 @@ def _alone(place: PlainFolder, client: str) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             with place.opened():  # (no link)
-                words = f"another process answers as {client} in {shown(place.path)}: end one of them"
-            stack.enter_context(locked(place.path / LOCK, words))
+                pass
+            stack.enter_context(locked(place.path / lock, words))
         except (OSError, NotImplementedError) as error:
-            log.warning("no lock can be had in %s (%s): see that one process answers there", shown(place.path), error)
+            log.warning("no lock can be had in %s (%s): see that one process works there", shown(place.path), error)
         yield
 
 
 def answer_by_flower(site: Answering, folder: Path, say: Callable[[str], None]) -> None:
     """Answers what a node of Flower on this machine brings."""
-    site.patient = True
     with listening(folder) as listener:
         say(f"it answers Flower's node, which is started by: {node_command(folder)}")
         answer_couriers(listener, site.answer, lambda: site.ended)

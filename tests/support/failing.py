@@ -1,8 +1,7 @@
-"""Sites at work in threads, and what can go wrong below them: disks, mounts, clocks, and folders that others write to."""
+"""Sites at work in threads, and what goes wrong below them: disks, mounts, and folders that others write to."""
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -11,20 +10,40 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.studies import FileStudy
+from support.studies import FileStudy, formula_study, patients, write_tables
 
+from hierfl import troubles
+from hierfl.experiments.federate import work
 from hierfl.experiments.federate.work import answer_by_files
+from hierfl.inference.engines.remote import files
 from hierfl.plain_folder import PlainFolder
 
+#: how the studies differ from others
+SMALL = {"rounds": 3, "formula": "y ~ center(age) + (1 | site)"}
 #: seconds after which a test that should have ended counts as hanging
 HANGS = 20.0
+
+
+def quickly(monkeypatch: Any) -> None:
+    """Pauses of hundredths of a second."""
+    for module, name, value in (
+        (files, "POLL", 0.01), (work, "POLL", 0.01), (files, "LAID_AGAIN", 0.05), (troubles, "FIRST_PAUSE", 0.02),
+        (troubles, "LONGEST_PAUSE", 0.1),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+def study_in(folder: Path, **given: Any) -> FileStudy:
+    """A gaussian study of three sites and three rounds."""
+    own = write_tables(patients(3), folder / "data")
+    return FileStudy(formula_study(folder, own, **{**SMALL, **given}), own, folder)
 
 
 class Worker:
     """A site's process, as a thread."""
 
     def __init__(self, place: FileStudy, name: str, delay: Callable[[bytes], None] = lambda request: None) -> None:
-        self.place, self.name, self.stop, self.patient, self.delay = place, name, threading.Event(), True, delay
+        self.place, self.name, self.stop, self.delay = place, name, threading.Event(), delay
         self.answered: list[bytes] = []
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, daemon=True)
@@ -117,5 +136,3 @@ def away(folder: Path, seconds: float, *, empty: bool) -> None:
     if empty:
         folder.rename(folder.with_name(f"{folder.name}-below"))
     gone.rename(folder)
-
-

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hierfl.errors import UserError
+from hierfl.files import make_folder
 
 from ..options import Quiet, TrustCode, path_argument, path_option
 from .options import Authority, Exchange, StudyFile, SuperLink
@@ -15,7 +16,7 @@ from .options import Authority, Exchange, StudyFile, SuperLink
 
 def server(
     study: StudyFile,
-    home: Annotated[Path, path_option("HOME", "Folder of the server's keys (hierfl federate keys).")],
+    home: Annotated[Path | None, path_option("HOME", "Folder of the server's keys (hierfl federate keys).")] = None,
     exchange: Exchange = None,
     superlink: SuperLink = "",
     ca: Authority = None,
@@ -39,9 +40,11 @@ def server(
     """Fit a study: ask the sites, add up what they send, keep what is everybody's."""
     from hierfl.inference.engines.remote.files import FileCourier
     from hierfl.inference.engines.remote.keys import Identity
+    from hierfl.plain_folder import PlainFolder
 
     from ...federate.server import serve
     from ...federate.study import Study
+    from ...federate.work import alone
     from ...messages import to_stderr
     from ..screen import print_summary
 
@@ -51,6 +54,8 @@ def server(
         return _tried(study, trust_code, quiet)
     if (exchange is None) == (not superlink):
         raise UserError("say what carries requests: --exchange DIR (files), or --superlink HOST:PORT (Flower)")
+    if home is None:
+        raise UserError("say whose keys the server has: --home HOME, a folder that hierfl federate keys has made")
     agreed = Study.read(study, trust_code=trust_code)
     identity = Identity.load(home)
     if exchange is None:
@@ -64,10 +69,12 @@ def server(
         )  # fmt: skip
     else:
         place = exchange
-        summary = serve(
-            agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
-            earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
-        )  # fmt: skip
+        make_folder(place)
+        with alone(PlainFolder(place), ".server.lock", f"another server asks in {place}: a study needs its own folder"):
+            summary = serve(
+                agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
+                earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
+            )  # fmt: skip
     if not quiet:
         print_summary(summary, out)
 

@@ -13,6 +13,7 @@ import tomli_w
 from hierfl.errors import UserError, unknown
 from hierfl.files import make_folder, shown, write_whole
 from hierfl.inference.engines.remote.keys import Identity, PublicCard
+from hierfl.inference.engines.remote.preparation import CLOSED_FILE
 from hierfl.inference.engines.remote.site_state import STATE_FILE
 from hierfl.inference.engines.remote.wire import Unreadable, header
 from hierfl.schema import read_toml
@@ -173,6 +174,8 @@ def pinned_with(known: Mapping[str, PublicCard], cards: Iterable[PublicCard]) ->
 def has_ended(folder: Path) -> bool:
     """Whether a study has ended for its site."""
     path = folder / STATE_FILE
+    if (folder / CLOSED_FILE).is_file():  # (without this site)
+        return True
     if not path.is_file():
         return False
     try:

@@ -7,45 +7,22 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support.failing import HANGS, Worker, also, away, broken, fails, wait_for, working
-from support.parties import Parties
-from support.studies import FileStudy, formula_study, patients, write_tables
+from support.failing import HANGS, also, away, broken, fails, quickly, study_in, wait_for, working
+from support.studies import FileStudy
 
-from hierfl import troubles
-from hierfl.errors import UserError
-from hierfl.experiments.federate import work
-from hierfl.experiments.federate.contributions import read_status
-from hierfl.experiments.federate.guard.replies import Refused
-from hierfl.experiments.federate.progress import progress
-from hierfl.experiments.federate.study_site import SiteRows
-from hierfl.file_lock import Busy
-from hierfl.inference.engines.remote import files, site_state
-from hierfl.inference.engines.remote.wire import header
+from hierfl.inference.engines.remote import site_state
 from hierfl.inference.run import checkpoint
 from hierfl.inference.run.checkpoint import load
-
-SMALL = {"rounds": 3, "formula": "y ~ center(age) + (1 | site)"}
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, value in (
-        (files, "POLL", 0.01), (work, "POLL", 0.01), (files, "LAID_AGAIN", 0.05), (troubles, "FIRST_PAUSE", 0.02),
-        (troubles, "LONGEST_PAUSE", 0.1),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, value)
-
-
-def study_in(folder: Path, **given: Any) -> FileStudy:
-    """A gaussian study of three sites and three rounds."""
-    own = write_tables(patients(3), folder / "data")
-    return FileStudy(formula_study(folder, own, **{**SMALL, **given}), own, folder)
+    quickly(monkeypatch)
 
 
 def numbers(place: FileStudy) -> dict[str, torch.Tensor]:
@@ -237,139 +214,3 @@ def test_kills_in_between(plain: dict[str, torch.Tensor], tmp_path: Path) -> Non
         place.serve(lambda names: None, resume=True)
         wait_for(lambda: all(worker.ended for worker in workers.values()))
     assert all(torch.equal(value, plain[name]) for name, value in numbers(place).items())
-
-
-@pytest.mark.parametrize("kind", ["version", "data", "policy"])
-def test_a_refusal_ends_what_needs_all_at_once(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
-    """Without a deadline, and though a third site never answers; the line says who, and the class alone."""
-    place = study_in(tmp_path)
-    gate = place.gates["h01"]
-    if kind == "version":
-        handshake = replace(gate.site.handshake, torch="1.0")
-        gate.site.handshake = gate.site.desk.handshake = handshake
-    elif kind == "data":
-        whole = SiteRows.sums
-
-        def sums(self: SiteRows, before: Any) -> Any:
-            if self is gate.site.data:
-                raise UserError("y holds -777")
-            return whole(self, before)
-
-        monkeypatch.setattr(SiteRows, "sums", sums)
-    else:
-        gate._charged = refuse
-    begun = time.monotonic()
-    with working(place, without=("h02",)):
-        with pytest.raises(UserError, match=rf"h01 refuses \({kind}\): its own log says why; go on when it answers"):
-            place.serve(lambda names: None, deadline=HANGS)  # (the others are not waited for that long)
-    assert time.monotonic() - begun < HANGS / 2
-    refusal = read_status(tmp_path / "server")["refusals"]["h01"]
-    assert (refusal["refused"], refusal["kind"]) == (kind, "prepare")
-    assert f"h01 refuses ({kind})" in "\n".join(progress(tmp_path / "server"))
-    assert "777" not in (tmp_path / "server" / "status.json").read_text()
-
-
-def refuse(*given: object) -> Any:
-    """A gate whose policy refuses all."""
-    raise Refused("policy", "a test says so")
-
-
-def test_who_left_the_roster_hears_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its process ends with a clear line, also when it begins again."""
-    own = write_tables(patients(4), tmp_path / "data")
-    parties = Parties.of(own)
-    text = (study := formula_study(tmp_path, own, **SMALL)).read_text()
-    place = FileStudy(study, own, tmp_path, parties)
-
-    def stops(names: list[str]) -> None:
-        if list((tmp_path / "exchange" / "h00" / "requests").glob("000001-round-*")):
-            raise KeyboardInterrupt
-
-    with working(place) as workers:
-        with pytest.raises(KeyboardInterrupt):
-            place.serve(stops)
-        place.study.write_text(text.replace('    "h03",\n', ""))
-        parties.put_into(place.study)
-        for name in own:
-            if name != "h03":
-                workers[name].stop.set()
-                workers[name].thread.join()
-                place.restart(name)
-        again = {name: Worker(place, name) for name in own if name != "h03"}
-        place.serve(lambda names: None, resume=True)
-        wait_for(lambda: workers["h03"].ended and all(worker.ended for worker in again.values()))
-    gate = place.gates["h03"]
-    assert gate.site.closed == "all rounds are done"
-    assert "the study has ended without this site: all rounds are done" in caplog.messages
-    assert "without this site (all rounds are done)" in work.closing_words(gate.site.closed, tmp_path)
-    assert read_status(tmp_path / "server")["known"] == sorted(own)
-    place.files = {name: own[name] for name in own if name != "h03"}
-    assert type(gate)(gate.home, gate.folder, ledger=gate.ledger).ended
-
-
-def test_two_processes_of_one_name(tmp_path: Path) -> None:
-    place = study_in(tmp_path)
-    (tmp_path / "exchange" / "h00").mkdir(parents=True)
-    with working(place, without=("h01", "h02")) as workers:
-        wait_for((tmp_path / "exchange" / "h00" / work.LOCK).exists)
-        second = Worker(place, "h00")
-        second.thread.join(HANGS)
-        assert isinstance(second.error, Busy)
-        assert "another process answers as h00" in str(second.error)
-        assert workers["h00"].thread.is_alive()
-
-
-@pytest.mark.parametrize("part", ["h00", "h00/requests", "h00/replies"])
-def test_a_folder_that_is_a_link_is_not_followed(
-    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:  # fmt: skip
-    """The server begins with one line; a link that comes later is not written through, and the deadline is kept."""
-    place = study_in(tmp_path)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    link = tmp_path / "exchange" / part
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(elsewhere)
-    with pytest.raises(UserError, match="is a link or a file, and no folder: it is not followed"):
-        place.serve(lambda names: None)
-    link.unlink()
-
-    def links(names: list[str]) -> None:
-        if not link.is_symlink():
-            link.rename(tmp_path / "moved")
-            link.symlink_to(elsewhere)
-
-    begun = time.monotonic()
-    shutil_server(tmp_path)
-    with working(place), pytest.raises(UserError, match="2 of 3 sites have sent"):
-        place.serve(links, deadline=0.7)
-    assert time.monotonic() - begun < 10
-    assert not list(elsewhere.iterdir())
-    assert [line for line in caplog.messages if "it is not followed; it is tried again" in line]
-
-
-def shutil_server(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder / "server", ignore_errors=True)
-
-
-def test_a_slow_site_misses_the_round_and_takes_part_again(tmp_path: Path) -> None:
-    place = study_in(tmp_path, rounds=4)
-
-    def slow(request: bytes) -> None:
-        if (header(request)["kind"], header(request)["round"]) == ("round", 2):
-            time.sleep(1.5)
-
-    begun = time.monotonic()
-    with working(place, h01=slow) as workers:
-        place.serve(lambda names: None, deadline=0.8)
-        wait_for(lambda: all(worker.ended for worker in workers.values()))
-    assert time.monotonic() - begun < HANGS
-    from hierfl.experiments.run_folder.csv_files import read_frame
-
-    who = read_frame(tmp_path / "server" / "participation.csv")
-    assert who["h01"].tolist()[1] == 2
-    assert who["h00"].tolist()[1] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,8 @@ from support.sites import Sites, ready, same
 
 from hierfl.errors import UserError
 from hierfl.inference import Method, Run
-from hierfl.inference.engines.remote.wire import header
+from hierfl.inference.engines.remote.preparation import endings
+from hierfl.inference.engines.remote.wire import encode, header
 from hierfl.models import FedPop, PFedVEM
 
 pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
@@ -199,3 +201,48 @@ def test_a_site_whose_process_is_away_is_asked_again(
         assert set(FlowerAsk(grid, ["place-00"], {"place-00": 100})({"place-00": request})) == {"place-00"}
     assert len(tries) == 4
     assert len([line for line in caplog.messages if "place-00 is asked again: error 2" in line]) == 1
+
+
+def test_a_refusal_ends_what_needs_all_and_is_not_waited_for(tmp_path: Path) -> None:
+    """Without a deadline, and though another site's process is away."""
+    sites = ready(PFedVEM, {}, tmp_path)
+    nodes, done = nodes_of(sites), threading.Event()
+
+    def refuses(request: bytes) -> bytes:
+        return encode({"client": "place-00", "error": "no", "refused": "policy"}, {})
+
+    with listening(sites.folder / "place-00") as listener:
+        answering = threading.Thread(target=answer_couriers, args=(listener, refuses, done.is_set), daemon=True)
+        answering.start()
+        ask = FlowerAsk(LocalGrid(client, nodes), list(sites.sites), registered(sites))
+        asked = encode({"kind": "prepare", "round": 0}, {})
+        assert set(ask(dict.fromkeys(sites.sites, asked))) == {"place-00"}
+        assert ask.refusing == {"place-00"}
+        done.set()
+        nudge(sites.folder / "place-00")
+    answering.join(20)
+    others = {name: site for name, site in sites.sites.items() if name != "place-00"}
+    sites.sites = others
+    with at_their_sockets(sites):  # (place-00 is away for good, and holds nobody up)
+        asked = encode({"kind": "round", "round": 1}, {})
+        assert set(ask(dict.fromkeys(["place-00", *others], asked))) == set(others)
+
+
+def test_sites_hear_the_end_without_being_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that has left the roster; a node that is away costs a moment alone."""
+    monkeypatch.setattr(flower, "LINGER", 1.0)
+    sites = ready(PFedVEM, {}, tmp_path)
+    nodes, seen = nodes_of(sites), list[tuple[int, object]]()
+
+    def change(node: int, message: Message, reply: Message) -> Message | None:
+        seen.append((node, header(flower.unpacked(message.content))["kind"]))
+        return None if node == 101 else reply
+
+    known = registered(sites)
+    nodes.pop(known["place-02"])
+    ask = FlowerAsk(LocalGrid(client, nodes, change), ["place-01"], known)
+    begun = time.monotonic()
+    with at_their_sockets(sites):
+        ask.leave(endings(["place-00", "place-01", "place-02"], sites.sites["place-00"].handshake, "why", done=True))
+    assert sorted(seen) == [(100, "ended"), (101, "ended")]
+    assert time.monotonic() - begun < 20

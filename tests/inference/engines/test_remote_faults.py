@@ -107,7 +107,7 @@ def test_a_site_refuses_what_is_not_its_study(tmp_path: Path, caplog: pytest.Log
     def refused(head: dict, tensors: dict, request: bytes | None = None) -> str:
         said, nothing = decode(site.answer(encode(head, tensors) if request is None else request))
         assert nothing == {}
-        assert said.keys() == {"error", "client"}
+        assert said.keys() == {"error", "refused", "client"}
         assert "\n" not in said["error"]
         return said["error"]
 
