@@ -30,8 +30,8 @@ RUNNING = ("pending", "starting", "running")
 
 
 def serve_in_superlink(
-    study: Study, out: Path, control: Control, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool,
-    say: Callable[[str], None] = lambda text: None,
+    study: Study, out: Path, control: Control, home: Path, *, resume: bool, restart: bool, deadline: float,
+    trust_code: bool, say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Starts a study's server in the SuperLink of this machine, and waits until it has ended; its summary.
 

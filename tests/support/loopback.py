@@ -14,8 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
+from support.parties import SERVER, Parties
 
 from hierfl.experiments.federate.flower_control import HOME, environment_of
+from hierfl.experiments.federate.guard.ledger import LEDGER, Ledger
+from hierfl.experiments.federate.guard.simulated import approve_all
+from hierfl.experiments.federate.write_keys import write_node_keys
 
 #: beside this Python: flwr's scripts
 BIN = Path(sys.executable).parent
@@ -46,18 +50,20 @@ class Loopback:
     """All processes of a study; ends them in the end.
 
     Args:
-        study: study.toml.
+        study: study.toml, with the cards of all.
         files: every site's own.
-        folder: of all logs and folders.
+        folder: of all logs and homes.
+        parties: whose keys they have.
     """
 
-    def __init__(self, study: Path, files: Mapping[str, Path], folder: Path) -> None:
-        self.study, self.files, self.folder = study, files, folder
+    def __init__(self, study: Path, files: Mapping[str, Path], folder: Path, parties: Parties) -> None:
+        self.study, self.files, self.folder, self.parties = study, files, folder, parties
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.port = free_port()
         # (some twenty processes: tests that run beside each other take turns)
         self.turn = FileLock(Path(tempfile.gettempdir()) / "hierfl-loopback.lock")
         self.environment = {**os.environ, **environment_of(study.with_name(HOME)), "OMP_NUM_THREADS": "1"}
+        parties.save(folder)
         self.environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # (flwr's scripts start each other)
 
     def __enter__(self) -> Loopback:
@@ -98,11 +104,16 @@ class Loopback:
         return done.stdout
 
     def start(self, name: str, *command: object) -> None:
-        """A process, and a log of its own."""
+        """A process, and a log of its own; each site has an account of its own."""
+        environment = {**self.environment, "HIERFL_STATE": str(self.account(name))}
         with open(self.folder / f"{name}.log", "ab") as log:
             self.running[name] = subprocess.Popen(
-                [*map(str, command)], stdout=log, stderr=log, env=self.environment, start_new_session=True
+                [*map(str, command)], stdout=log, stderr=log, env=environment, start_new_session=True
             )
+
+    def account(self, name: str) -> Path:
+        """What hierfl remembers of the user of a process."""
+        return self.folder / "accounts" / name
 
     def log(self, name: str) -> str:
         """What a process has said."""
@@ -135,17 +146,17 @@ class Loopback:
         return ["--superlink", f"127.0.0.1:{self.port}", "--ca", self.folder / "tls" / "ca.crt"]
 
     def join(self, name: str) -> None:
-        """A site makes its key, is registered, and begins."""
-        self.hierfl("keys", self.folder / name)
-        public = self.folder / name / "node.pub"
+        """A site's node is registered, its people approve, and it begins."""
+        public = write_node_keys(self.folder / name)
+        own = {name: self.files[name]}
+        approve_all(self.study, own, self.folder, lambda who: Ledger(self.account(who) / LEDGER))
         self.hierfl("register", self.study, "--client", name, "--key", public, *self.superlink)
         self.work(name)
         self.node(name)
 
     def work(self, name: str) -> None:
         """The site's own process."""
-        about = ("--study", self.study, "--client", name, "--data", self.files[name], "--folder", self.folder / name)
-        self.start(name, sys.executable, "-m", "hierfl", "federate", "site", *about)
+        self.start(name, sys.executable, "-m", "hierfl", "federate", "site", self.folder / name)
 
     def node(self, name: str, key: Path | None = None, ca: Path | None = None, called: str = "") -> None:
         """The site's node of Flower."""
@@ -158,8 +169,8 @@ class Loopback:
 
     def serve(self, *more: object) -> None:
         """The server, inside the SuperLink; what follows it is a process here."""
-        command = ("-m", "hierfl", "federate", "server", self.study, "--out", self.folder / "server", *more)
-        self.start("server", sys.executable, *command, *self.superlink)
+        about = ("--home", self.folder / SERVER, "--out", self.folder / "server", *more)
+        self.start("server", sys.executable, "-m", "hierfl", "federate", "server", self.study, *about, *self.superlink)
 
     def wait(self, seconds: float) -> int:
         """Until the server has ended; its exit status."""

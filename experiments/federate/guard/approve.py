@@ -10,8 +10,8 @@ from hierfl.data.disclosure.rule import Rule
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
-from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
+from hierfl.inference.engines.remote.own_code import code_digest
 
 from ..contributions import now
 from ..roster_keys import SERVER

@@ -14,8 +14,8 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import shown
-from hierfl.inference.engines.remote.code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
+from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.inference.engines.remote.points import explores, points_of
 from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
 from hierfl.inference.engines.remote.sealed import open_request, sign_again

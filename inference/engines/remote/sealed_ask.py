@@ -55,7 +55,13 @@ class SealedAsk:
                 )  # fmt: skip
             except Unreadable as error:
                 log.warning("the reply of %s is dropped: %s", name, error)
+                self._refusing.discard(name)  # (whoever carries replies has taken it for the site's)
         return found
+
+    @property
+    def _refusing(self) -> set[str]:
+        """Who is not waited for any more, at what carries requests."""
+        return getattr(self.ask, "refusing", set())
 
     def sealed(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Requests as they are carried, each with the next number of its client: that is on the disk before they go.

@@ -17,7 +17,7 @@ from hierfl.metrics.pooling import MetricSums
 
 from ...state import State, StateForm, form_of_state
 from ..base import Scores
-from .code import code_digest
+from .own_code import code_digest
 
 #: of requests and answers; 2: each is signed
 FORMAT = 2

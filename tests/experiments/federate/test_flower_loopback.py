@@ -19,6 +19,8 @@ from support.loopback import Loopback
 
 from hierfl.experiments.federate.contributions import read_status
 from hierfl.experiments.federate.draft import draft
+from hierfl.experiments.federate.guard.home import Home
+from hierfl.experiments.federate.study import Study
 from hierfl.inference.run.checkpoint import load
 
 pytestmark = [
@@ -26,9 +28,11 @@ pytestmark = [
 ]  # fmt: skip
 
 
-def same(one: Path, other: Path, names: list[str]) -> None:
+def same(one: Path, other: Path, study: Path, names: list[str]) -> None:
     """What the server and every site have in the end, to the bit."""
-    pairs = [[load_file(part / name / "site.safetensors") for part in (one, other)] for name in names]
+    agreed = Study.read(study)
+    places = [[Home(part / name).folder_of(agreed) for part in (one, other)] for name in names]
+    pairs = [[load_file(place / "site.safetensors") for place in both] for both in places]
     pairs.append([load(part / "server" / "checkpoint")[0] for part in (one, other)])
     for mine, theirs in pairs:
         assert mine.keys() == theirs.keys()
@@ -55,28 +59,30 @@ def blobs_study(method: str, settings: dict, folder: Path) -> tuple[Path, dict[s
 )
 def test_networks_over_flower(method: str, settings: dict, tmp_path: Path) -> None:
     study, files = blobs_study(method, settings, tmp_path / "data")
-    FileStudy(study, files, tmp_path / "plain").serve()
+    plain = FileStudy(study, files, tmp_path / "plain")
+    plain.serve()
     (tmp_path / "flower").mkdir()
-    with Loopback(study, files, tmp_path / "flower") as place:
+    with Loopback(study, files, tmp_path / "flower", plain.parties) as place:
         for name in files:
             place.join(name)
         place.serve()
         assert place.wait(900) == 0, place.log("server")
-    same(tmp_path / "flower", tmp_path / "plain", list(files))
+    same(tmp_path / "flower", tmp_path / "plain", study, list(files))
 
 
 def test_kills_over_flower_and_nodes_that_are_not_let_in(tmp_path: Path) -> None:
     """A mixed model; ``kill -9`` of the server's app, of a site's process and of a node, each in mid-round."""
     own = write_tables(patients(4), tmp_path / "data")
     study = formula_study(tmp_path, own, rounds=5)
-    FileStudy(study, own, tmp_path / "plain").serve()
+    plain = FileStudy(study, own, tmp_path / "plain")
+    plain.serve()
     (tmp_path / "flower").mkdir()
-    with Loopback(study, own, tmp_path / "flower") as place:
+    with Loopback(study, own, tmp_path / "flower", plain.parties) as place:
         for name in own:
             place.join(name)
         # an authority of somebody else's, a key that was never registered, none at all
         place.hierfl("certificates", tmp_path / "flower" / "other", "--host", "127.0.0.1")
-        place.hierfl("keys", tmp_path / "flower" / "stranger")
+        place.hierfl("keys", tmp_path / "flower" / "stranger", "--name", "stranger")
         place.node("h00", ca=tmp_path / "flower" / "other" / "ca.crt", called="wrong-ca")
         place.node("stranger")
         place.node("h00", key=Path(), called="no-key")
@@ -107,4 +113,4 @@ def test_kills_over_flower_and_nodes_that_are_not_let_in(tmp_path: Path) -> None
         assert place.wait(900) == 0, place.log("server")
         for name in ("wrong-ca", "node-stranger", "no-key"):
             assert place.running[name].poll() is not None, place.log(name)
-    same(tmp_path / "flower", tmp_path / "plain", list(own))
+    same(tmp_path / "flower", tmp_path / "plain", study, list(own))

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -237,3 +238,25 @@ def test_requests_are_numbered_for_each_client_also_after_a_kill(tmp_path: Path)
         asking(tmp_path, courier=courier)({"south": plain(client="south", value=value)})
     assert [one[:2] for one in seen] == [("north", 1), ("south", 1), ("south", 1), ("south", 2), ("south", 3)]
     assert seen[1] == seen[2]
+
+
+def test_a_refusal_that_somebody_else_has_written_is_none(tmp_path: Path) -> None:
+    """Its site is waited for in the next round."""
+
+    class Courier:
+        refusing: ClassVar[set[str]] = set()
+
+        def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
+            self.refusing |= set(requests)  # (as a courier does that reads outer headers)
+            found = {}
+            for name, request in requests.items():
+                head, question = decode(request)[0], question_digest(plain(client=name))
+                by = PARTIES.sites[name] if name == "south" else Identity.make(name)
+                refusal = encode({"error": "refused", "refused": "policy"}, {})
+                found[name] = seal_reply(refusal, by, SERVER.card, head, question, refused="policy")
+            return found
+
+    courier = Courier()
+    asked = {name: plain(client=name) for name in PARTIES.sites}
+    assert asking(tmp_path, courier=courier)(asked).keys() == {"south"}
+    assert courier.refusing == {"south"}

@@ -12,7 +12,7 @@ import pytest
 from support import installed
 from support.paths import ROOT
 
-from hierfl.inference.engines.remote.code import code_digest, own_files
+from hierfl.inference.engines.remote.own_code import code_digest, own_files
 from hierfl.inference.engines.remote.wire import Handshake
 
 #: as another Python would find it, without the installation of this one
@@ -20,7 +20,7 @@ FOUND = """
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 sys.path.insert(0, sys.argv[1])
-spec = spec_from_file_location("code_of_ours", sys.argv[1] + "/hierfl/inference/engines/remote/code.py")
+spec = spec_from_file_location("code_of_ours", sys.argv[1] + "/hierfl/inference/engines/remote/own_code.py")
 module = module_from_spec(spec)
 spec.loader.exec_module(module)
 print(module.code_digest())
