@@ -55,7 +55,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(place.path))
         waits = True
         time.sleep(POLL)
-    if not place.path.is_dir():
+    if not _is_there(place.path):
         return
     with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
         # (a server that was killed as it ended may ask once more what this site has answered)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-from support import studies
 from support.commands import Call
 from support.parties import Parties
 from support.studies import PATIENTS, FileStudy, formula_study, patients, write_tables, written
@@ -208,20 +206,21 @@ def test_a_methods_own_file_is_run_where_it_is_known(
     Parties.of(own).put_into(path)
     with pytest.raises(UserError, match="which you have neither named nor run before"):
         FileStudy(path, own, tmp_path)
-    monkeypatch.setattr(studies, "propose", partial(studies.propose, trust_code=True))
+    Study.read(path, trust_code=True)
     place = FileStudy(path, own, tmp_path)
-    copy = place.place("h01") / "mine.py"
+    folder = place.place("h01")
+    copy = folder / "mine.py"
     assert copy.read_bytes() == source.read_bytes()
     # what was approved runs without a question; where the approval is gone it does not
     for name in ("_named", "memory"):
         monkeypatch.setattr(trust, name, set() if name == "_named" else lambda: tmp_path / "nobody")
-    assert Membership.read(place.place("h01"), finished=False).study.loaded.name == "mine"
+    assert Membership.read(folder, finished=False).study.loaded.name == "mine"
     monkeypatch.setattr(trust, "_named", set())
     monkeypatch.setattr(trust, "memory", lambda: tmp_path / "no one")
-    held = place.home("h01").approval_of(place.place("h01"))
+    held = place.home("h01").approval_of(folder)
     (place.home("h01").folder / "approvals" / f"{held.study}.toml").unlink()
     with pytest.raises(UserError, match="which you have neither named nor run before"):
-        Membership.read(place.place("h01"), finished=False)
+        Membership.read(folder, finished=False)
     copy.write_text(source.read_text() + "\n")
     with pytest.raises(UserError, match="has changed since"):
         Membership.read(copy.parent, finished=False)

@@ -181,8 +181,9 @@ def test_lost_lines_of_an_audit_file_are_put_on_record(
 
 def test_pinned_cards_are_those_of_their_names(tmp_path: Path) -> None:
     home, card = Home(tmp_path), Identity.make("south").card
+    Identity.make("north").save(tmp_path)
     home.pin([card])
-    assert home.known() == {"south": card}
+    assert home.known()["south"] == card
     (tmp_path / "known.toml").write_text(f'north = "{card.text}"\n')
     with pytest.raises(UserError, match="the card of north has another name"):
         home.known()
