@@ -39,6 +39,7 @@ SCHEMA: Schema = {
     "single_messages?": bool,
     "networks?": str,
     "label_counts?": str,
+    "points?": str,
     "exploration?": str,
     "train_scores?": bool,
     "masked?": bool,
@@ -61,6 +62,8 @@ COMMENTS = {
     "single_messages": "true: methods whose server reads each site's message by itself, such as one_round.",
     "networks": "Methods that train networks: refuse, approve (with approve --allow networks), or allow.",
     "label_counts": "Messages that count this site's labels: refuse, approve (with --allow label-counts), or allow.",
+    "points": "Mixed models whose answers are no few sums (all but gaussian and log-normal ones of one level): what N\n"
+    "answers tell of rows is in docs/points.md. refuse, approve (with approve --allow points), or allow.",
     "exploration": "Exploration of up to 4,096 points, but of gaussian models of one level: refuse, approve (with\n"
     "--allow exploration), or allow.",
     "train_scores": "true: scores of training rows are answered. They can show outcomes of single rows.",
@@ -85,7 +88,7 @@ class Policy:
         forbidden_columns, forbidden_families, forbidden_methods: names that no study may use; "*" is every method
             that is a file of its own.
         single_messages: whether a method's server may read each site's message by itself.
-        networks, label_counts, exploration: each "refuse", "approve" or "allow".
+        networks, label_counts, points, exploration: each "refuse", "approve" or "allow".
         train_scores: whether scores of training rows are answered.
         masked, noise: whether messages must be masked, or have noise.
         budget: points of each family or method in place of the defaults.
@@ -105,6 +108,7 @@ class Policy:
     single_messages: bool = False
     networks: str = "approve"
     label_counts: str = "approve"
+    points: str = "approve"
     exploration: str = "approve"
     train_scores: bool = False
     masked: bool = False
@@ -126,7 +130,7 @@ class Policy:
         if strange := sorted(table.keys() - set(known)):
             raise unknown(f"entry of {path}:", strange[0], known)
         check(dict(table), SCHEMA, path)
-        for name in ("networks", "label_counts", "exploration"):
+        for name in ("networks", "label_counts", "points", "exploration"):
             if (said := table.get(name, "approve")) not in CHOICES:
                 raise unknown(f"value of {name} in {path}:", said, CHOICES)
         for name in table.get("forbidden_families", ()):

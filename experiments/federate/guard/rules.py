@@ -13,19 +13,21 @@ from hierfl.data.federated.column_data import ColumnData
 from hierfl.data.federated.formula_data import FormulaData
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
-from hierfl.inference.method.capabilities import is_tabular
+from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.server.rules.class_means import ClassMeans
 from hierfl.inference.server.rules.running import CountSum
 
 if TYPE_CHECKING:
+    from hierfl.inference.method.base import Method
+
     from ..study import Study
     from .policy import Policy
 
 __all__ = ["Rule", "rules", "rules_of_totals"]
 #: what ``hierfl federate approve --allow`` takes, and the entry of the policy that asks for it
-ALLOWED = {"networks": "networks", "label-counts": "label_counts", "exploration": "exploration"}
+ALLOWED = {"networks": "networks", "label-counts": "label_counts", "points": "points", "exploration": "exploration"}
 
 
 class RowSets(Protocol):
@@ -124,14 +126,16 @@ def _name_rules(study: Study, policy: Policy) -> Iterator[Rule]:
 
 def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collection[str]) -> Iterator[Rule]:
     """Of what the method's messages are."""
-    exchange = _exchange(study, site)
+    _, network = study.data.form_model(site)
+    method = study.method(network)
+    exchange, at_points = _exchange(method, study), is_tabular(method) and not has_fixed_sums(method)
     single = exchange.individual
     what = f"the server reads each site's {single[0]}" if single else "the server needs sums alone"
     yield Rule("single messages", policy.single_messages or not single, what)
     counting = any(isinstance(group.rule, ClassMeans | CountSum) for group in exchange.sending.values())
     asked = {
         "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
-        "exploration": explores(study) and not is_plain_gaussian(study),
+        "points": at_points, "exploration": explores(study) and at_points,
     }  # fmt: skip
     for word, needed in asked.items():
         said = getattr(policy, ALLOWED[word])
@@ -153,22 +157,9 @@ def explores(study: Study) -> bool:
     )
 
 
-def is_plain_gaussian(study: Study) -> bool:
-    """Whether all that a site can be asked is a function of X'X, X'y and y'y of its rows."""
-    data = study.data
-    return (
-        isinstance(data, FormulaData)
-        and data.formula.family == "gaussian"
-        and not data.formula.levels.inner
-        and not data.formula.more.columns
-    )
-
-
-def _exchange(study: Study, site: SiteData) -> Exchange:
+def _exchange(method: Method, study: Study) -> Exchange:
     """What sites send, in form."""
-    _, network = study.data.form_model(site)
-    method, seed = study.method(network), study.options("cpu").seed
-    shared = method.shared(InitialWeights.of(method.network, seed))
+    shared = method.shared(InitialWeights.of(method.network, study.options("cpu").seed))
     return Exchange(method.exchange(), method.pipeline(), method.expand, {k: v.detach() for k, v in shared.items()})
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hierfl.errors import UserError, unknown
 from hierfl.files import shown
-from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.inference.engines.remote.keys import PublicCard
+from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.schema import read_toml
 
 from ..contributions import now

@@ -120,15 +120,17 @@ def test_every_entry_is_in_force(entries: dict[str, Any], names: set[str], tmp_p
     assert broken(tried(tmp_path, patients(), Policy(**entries))) == names
 
 
-def test_other_responses_explore_by_the_sites_word_alone(tmp_path: Path) -> None:
+def test_other_responses_are_asked_at_points_by_the_sites_word_alone(tmp_path: Path) -> None:
     """What a gaussian model of one level can be asked are functions of X'X, X'y and y'y."""
     df = patients().assign(y=lambda df: df.index % 3)
     given: dict[str, Any] = {"columns": COUNTED, "family": "poisson", "settings": {"draws": 10}}
-    assert broken(tried(tmp_path, df, **given)) == {"exploration"}
-    assert broken(tried(tmp_path, df, allowed=("exploration",), **given)) == set()
-    assert broken(tried(tmp_path, df, Policy(exploration="allow"), **given)) == set()
-    assert broken(tried(tmp_path, df, Policy(exploration="refuse"), ("exploration",), **given)) == {"exploration"}
-    assert broken(tried(tmp_path, df, **{**given, "settings": {"draws": 0}})) == set()
+    both = ("points", "exploration")
+    assert broken(tried(tmp_path, df, **given)) == set(both)
+    assert broken(tried(tmp_path, df, allowed=("points",), **given)) == {"exploration"}
+    assert broken(tried(tmp_path, df, allowed=both, **given)) == set()
+    assert broken(tried(tmp_path, df, Policy(points="allow", exploration="allow"), **given)) == set()
+    assert broken(tried(tmp_path, df, Policy(exploration="refuse"), both, **given)) == {"exploration"}
+    assert broken(tried(tmp_path, df, **{**given, "settings": {"draws": 0}})) == {"points"}
     assert "not answered" in next(r.margin for r in tried(tmp_path, df) if r.name == "scores of training rows")
 
 
