@@ -32,6 +32,5 @@ class Offers:
         return split == "train" or split in self.splits
 
     def asked(self, split: str, sites: int) -> list[int]:
-        """Which of the sites are asked about a split; of those that have said nothing, no training rows."""
-        unknown: set[str] = set(SPLITS) - {"train"}
-        return [j for j in range(sites) if split in self.by_site.get(j, unknown)]
+        """Which of the sites are asked about a split: about training rows those alone that offer them."""
+        return [j for j in range(sites) if split != "train" or "train" in self.by_site.get(j, ())]
