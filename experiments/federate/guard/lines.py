@@ -56,8 +56,8 @@ class Lines:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.found = path, []  # type: list[dict[str, Any]]
-        self._end = 0
+        self.path, self._end = path, 0
+        self.found: list[dict[str, Any]] = []
 
     def catch_up(self) -> list[dict[str, Any]]:
         """Reads what has come since; the new lines.

@@ -62,6 +62,7 @@ def test_a_server_says_what_it_needs(own: dict[str, Path], tmp_path: Path, hierf
     assert "h02" in text
 
 
+@pytest.mark.cpu(4, "a command for each request, twice")
 def test_requests_are_answered_by_hand(
     own: dict[str, Path], tmp_path: Path, hierfl: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:

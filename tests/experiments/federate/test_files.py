@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from support.parties import Parties
-from support.studies import FORMULA, FileStudy, formula_study, patients, write_tables
+from support.studies import FORMULA, PATIENTS, FileStudy, formula_study, patients, write_tables
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.errors import UserError
@@ -42,21 +42,16 @@ def test_thirty_sites_by_files_find_what_the_table_would(counts: bool, tmp_path:
     federation, design = from_formula(df, FORMULA, family=family)
     options = {**how, "dtype": torch.float64, "splits": ("train",), "draws": 2}
     whole = fit(MixedEffects(design, draws=0), federation, progress=False, **options)
-
     own = write_tables(df, tmp_path / "data")
-    from support.studies import PATIENTS
-
     study = formula_study(tmp_path, own, {**PATIENTS, "y": columns}, family=family, **how, draws=2)
     place = FileStudy(study, own, tmp_path)
     commands = dict.fromkeys(own, 0)
 
     def respond(names: list[str]) -> None:
         for name in names:
-            folder = tmp_path / "exchange" / name
-            waiting = files.requests_in(tmp_path / "exchange", name)
-            replies = list(write_replies(place.answering(name), waiting, folder / "replies"))
-            assert len(replies) == 1
-            assert not replies[0][1]
+            waiting, replies = files.requests_in(tmp_path / "exchange", name), tmp_path / "exchange" / name / "replies"
+            ((_, problem),) = write_replies(place.answering(name), waiting, replies)
+            assert not problem
             commands[name] += 1
 
     place.serve(respond)
@@ -274,7 +269,7 @@ def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path, caplog: pyt
     """An outcome that the family cannot have, and no range excludes: no approval; and no sum of a file that changes."""
     df = patients(4, counts=True)
     wrong = df.assign(y=np.where(df.site == "h01", -777, df.y))
-    study, own = formula_study(tmp_path, dict.fromkeys(df.site.unique()), family="poisson"), {}
+    study = formula_study(tmp_path, dict.fromkeys(df.site.unique()), family="poisson")
     with pytest.raises(UserError, match="not approved: columns of the study: nothing was recorded"):
         FileStudy(study, own := write_tables(wrong, tmp_path / "data"), tmp_path / "wrong")
     assert not (tmp_path / "wrong" / "h01" / "approvals").exists()

@@ -118,6 +118,7 @@ def test_sites_with_images_find_what_the_pooled_arrays_would(tmp_path: Path) -> 
 
 
 @pytest.mark.figures("blank")
+@pytest.mark.cpu(5, "a study, its predictions and a report")
 def test_after_a_study_a_site_predicts_and_reports_by_itself(
     own: dict[str, Path], tmp_path: Path, hierfl: Call
 ) -> None:
@@ -183,6 +184,7 @@ def test_an_empty_cell_is_dropped_at_every_site(tmp_path: Path, hierfl: Call) ->
     assert "3 of 3 rows have no prediction" in err
 
 
+@pytest.mark.cpu(6, "a study of an ordinal response to its end")
 def test_ordinal_codes_of_a_study_keep_their_names(
     tmp_path: Path, hierfl: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,6 +216,7 @@ def test_ordinal_codes_of_a_study_keep_their_names(
     assert caplog.messages[0].startswith("the levels of 'y' are in the order of the sample, low < high < mid")
 
 
+@pytest.mark.cpu(4, "a study of counts, and its predictions")
 def test_a_site_predicts_of_as_many_trials_as_its_file_says(tmp_path: Path, hierfl: Call) -> None:
     df = patients(4).assign(n=5, y=lambda d: (d.age.astype(int) % 6).clip(0, 5))
     own = write_tables(df, tmp_path / "data")
