@@ -35,7 +35,7 @@ from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
 from .points import budget_of, may_explore
 from .policy import Policy
 from .replies import Asked, Refused, Replies
-from .rows import row_set
+from .rows import keep_rows, row_set
 from .rules import rules_of_totals
 from .slots import HELLO, slot_of, values_of
 from .totals import Told
@@ -238,6 +238,7 @@ class Gate:
         if failing := [rule for rule in found if not rule.holds]:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+        keep_rows(self._data.held, self.ledger, said)
         self._told.keep(totals)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:

@@ -239,7 +239,8 @@ class Ledger:
 
 def name_of(hashes: RowHashes) -> str:
     """The name of a row set, in whatever order its rows are."""
-    found = hashlib.sha256()
-    for column in sorted(hashes):
-        found.update(f"{column}\n".encode() + np.sort(hashes[column]).tobytes())
+    found, columns = hashlib.sha256(), sorted(hashes)
+    order = np.lexsort([hashes[column] for column in columns])
+    for column in columns:
+        found.update(f"{column}\n".encode() + hashes[column][order].tobytes())
     return found.hexdigest()[:16]

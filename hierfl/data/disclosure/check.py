@@ -12,6 +12,7 @@ from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
 from .cells import cell_rules, selection_rules
+from .encodings import encoding_rules, raw_numbers
 from .formula_rows import formula_rows
 from .own_rows import OwnRows
 from .plain_rows import array_rows, column_rows
@@ -42,7 +43,7 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
         return [enough, Rule("columns of the study", False, shown(error))]
     found = [
         *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
-        *column_rules(own, limits), *share_rules(own, limits),
+        *column_rules(own, limits), *share_rules(own, limits), *encoding_rules(own, raw_numbers(site)),
     ]  # fmt: skip
     # (names of columns and levels are the study's: nothing of them may hide a line)
     return [enough, *(Rule(shown(rule.name), rule.holds, shown(rule.margin)) for rule in found)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import UserError
 from ..arrays import test_rows
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
@@ -64,16 +65,32 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
         assert isinstance(site, FormulaSite | ColumnSite)
         found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
-        conditions = isinstance(site, FormulaSite) and n >= TWO and site.study.formula.terms.selections
-        own = own_rows(site, totals) if site.study.validation or conditions else OwnRows(n, {}, {}, {})
-        # (rows that are selected by a centre that is not known yet are in no sum)
-        selections = {name: rows for name, rows in own.selections.items() if totals or not CENTRED.search(name)}
+        own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
+        selections = _selections(site, totals) if isinstance(site, FormulaSite) and n >= TWO else {}
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
         held = own.held_out["validation"]
         part[np.flatnonzero(~out)[held] if len(held) < n else held] = PARTS["validation"]
     chosen = {f"{SELECTED}{condition}": rows.astype(np.int64) for condition, rows in selections.items()}
     return {**found, PART: part.astype(np.int64), **chosen}
+
+
+def _selections(site: FormulaSite, totals: Sequence[NamedSums]) -> dict[str, np.ndarray]:
+    """Conditions, and values of what calls make of numbers, with their rows, (n,) of bool each.
+
+    Args:
+        site: its rows.
+        totals: sums over all sites; without them what depends on them is left out.
+    """
+    try:
+        own = own_rows(site, totals)
+    except UserError:  # (a study whose columns cannot be made is not approved)
+        return {}
+    found = dict(own.selections)
+    for name, values in own.categories.items():
+        if "(" in name:
+            found |= {f"{name} is {value}": values == value for value in np.unique(values)}
+    return {name: rows for name, rows in found.items() if totals or not CENTRED.search(name)}
 
 
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
