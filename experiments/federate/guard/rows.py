@@ -17,12 +17,12 @@ def row_set(data: SiteData, ledger: Ledger) -> str:
 
 
 def keep_rows(data: SiteData, ledger: Ledger, totals: Sequence[NamedSums] = ()) -> str:
-    """Keeps a row set in the ledger; its name.
+    """Keeps a row set in the ledger, with the rows that conditions select; its name.
 
     Args:
-        data: the site's rows.
+        data: the site's rows, read for a study.
         ledger: of the account.
-        totals: sums over all sites, by which conditions of centred columns select rows.
+        totals: sums over all sites, once they are known: conditions on centred columns select rows by them.
     """
     return ledger.add_rows(row_hashes(data, ledger.secret, totals), same_data)
 
