@@ -77,7 +77,7 @@ class Hospital:
         out.write_text(tomli_w.dumps(table))
         return out
 
-    def proposal(self, study: Path, data: Path, allow: Collection[str] = (), home: Home | None = None) -> Proposal:
+    def proposal(self, study: Path, data: Path, allow: Collection[str] = ("points",), home: Home | None = None) -> Proposal:
         """What the site would approve."""
         return propose(home or self.home, study, data, pins=self.pins, allow=allow, ledger=self.ledger)
 
@@ -91,7 +91,7 @@ class Hospital:
         return list(found.failing)
 
     def approved(
-        self, study: Path, data: Path, allow: Collection[str] = (), home: Home | None = None
+        self, study: Path, data: Path, allow: Collection[str] = ("points",), home: Home | None = None
     ) -> GatedCoordinator:
         """The coordinator of an approved study.
 
