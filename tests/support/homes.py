@@ -64,4 +64,4 @@ def kept_home(place: Path, once: Once, name: str = "north") -> Kept:
     made = once("a small study that has ended", lambda folder: small_study(folder).serve())
     shutil.copytree(made, place)
     home, study = Home(place / name), Study.read(place / "study.toml")
-    return Kept(home, home.folder_of(study), Ledger(place / "accounts" / name), study.digest, place)
+    return Kept(home, home.folder_of(study), Ledger(place / "accounts" / name / "ledger"), study.digest, place)

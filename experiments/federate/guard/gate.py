@@ -14,8 +14,6 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import shown
-from hierfl.inference.engines.remote.keys import PublicCard
-from hierfl.inference.engines.remote.own_code import code_digest
 from hierfl.inference.engines.remote.points import explores, points_of
 from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
 from hierfl.inference.engines.remote.sealed import open_request, sign_again
@@ -24,13 +22,13 @@ from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, hea
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.state import State
 
-from ..roster_keys import SERVER
 from ..study_site import Membership, SiteRows, as_numbers
 from .answers import Answers, Slot
 from .approval import Approval
 from .audit import Audit
 from .broadcasts import Broadcasts
 from .home import Home
+from .in_force import check_in_force, server_of
 from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
 from .points import budget_of, may_explore
 from .policy import Policy
@@ -39,7 +37,6 @@ from .rows import keep_rows, row_set
 from .rules import rules_of_totals
 from .slots import HELLO, slot_of, values_of
 from .totals import Told
-from .withdrawal import withdrawal_of
 
 log = logging.getLogger("hierfl")
 #: bytes of the largest request, and the largest number of a restart record
@@ -136,7 +133,7 @@ class Gate:
         Raises:
             Refused: for anything else.
         """
-        server = self._server()
+        server = server_of(self.home, self.member.study)
         try:
             plain = open_request(asked.request, server, self.client)[0]
             if asked.outer["study"] != self.member.study.digest:
@@ -193,13 +190,6 @@ class Gate:
 
     # -- checks, in their order ---------------------------------------------------------------------------------
 
-    def _server(self) -> PublicCard:
-        """The server's card, as it is pinned here."""
-        card = self.member.study.keys.get(SERVER)
-        if card is None or self.home.known().get(card.name) != card:
-            raise Refused("approval", "the server's card is not pinned")
-        return card
-
     def _check_approval(self, head: Mapping[str, Any]) -> None:
         """Refuses what was not approved as it is now.
 
@@ -212,19 +202,8 @@ class Gate:
                 self._load()
             except UserError as error:
                 raise Refused("data", str(error)) from error
-        said, study = head["handshake"], self.member.study
-        if (left := withdrawal_of(self.home, study.digest, self.client, self.ledger)) is not None:
-            raise Refused("withdrawn", f"{left.by} has withdrawn on {left.when}")
-        if now is None:
-            raise Refused("approval", "no approval is on record: hierfl federate approve")
-        digests = {
-            "study": study.digest, "roster": study.roster, "method": study.table["method_digest"],
-            "code": code_digest(), "policy": Policy.read(self.home.folder).digest,
-        }  # fmt: skip
-        if words := now.outdated(digests):
-            raise Refused("approval", words)
-        if words := study.handshake.differs(said):
-            raise Refused("approval" if said.get("roster") != study.roster else "version", words)
+        check_in_force(now, self.home, self.member, head, self.ledger)
+        assert now is not None  # (as of the line above)
         self._rows = self._rows or row_set(self._data.held, self.ledger)
         if self._rows != now.data:
             raise Refused("data", "the rows are not those that were approved")

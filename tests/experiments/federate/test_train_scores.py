@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,16 +11,7 @@ import pytest
 from support.commands import Call
 from support.studies import FileStudy, formula_study, patients, write_tables
 
-from hierfl.experiments.federate.study_site import Membership
-
-
-class Reticent(FileStudy):
-    """Sites that say nothing of their training rows."""
-
-    def restart(self, name: str) -> None:
-        member = Membership.join(self.folder / name, self.study, name, self.files[name])
-        self.sites[name] = member.site(train_scores=False)
-        member.keep()
+from hierfl.experiments.federate.guard.simulated import OPEN
 
 
 @pytest.mark.cpu(8, "two studies of a mixed model, and a site's report")
@@ -27,8 +19,8 @@ def test_metrics_are_null_and_effects_as_before(tmp_path: Path, hierfl: Call) ->
     files = write_tables(patients(4), tmp_path / "data")
     path = formula_study(tmp_path / "study", files, rounds=30)
     found = {}
-    for name, kind in (("open", FileStudy), ("reticent", Reticent)):
-        study = kind(path, files, tmp_path / name)
+    for name, policy in (("open", OPEN), ("reticent", replace(OPEN, train_scores=False))):
+        study = FileStudy(path, files, tmp_path / name, policy=policy)
         summary = study.serve()
         folder = tmp_path / name / "server"
         found[name] = summary, (folder / "effects.csv").read_text(), pd.read_csv(folder / "metrics.csv"), folder

@@ -77,7 +77,9 @@ class Hospital:
         out.write_text(tomli_w.dumps(table))
         return out
 
-    def proposal(self, study: Path, data: Path, allow: Collection[str] = ("points",), home: Home | None = None) -> Proposal:
+    def proposal(
+        self, study: Path, data: Path, allow: Collection[str] = ("points",), home: Home | None = None
+    ) -> Proposal:
         """What the site would approve."""
         return propose(home or self.home, study, data, pins=self.pins, allow=allow, ledger=self.ledger)
 
