@@ -168,7 +168,7 @@ class Control:
             raise UserError(f"no file {key}: it is what hierfl federate keys writes at the site")
         known = read_nodes(self.study)
         if client in known:
-            raise UserError(f"{client} is registered already (node {known[client]}); unregister it first")
+            raise UserError(f"{client} is registered already (node {known[client]}): --remove takes it out first")
         node = int(self._flwr("supernode", "register", str(key), "hierfl", wait=True)["node-id"])
         write_nodes(self.study, {**known, client: node})
         return node
@@ -185,7 +185,7 @@ class Control:
         """Starts the study's server in the SuperLink, with the keys of a folder; the run's number."""
         said = {
             "study": str(self.study), "out": str(out.resolve()), "home": str(home.resolve()), "resume": resume,
-            "deadline": float(deadline), "trust_code": trust_code,
+            "restart": restart, "deadline": float(deadline), "trust_code": trust_code,
         }  # fmt: skip
         options = self.home / "run.toml"
         write_whole(options, tomli_w.dumps(said).encode())

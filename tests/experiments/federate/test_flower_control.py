@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tomllib
 import socket
 import threading
 from pathlib import Path
@@ -69,6 +70,14 @@ def test_a_superlink_that_never_comes_is_one_line(
     monkeypatch.setattr(control, "_flwr_once", away)
     with pytest.raises(UserError, match=rf"no SuperLink answers at {control.superlink} \(tried for 0 s\): start"):
         control.register("north", tmp_path / "north.pub")
+
+
+def test_the_app_is_told_all_that_was_said(control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_flwr", lambda *given, **more: {"run-id": 7})
+    more = {"resume": True, "restart": True, "deadline": 3.0, "trust_code": True}
+    assert control.start(tmp_path / "server", tmp_path / "home", **more) == "7"  # type: ignore[arg-type]
+    held = tomllib.loads((control.home / "run.toml").read_text())
+    assert held.items() >= more.items()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
