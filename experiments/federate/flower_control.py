@@ -166,6 +166,8 @@ class Control:
         """Lets the node with this public key in, as this site; its number."""
         if not key.is_file():
             raise UserError(f"no file {key}: it is what hierfl federate keys writes at the site")
+        if key.read_bytes()[:7] == b"hierfl-":
+            raise UserError(f"{key} is the site's card, which goes into study.toml: its node's key is in node.pub")
         known = read_nodes(self.study)
         if client in known:
             raise UserError(f"{client} is registered already (node {known[client]}): --remove takes it out first")

@@ -74,7 +74,8 @@ def _of_waiting(name: str, waited: float, frame: pd.DataFrame, held: Mapping[str
     """What is known of one who has yet to answer."""
     own = frame[frame["client"] == name]
     if own.empty:
-        return f"{name} has never been seen: it has answered nothing so far; ask whether it has approved the study, and runs"
+        remedy = "ask whether it has approved the study, and runs"
+        return f"{name} has never been seen: it has answered nothing so far; {remedy}"
     last = f"last seen {own.iloc[-1]['when']}"
     usual = usual_seconds(frame, held["kind"])
     mine = usual.get(name)

@@ -48,6 +48,14 @@ class Home:
         """
         return Identity.load(self.folder)
 
+    def check_keys(self) -> None:
+        """Refuses a folder without keys.
+
+        Raises:
+            UserError: for one.
+        """
+        Identity.load(self.folder)
+
     @property
     def is_there(self) -> bool:
         """Whether the folder is a site's, also one from before homes."""
@@ -126,7 +134,7 @@ class Home:
         self.check_current()
         going = [path for path in self.studies() if not has_ended(path) and not self.has_left(path)]
         if not self.studies():
-            self.identity  # noqa: B018 (a folder of another name is a slip, and has none)
+            self.check_keys()  # (a folder of another name is a slip, and has none)
         lacking = (
             f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml --data "
             "FILE --by NAME"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import tomllib
 import socket
 import threading
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from hierfl.experiments.federate.flower_control import Control, NotThere
 from hierfl.experiments.federate.flower_server import Terminated, serve_in_superlink
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.work import node_command
+from hierfl.inference.engines.remote.keys import Identity
 
 pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
 
@@ -69,6 +70,12 @@ def test_a_superlink_that_never_comes_is_one_line(
 
     monkeypatch.setattr(control, "_flwr_once", away)
     with pytest.raises(UserError, match=rf"no SuperLink answers at {control.superlink} \(tried for 0 s\): start"):
+        control.register("north", tmp_path / "north.pub")
+
+
+def test_a_card_is_no_key_of_a_node(control: Control, tmp_path: Path) -> None:
+    (tmp_path / "north.pub").write_text(Identity.make("north").card.text)
+    with pytest.raises(UserError, match=r"north\.pub is the site's card, .*node\.pub"):
         control.register("north", tmp_path / "north.pub")
 
 
