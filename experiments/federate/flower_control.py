@@ -34,6 +34,8 @@ PATIENCE = 120.0
 BEGINNING, PAUSE = 30.0, 1.0
 #: what flwr says where nothing answers
 AWAY = ("is unavailable", "connection refused", "failed to connect", "statuscode.unavailable", "connecterror")
+#: what flwr says of a node that it does not know
+GONE = "Node ID not found"
 #: the app that Flower runs: three files that name what is in hierfl
 BUNDLE = {
     "pyproject.toml": """\
@@ -176,11 +178,15 @@ class Control:
         return node
 
     def unregister(self, client: str) -> None:
-        """Keeps a site's node out from now on."""
+        """Keeps a site's node out from now on; also one that a restarted SuperLink has forgotten."""
         known = read_nodes(self.study)
         if client not in known:
             raise UserError(f"{client} is not in {self.study.with_name(NODES)}")
-        self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
+        try:
+            self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
+        except UserError as error:
+            if GONE not in str(error):  # (a SuperLink that was started again knows no node)
+                raise
         write_nodes(self.study, known)
 
     def start(self, out: Path, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool) -> str:
