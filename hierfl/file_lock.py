@@ -35,3 +35,16 @@ def locked(path: Path, words: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process has a lock file now; of a file that cannot be tried, False."""
+    if not path.is_file():
+        return False
+    try:
+        with locked(path, "held"):
+            return False
+    except Busy:
+        return True
+    except (OSError, NotImplementedError, UserError):
+        return False

@@ -27,7 +27,7 @@ STATUS_SCHEMA: Schema = {
     "study": str, "rounds": Number(int, 0), "round": Number(int, 0), "kind": str, "since": str, "waiting": [str],
     "ended": AnyOf(str, None),
     "clients?": [str], "known?": [str], "ends_early?": bool, "round_seconds?": [Number(float, 0)],
-    "refusals?": {"*": {"refused": str, "since": str, "kind": str, "round": Number(int, 0)}},
+    "asked?": [str], "refusals?": {"*": {"refused": str, "since": str, "kind": str, "round": Number(int, 0)}},
 }  # fmt: skip
 #: how many of the last rounds' seconds are kept
 KEPT_SECONDS = 20
@@ -77,7 +77,12 @@ class Recorded:
         first = header(next(iter(requests.values()))) if requests else {}
         self._begun, self._took = time.monotonic(), {}
         self._time_round(int(first.get("round", 0)), first.get("kind") == "round")
-        self.status |= {"round": first.get("round", 0), "kind": first.get("kind", ""), "since": now()}
+        self.status |= {
+            "round": first.get("round", 0),
+            "kind": first.get("kind", ""),
+            "since": now(),
+            "asked": list(requests),
+        }
         self.status["waiting"] = []  # (of the request before)
         self.waiting(list(requests))
         answers = self.ask(requests)

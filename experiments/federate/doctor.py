@@ -73,7 +73,7 @@ def examine(
         yield from keys(home)
     if exchange is not None:
         yield from folder(exchange, "exchange", private=False)
-        yield from clock(exchange)
+        yield from clock(exchange) if exchange.is_dir() else ()
     if superlink:
         yield reachable(superlink)
         yield from ports()

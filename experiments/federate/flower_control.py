@@ -34,6 +34,8 @@ PATIENCE = 120.0
 BEGINNING, PAUSE = 30.0, 1.0
 #: what flwr says where nothing answers
 AWAY = ("is unavailable", "connection refused", "failed to connect", "statuscode.unavailable", "connecterror")
+#: what flwr says of a node that it does not know
+GONE = "Node ID not found"
 #: the app that Flower runs: three files that name what is in hierfl
 BUNDLE = {
     "pyproject.toml": """\
@@ -166,26 +168,32 @@ class Control:
         """Lets the node with this public key in, as this site; its number."""
         if not key.is_file():
             raise UserError(f"no file {key}: it is what hierfl federate keys writes at the site")
+        if key.read_bytes()[:7] == b"hierfl-":
+            raise UserError(f"{key} is the site's card, which goes into study.toml: its node's key is in node.pub")
         known = read_nodes(self.study)
         if client in known:
-            raise UserError(f"{client} is registered already (node {known[client]}); unregister it first")
+            raise UserError(f"{client} is registered already (node {known[client]}): --remove takes it out first")
         node = int(self._flwr("supernode", "register", str(key), "hierfl", wait=True)["node-id"])
         write_nodes(self.study, {**known, client: node})
         return node
 
     def unregister(self, client: str) -> None:
-        """Keeps a site's node out from now on."""
+        """Keeps a site's node out from now on; also one that a restarted SuperLink has forgotten."""
         known = read_nodes(self.study)
         if client not in known:
             raise UserError(f"{client} is not in {self.study.with_name(NODES)}")
-        self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
+        try:
+            self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
+        except UserError as error:
+            if GONE not in str(error):  # (a SuperLink that was started again knows no node)
+                raise
         write_nodes(self.study, known)
 
     def start(self, out: Path, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool) -> str:
         """Starts the study's server in the SuperLink, with the keys of a folder; the run's number."""
         said = {
             "study": str(self.study), "out": str(out.resolve()), "home": str(home.resolve()), "resume": resume,
-            "deadline": float(deadline), "trust_code": trust_code,
+            "restart": restart, "deadline": float(deadline), "trust_code": trust_code,
         }  # fmt: skip
         options = self.home / "run.toml"
         write_whole(options, tomli_w.dumps(said).encode())

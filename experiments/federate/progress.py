@@ -10,11 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from hierfl.file_lock import is_locked
 from hierfl.files import shown
 
 from ..run_folder.csv_files import read_frame
 from .contributions import COLUMNS, CONTRIBUTIONS, read_status
-from .server import DONE
+from .server import DONE, LOCK
 
 #: a site is slow from so many times what is usual on, and so many seconds more than that
 SLOW, AT_LEAST = 3.0, 1.0
@@ -36,7 +37,7 @@ def progress(folder: Path, clock: datetime | None = None) -> list[str]:
     frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
     lines = [f"{shown(held['study'])}: round {held['round']} of {held['rounds']}"]
     if held["ended"] is not None:
-        lines.append(_ended(held["ended"]))
+        lines.append(_ended(held))
     else:
         since = f" for {in_words((now - at).total_seconds())}" if (at := _time(held["since"])) else ""
         left = ", ".join(held["waiting"]) or "nobody"
@@ -44,12 +45,16 @@ def progress(folder: Path, clock: datetime | None = None) -> list[str]:
         waited = max((now - at).total_seconds(), 0.0) if at else 0.0
         lines += [_of_waiting(name, waited, frame, held) for name in held["waiting"] if name not in _refusals(held)]
         lines += _eta(held)
+        if not is_locked(folder / LOCK):
+            lines.append("no server works in this folder here: it runs on another machine, or it was killed (--resume)")
     lines += [
         f"{name} refuses ({about['refused']}) since {about['since']} ({about['kind']} of round {about['round']}): its "
         "own log says why" for name, about in sorted(_refusals(held).items())
     ]  # fmt: skip
     waiting = held["waiting"] if held["ended"] is None else []
-    lines += _never_seen([name for name in held.get("clients", ()) if name not in waiting], frame)
+    # (answers are written down together, with the last one)
+    here = set(held.get("asked", ())) - set(waiting) if held["ended"] is None else set()
+    lines += _never_seen([name for name in held.get("clients", ()) if name not in here | set(waiting)], frame)
     return lines + _slow(frame)
 
 
@@ -58,17 +63,19 @@ def _refusals(held: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _ended(how: str) -> str:
-    if how == DONE:
-        return f"the server has ended well: {how}"
-    return f"the server has ended, nobody is asked any more, and it may go on (--resume): {shown(how)}"
+def _ended(held: Mapping[str, Any]) -> str:
+    if held["ended"] != DONE:
+        return f"the server has ended, nobody is asked any more, and it may go on (--resume): {shown(held['ended'])}"
+    needed = f"the method needed {held['round']} of at most {held['rounds']} rounds"
+    return f"the server has ended well: {needed if held['round'] < held['rounds'] else DONE}"
 
 
 def _of_waiting(name: str, waited: float, frame: pd.DataFrame, held: Mapping[str, Any]) -> str:
     """What is known of one who has yet to answer."""
     own = frame[frame["client"] == name]
     if own.empty:
-        return f"{name} has never been seen: it has answered nothing so far"
+        remedy = "ask whether it has approved the study, and runs"
+        return f"{name} has never been seen: it has answered nothing so far; {remedy}"
     last = f"last seen {own.iloc[-1]['when']}"
     usual = usual_seconds(frame, held["kind"])
     mine = usual.get(name)

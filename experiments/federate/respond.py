@@ -9,7 +9,7 @@ from hierfl.errors import UserError
 from hierfl.files import make_folder, shown
 from hierfl.inference.engines.remote.files import REPLY, name_of, read
 from hierfl.inference.engines.remote.refusals import refusal
-from hierfl.inference.engines.remote.wire import header
+from hierfl.inference.engines.remote.wire import Unreadable, header
 from hierfl.plain_folder import PlainFolder
 
 
@@ -32,7 +32,10 @@ def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], ou
         data = read(path)
         if not data:
             raise UserError(f"{shown(path)} is no file that can be read")
-        held.append((name_of(data), data))
+        try:
+            held.append((name_of(data), data))
+        except Unreadable as error:
+            raise UserError(f"{shown(path)} is no request: {error}") from error
     single = out.suffix == REPLY
     place = out.parent if single else out
     if place.is_symlink():

@@ -42,6 +42,8 @@ from .study_site import STUDY_COPY, as_numbers
 log = logging.getLogger("hierfl")
 #: of a server's folder: how often it was restarted
 RESTARTS = "restarts.json"
+#: that a server works in its folder
+LOCK = ".lock"
 #: what is said of a study that has come to its end
 DONE = "all rounds are done"
 #: makes what carries requests, given what is to be told who has yet to answer
@@ -77,7 +79,7 @@ def serve(
     check_server(study.keys, study.clients, identity, study.path)
     kept = folder / STUDY_COPY
     make_folder(folder)
-    with locked(folder / ".lock", f"another server works in {folder}"):
+    with locked(folder / LOCK, f"another server works in {folder}"):
         if resume:
             _go_on(study, folder)
         write_whole(kept, tomli_w.dumps(dict(study.table)).encode())

@@ -52,7 +52,8 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     requests, waits = RequestFiles(exchange, client, site.answer), False
     while not site.ended and not _is_there(place.path):  # (a mount that is away, a server that has not begun)
         if not waits:
-            log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(place.path))
+            lacking = place.path if _is_there(exchange) else exchange
+            log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(lacking))
         waits = True
         time.sleep(POLL)
     if not _is_there(place.path):
@@ -97,7 +98,8 @@ def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
 def answer_by_flower(site: Answering, folder: Path, say: Callable[[str], None]) -> None:
     """Answers what a node of Flower on this machine brings."""
     with listening(folder) as listener:
-        say(f"it answers Flower's node, which is started by: {node_command(folder)}")
+        say("without --exchange DIR it answers Flower's node on this machine, which is started by:")
+        say(f"  {node_command(folder)}")
         answer_couriers(listener, site.answer, lambda: site.ended)
 
 

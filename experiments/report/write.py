@@ -12,7 +12,7 @@ from hierfl.inference.run.progress import working
 from hierfl.schema import read_json
 
 from ..compare.comparison import compare_runs
-from ..federate.guard.home import SITE, Home
+from ..federate.guard.home import Home
 from ..federate.site_results import site_run, write_site_results
 from ..federate.study_site import Membership
 from ..run_folder.config_file import read_config
@@ -59,7 +59,7 @@ def write_report(
         found = compare_runs([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *write_comparison(found, folder)]
     home = Home(folder)
-    if (folder / SITE).is_file() or home.studies():
+    if home.is_there:
         member = Membership.read(home.place_of(study), trust_code=trust_code)
         if place:
             raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate approve")

@@ -13,6 +13,11 @@ from ..options import TrustCode, path_argument, path_option
 from ..reading import with_reading
 from .options import HOME_HELP, OwnFile
 
+ALLOW_HELP = (
+    "What the policy leaves to this approval: networks, label-counts, points or exploration; repeatable. See "
+    "docs/policy.md."
+)
+
 
 @with_reading(columns=False, drop=False)
 def approve(
@@ -26,7 +31,7 @@ def approve(
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="WORD", help="What the policy leaves to this approval; repeatable."),
+        typer.Option("--allow", metavar="WORD", help=ALLOW_HELP),
     ] = None,
     purpose: Annotated[
         str, typer.Option("--purpose", metavar="TEXT", help="What the study is for; hierfl federate record shows it.")
@@ -52,7 +57,8 @@ def approve(
     console().print()
     show_rules(found.rules)
     show_parties(found.parties)
-    typer.echo(f"{found.record(by, purpose)}: approved by {by}; the site takes part: hierfl federate site {home}")
+    typer.echo(f"{found.record(by, purpose)}: approved by {by}; the site takes part by:")
+    typer.echo(f"  hierfl federate site {home} --exchange DIR (files), or without --exchange (Flower)")
 
 
 def audit(

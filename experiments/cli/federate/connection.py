@@ -24,7 +24,7 @@ def keys(
     from ...federate.write_keys import NODE_PUBLIC, write_keys
 
     made = write_keys(home, name, rotate=rotate)
-    typer.echo(f"{home / f'{name}.pub'}: send it to the coordinator, and to the other sites")
+    typer.echo(f"{home / f'{name}.pub'}: send it to the coordinator and to every site")
     typer.echo(f"fingerprint: {made.card.fingerprint}")
     typer.echo("Everybody who gets the card compares it with this fingerprint, by telephone or on paper.")
     if rotate:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from ..options import path_argument, path_option
+from .options import HOME_HELP
 
-Home = Annotated[Path, path_argument("DIR", "The site's own folder.")]
+Home = Annotated[Path, path_argument("HOME", HOME_HELP)]
 Name = Annotated[str, typer.Option("--study", metavar="NAME", help="Of the study. [default: the only one]")]
 
 

@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 
 from ..options import path_argument
+from .options import HOME_HELP
 
 
-def policy(folder: Annotated[Path, path_argument("DIR", "The site's own folder.")]) -> None:
+def policy(folder: Annotated[Path, path_argument("HOME", HOME_HELP)]) -> None:
     """Write policy.toml, what this site decides whatever a study says, with strict defaults."""
+    from ...federate.guard.home import Home
     from ...federate.guard.policy import write_policy
 
-    typer.echo(f"{write_policy(folder)}: read it, and change what is not yours; it is in force for every study")
+    Home(folder).check_keys()  # (a folder of another name is a slip)
+    typer.echo(f"{write_policy(folder)}: read it, and change it where this site decides otherwise")
+    typer.echo("It is in force for every study.")

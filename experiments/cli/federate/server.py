@@ -42,7 +42,8 @@ def server(
     from hierfl.inference.engines.remote.keys import Identity
     from hierfl.plain_folder import PlainFolder
 
-    from ...federate.server import serve
+    from ...federate.roster_keys import check_server
+    from ...federate.server import check_folder, serve
     from ...federate.study import Study
     from ...federate.work import alone
     from ...messages import to_stderr
@@ -69,6 +70,8 @@ def server(
         )  # fmt: skip
     else:
         place = exchange
+        check_folder(out, resume)
+        check_server(agreed.keys, agreed.clients, identity, agreed.path)
         make_folder(place)
         with alone(PlainFolder(place), ".server.lock", f"another server asks in {place}: a study needs its own folder"):
             summary = serve(
@@ -106,4 +109,5 @@ def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder
     table = text_table("site", "rounds", "last answer", "kB from it")
     for row in last_contributions(folder):
         table.add_row(*row)
-    screen.print(table)
+    if table.rows:
+        screen.print(table)

@@ -58,7 +58,7 @@ def study(
     if lacking := [who for who in (SERVER, *clients) if who not in keys]:
         typer.echo(f"{out}: no card yet of {', '.join(lacking)}: their lines go into its part keys")
     typer.echo(f"{out}: edit it, then send it to {len(site)} site{'s' * (len(site) != 1)}; each says: hierfl federate "
-               f"approve HOME --study {out.name} --data FILE --by NAME")  # fmt: skip
+               f"approve HOME --study {out.name} --data FILE --by NAME --pin CARD.pub ...")  # fmt: skip
 
 
 @with_reading(columns=False, drop=False)

@@ -126,9 +126,9 @@ def propose(
     if strange := sorted(set(allow) - set(ALLOWED)):
         raise UserError(f"--allow {strange[0]} says nothing: known words are {', '.join(ALLOWED)}")
     home.check_current()
+    card = home.identity.card
     ledger, policy = ledger or Ledger(), Policy.read(home.folder)
     agreed = Study.read(study, trust_code=trust_code)
-    card = home.identity.card
     if agreed.keys.get(card.name) != card or card.name not in agreed.clients:
         raise UserError(
             f"{study} does not have the card of {home.folder} for {card.name} ({card.fingerprint}): send "
@@ -143,7 +143,7 @@ def propose(
     member = _member(home, agreed, card.name, data, reading)
     rows = read_site_data(agreed, member.data, member.client, member.reading)
     parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))
-    found = [_server_rule(parties[0]), *rules(agreed, rows, policy, known, allow, ledger)]
+    found = [_server_rule(parties[0]), _cards_rule(parties), *rules(agreed, rows, policy, known, allow, ledger)]
     found.append(_budget_rule(agreed, rows, policy, allow, ledger))
     return Proposal(
         home, member, rows, policy, parties, tuple(found), tuple(pins), tuple(sorted(allow)), ledger
@@ -178,6 +178,13 @@ def _budget_rule(
         return Rule("budget", False, str(error))
     spent = used(rows, ledger)
     return Rule("budget", spent < budget, f"{spent} of {budget} points were evaluated on these rows, in all studies")
+
+
+def _cards_rule(parties: Sequence[Party]) -> Rule:
+    """Whether all have cards: the roster changes with each that comes later, and is approved anew."""
+    lacking = [party.name for party in parties if party.card is None]
+    words = f"none of {', '.join(lacking)} in study.toml: the coordinator adds it, and sends the file again"
+    return Rule("cards", not lacking, words if lacking else "all who take part have one")
 
 
 def _server_rule(server: Party) -> Rule:

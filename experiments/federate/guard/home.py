@@ -12,7 +12,7 @@ import tomli_w
 
 from hierfl.errors import UserError, unknown
 from hierfl.files import make_folder, shown, write_whole
-from hierfl.inference.engines.remote.keys import Identity, PublicCard
+from hierfl.inference.engines.remote.keys import KEY_FILE, Identity, PublicCard
 from hierfl.inference.engines.remote.preparation import CLOSED_FILE
 from hierfl.inference.engines.remote.site_state import STATE_FILE
 from hierfl.inference.engines.remote.wire import Unreadable, header
@@ -47,6 +47,19 @@ class Home:
             UserError: where there are none.
         """
         return Identity.load(self.folder)
+
+    def check_keys(self) -> None:
+        """Refuses a folder without keys.
+
+        Raises:
+            UserError: for one.
+        """
+        Identity.load(self.folder)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder is a site's, also one from before homes."""
+        return (self.folder / SITE).is_file() or (self.folder / KEY_FILE).is_file()
 
     # -- pinned cards -------------------------------------------------------------------------------------------
 
@@ -105,7 +118,9 @@ class Home:
         """
         if (self.folder / SITE).is_file():
             return self.folder
-        return self._one(self.studies(), study, f"{self.folder} has no study: hierfl federate approve")
+        return self._one(
+            self.studies(), study, f"{self.folder} has no study: none was approved here, or it was forgotten"
+        )
 
     def running(self, study: str = "") -> Path:
         """The folder of an approved study that has not ended, to take part in; where all have, of one that has.
@@ -118,7 +133,12 @@ class Home:
         """
         self.check_current()
         going = [path for path in self.studies() if not has_ended(path) and not self.has_left(path)]
-        lacking = f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml"
+        if not self.studies():
+            self.check_keys()  # (a folder of another name is a slip, and has none)
+        lacking = (
+            f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml --data "
+            "FILE --by NAME"
+        )
         return self._one((going or self.studies()) if not study else self.studies(), study, lacking)
 
     def check_current(self) -> None:

@@ -45,15 +45,20 @@ def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for line in lines:
         parts = [str(line.get("line")), str(line.get("when")), str(line.get("kind"))]
         if line.get("kind") == "approval":
-            parts.append(f"study {line.get('study')} by {line.get('by')}")
+            parts.append(f"study {str(line.get('study'))[:8]} by {line.get('by')}")
         elif line.get("kind") == ACCEPTED:
             parts.append(f"by {line.get('by')}: {line.get('reason')}")
         elif "deleted" in line:  # (a withdrawal, or what was forgotten)
             by = f" by {line['by']}" if "by" in line else ""
-            parts.append(f"study {line.get('study')}{by}: {len(line['deleted'])} files")
+            parts.append(f"study {str(line.get('study'))[:8]}{by}: {len(line['deleted'])} files")
         else:
             how = f"refused ({line['refused']}): {line.get('reason')}" if line.get("refused") else "answered"
             again = ", as before" if line.get("again") else ""
-            parts += [f"round {line.get('round')}", f"{how}{again}", f"{line.get('points', 0)} points"]
+            parts += [
+                f"study {str(line.get('study'))[:8]}",
+                f"round {line.get('round')}",
+                f"{how}{again}",
+                f"{line.get('points', 0)} points",
+            ]
             parts.append(f"request {str(line.get('request'))[:16]} reply {str(line.get('reply'))[:16]}")
         yield shown("  ".join(parts))

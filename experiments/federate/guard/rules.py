@@ -138,9 +138,14 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
         "points": at_points, "exploration": explores(study) and at_points,
     }  # fmt: skip
     for word, needed in asked.items():
-        said = getattr(policy, ALLOWED[word])
+        said = getattr(policy, entry := ALLOWED[word])
         holds = not needed or said == "allow" or (said == "approve" and word in allowed)
-        way = f"needs --allow {word}" if said == "approve" else f"{ALLOWED[word]} is {said!r} in the policy"
+        way = (
+            f"{'by' if holds else 'needs'} --allow {word}"
+            if said == "approve"
+            else f"{entry} is {said!r} in the policy"
+        )
+        way += "" if holds or word != "exploration" else "; a study with draws = 0 and without profile does not explore"
         yield Rule(word.replace("-", " "), holds, way if needed else "none")
     train = "answered: they can show outcomes of single rows" if policy.train_scores else "not answered"
     yield Rule("scores of training rows", True, train)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ..study_site import Membership
+from .audit import Audit
 from .gate import ENDED, Gate
 from .home import Home
 from .ledger import Ledger
 from .replies import Asked, Refused
 from .withdrawal import Withdrawal, withdrawal_of
+
+#: the request that ends a study for a site
+FINISH = "finish"
 
 
 class WithdrawnGate(Gate):
@@ -25,7 +31,7 @@ class WithdrawnGate(Gate):
     patient = True
 
     def __init__(self, home: Home, folder: Path, left: Withdrawal, ledger: Ledger) -> None:
-        self.left, self._over = left, False
+        self.left, self._over = left, any(_heard_end(line, left) for line in Audit(home.folder).lines)
         super().__init__(home, folder, ledger=ledger)
 
     def _load(self) -> None:
@@ -45,6 +51,12 @@ class WithdrawnGate(Gate):
         _, head, _ = self._opened(asked)
         self._over = head.get("kind") == ENDED
         raise Refused("withdrawn", self.closed)
+
+
+def _heard_end(line: Mapping[str, Any], left: Withdrawal) -> bool:
+    """Whether a line of the audit file is the end of the study, which is not said twice."""
+    about = line.get("study"), line.get("client"), line.get("kind")
+    return about == (left.study, left.client, FINISH) and line.get("refused") in ("", "withdrawn")
 
 
 def gate_of(home: Home, folder: Path, ledger: Ledger, device: str = "cpu") -> Gate:

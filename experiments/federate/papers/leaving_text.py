@@ -8,6 +8,7 @@ from typing import Any
 from ..guard.audit import Audit
 from ..guard.home import Home
 from ..guard.withdrawal import Withdrawal
+from ..guard.withdrawn import FINISH
 from ..study import Study
 from .memory import kept_by_server
 
@@ -28,6 +29,7 @@ def words_of(left: Withdrawal, deleted: int, study: Study, sent: Sequence[Mappin
     """
     given = [line for line in sent if not line["refused"] and not line.get("again")]
     rounds = sorted({int(line["round"]) for line in given if line["kind"] == "round"})
+    over = any(line["kind"] == FINISH for line in given)
     span = f", of rounds {rounds[0]} to {rounds[-1]}" if rounds else ""
     return [
         f"{left.client} has left {left.name}: decided by {left.by} on {left.when}.",
@@ -42,5 +44,8 @@ def words_of(left: Withdrawal, deleted: int, study: Study, sent: Sequence[Mappin
         *(f"    {line}" for line in kept_by_server(study.loaded, study.table["settings"])),
         "  Sums before the first round (means, X'X) hold this site's rows for the rest of the study.",
         "  Points that were evaluated stay used: the budget of these rows is not given back.",
-        "Ask the coordinator to take this site off the roster; a study without it begins with a new study.toml.",
+        "The study has ended. Ask the coordinator to delete the answers of this site."
+        if over
+        else "Ask the coordinator to take this site off the roster. The others approve that study.toml, and the server "
+        "goes on with --resume.",
     ]

@@ -104,7 +104,8 @@ class Questions:
                     raise Unreadable("it is of another round")
                 found[j] = head, {k: v.to(self.device) for k, v in held.items()}
             except Unreadable as error:
-                self.refuse(j, about["kind"], error)
+                if self.ids[j] not in self.refusals:  # (of those it was said)
+                    self.refuse(j, about["kind"], error)
         missing = [self.ids[j] for j in clients if self.ids[j] not in answers and self.ids[j] not in self.refusals]
         if missing:
             names = ", ".join(missing[:10]) + ", ..." * (len(missing) > 10)

@@ -91,10 +91,10 @@ def test_requests_are_answered_by_hand(
     nonsense = tmp_path / "x.request"
     nonsense.write_bytes(b"nothing")
     out = ("--out", tmp_path / "replies")
-    assert "cut off" in refused(hierfl("federate", "respond", nonsense, *home, *out))
+    assert f"{nonsense} is no request: it is cut off" in refused(hierfl("federate", "respond", nonsense, *home, *out))
     assert "no file that can be read" in refused(hierfl("federate", "respond", tmp_path / "none.request", *home, *out))
     new = ("--folder", tmp_path / "new", *out)
-    assert "no study is approved in" in refused(hierfl("federate", "respond", nonsense, *new))
+    assert "has no keys: hierfl federate keys" in refused(hierfl("federate", "respond", nonsense, *new))
     # a folder that two processes work in
     with at_work(place.place("h01")):
         assert "another process works in" in refused(hierfl("federate", "respond", nonsense, *home, *out))

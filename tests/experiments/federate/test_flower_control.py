@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import threading
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from hierfl.errors import UserError
 from hierfl.experiments.federate import flower_control, flower_server
 from hierfl.experiments.federate.flower_control import Control, NotThere
 from hierfl.experiments.federate.flower_server import Terminated, serve_in_superlink
+from hierfl.experiments.federate.nodes import read_nodes, write_nodes
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.work import node_command
+from hierfl.inference.engines.remote.keys import Identity
 
 pytest.importorskip("flwr", reason="hierfl[flower] is not installed")
 
@@ -69,6 +72,40 @@ def test_a_superlink_that_never_comes_is_one_line(
     monkeypatch.setattr(control, "_flwr_once", away)
     with pytest.raises(UserError, match=rf"no SuperLink answers at {control.superlink} \(tried for 0 s\): start"):
         control.register("north", tmp_path / "north.pub")
+
+
+def test_a_node_that_the_superlink_has_forgotten_is_removed(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started again; other failures keep the node."""
+    write_nodes(control.study, {"north": 7, "south": 8})
+
+    def fails(words: str) -> None:
+        def away(*arguments: str, **more: Any) -> dict[str, Any]:
+            raise UserError(words)
+
+        monkeypatch.setattr(control, "_flwr", away)
+
+    fails("flwr supernode has failed: permission denied")
+    with pytest.raises(UserError, match="permission"):
+        control.unregister("north")
+    fails("flwr supernode has failed: [code: 24] Node ID not found for account.")
+    control.unregister("north")
+    assert read_nodes(control.study) == {"south": 8}
+
+
+def test_a_card_is_no_key_of_a_node(control: Control, tmp_path: Path) -> None:
+    (tmp_path / "north.pub").write_text(Identity.make("north").card.text)
+    with pytest.raises(UserError, match=r"north\.pub is the site's card, .*node\.pub"):
+        control.register("north", tmp_path / "north.pub")
+
+
+def test_the_app_is_told_all_that_was_said(control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_flwr", lambda *given, **more: {"run-id": 7})
+    more = {"resume": True, "restart": True, "deadline": 3.0, "trust_code": True}
+    assert control.start(tmp_path / "server", tmp_path / "home", **more) == "7"  # type: ignore[arg-type]
+    held = tomllib.loads((control.home / "run.toml").read_text())
+    assert held.items() >= more.items()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

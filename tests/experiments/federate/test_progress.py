@@ -11,6 +11,7 @@ from support.commands import Call
 
 from hierfl.experiments.federate.contributions import Recorded, read_status
 from hierfl.experiments.federate.progress import in_words, progress
+from hierfl.file_lock import locked
 from hierfl.inference.engines.remote.wire import encode
 
 SITES = ["east", "north", "south", "west"]
@@ -58,11 +59,30 @@ def test_a_server_that_waits(folder: Path) -> None:
     text = "\n".join(lines)
     assert "east is slow: 90 s, where its own earlier answers took 2 s; last seen 2026-11-27" in text
     assert "south: last seen 2026-11-27T10:00:00+00:00; its own earlier answers took 60 s" in text
-    assert "west has never been seen: it has answered nothing so far" in text
+    assert "west has never been seen: it has answered nothing so far; ask whether it has approved" in text
+    assert "no server works in this folder here" in text
+    with locked(folder / ".lock", ""):
+        lines = progress(folder, since + timedelta(seconds=90))
+    assert "no server works" not in "\n".join(lines)
     assert "16 rounds left: at most 16 min, at 60 s a round" in text
     assert "north refuses (budget) since" in text
     assert "(round of round 4): its own log says why" in text
     assert "south is usually slow: 60 s a round, where the others take 2" in text
+
+
+def test_who_has_answered_while_others_are_waited_for_is_seen(tmp_path: Path) -> None:
+    """Also of the first request, whose answers are written down together."""
+    recorded = Recorded(tmp_path, "s", 20, SITES)
+
+    def ask(requests: dict[str, bytes]) -> dict[str, bytes]:
+        recorded.waiting(["west"])
+        raise KeyboardInterrupt
+
+    recorded.ask = ask
+    with pytest.raises(KeyboardInterrupt):
+        recorded(request("prepare", 0))
+    never = [line.split()[0] for line in progress(tmp_path) if "never been seen" in line]
+    assert never == ["west"]
 
 
 def test_a_server_that_has_ended(folder: Path, hierfl: Call) -> None:
@@ -75,6 +95,10 @@ def test_a_server_that_has_ended(folder: Path, hierfl: Call) -> None:
         assert words in text
         assert "west has never been seen" in text
         assert "left:" not in text
+    path.write_text(json.dumps({**held, "ended": "all rounds are done", "round": 20, "waiting": []}))
+    assert "the server has ended well: all rounds are done" in progress(folder)
+    path.write_text(json.dumps({**held, "ended": "all rounds are done", "waiting": []}))
+    assert "the server has ended well: the method needed 5 of at most 20 rounds" in progress(folder)
     code, text, _ = hierfl("federate", "status", folder)
     assert code == 0
     assert "\x1b[8m" not in text

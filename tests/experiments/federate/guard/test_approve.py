@@ -61,6 +61,10 @@ def test_an_approval_shows_what_it_records(study: Path, parties: Parties, tmp_pa
     everybody = cards(tmp_path, "coordinator", "h00", "h02")
     assert "has no policy.toml: hierfl federate policy" in hierfl(*said)[2]
     assert hierfl("federate", "policy", home)[0] == 0
+    slip = tmp_path / "h0l"  # (a folder of another name is said so, and none is made)
+    for command in (("policy", slip), ("site", slip, "--exchange", tmp_path), ("approve", slip, *said[3:])):
+        assert f"{slip} has no keys: hierfl federate keys" in hierfl("federate", *command)[2]
+    assert not slip.exists()
     for lacking, words in ((everybody[2:], "server"), (everybody[:2], "sites")):
         code, text, error = hierfl(*said, *lacking)
         assert (code, error.count("\n")) == (2, 1)
@@ -82,8 +86,21 @@ def test_an_approval_shows_what_it_records(study: Path, parties: Parties, tmp_pa
     assert Home(home).known().keys() == {"coordinator", "h00", "h01", "h02"}
     code, text, _ = hierfl("federate", "audit", home)
     assert code == 0
-    assert "by Dr One" in text
+    assert f"study {agreed.digest[:8]} by Dr One" in text
     assert "1 line, none missing" in text
+
+
+def test_all_cards_are_there_before_anybody_approves(study: Path, tmp_path: Path, hierfl: Call) -> None:
+    """The roster changes with one that comes later."""
+    home, data = tmp_path / "h01", tmp_path / "own.csv"
+    table().to_csv(data, index=False)
+    hierfl("federate", "policy", home)
+    text = study.read_text()
+    study.write_text("\n".join(line for line in text.splitlines() if not line.startswith("h02 = ")))
+    pins = cards(tmp_path, "coordinator", "h00", "h02")
+    code, text, error = hierfl("federate", "approve", home, "--study", study, "--data", data, "--by", "N", *pins)
+    assert (code, "not approved: cards" in error) == (2, True), error
+    assert "none of h02 in study.toml" in " ".join(text.split())
 
 
 def test_a_hospital_with_four_of_a_stage_does_not_take_part(study: Path, tmp_path: Path, hierfl: Call) -> None:

@@ -192,11 +192,15 @@ def test_commands(kept: Kept, hierfl: Call, monkeypatch: pytest.MonkeyPatch, tmp
     assert "answers have left, of rounds 1 to 2" in text
     assert "effects: searched anew" in text
     assert "the budget of these rows is not given back" in text
+    assert text.splitlines()[-1].startswith("The study has ended.")
+    assert gate_of(kept.home, kept.folder, Ledger()).ended  # (nobody asks any more: its process does not wait)
     assert "withdraw  study" in hierfl("federate", "audit", kept.home.folder)[1].splitlines()[-2]
     code, _, error = hierfl("federate", "forget", kept.home.folder, "--study", "no such")
     assert (code, error.count("\n")) == (2, 1)
     assert hierfl("federate", "forget", kept.home.folder)[:2][1].startswith("small, ended on")
     assert "nothing is deleted" in hierfl("federate", "forget", kept.home.folder)[1]
+    for command in (("report", kept.home.folder), ("predict", kept.home.folder, "--data", tmp_path / "x.csv")):
+        assert "has no study: none was approved here, or it was forgotten" in hierfl(*command)[2]
 
 
 @pytest.mark.parametrize("method", METHODS)
