@@ -8,6 +8,7 @@ are, and it is these, plus a quarter.
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,17 @@ def default_budget(method: Method, options: Options, *, exploration: bool = Fals
 
 def _measured(method: Any) -> dict[str, Any]:
     """What honest fits of the family have needed."""
-    table, family = read_toml(BUDGETS, {"*": dict}), method.network.family
+    table, family = _table(), method.network.family
     if family not in table:
         raise UserError(f"no budget is known for the family {family}: give one in policy.toml, [budget] {family} = ...")
     held: dict[str, Any] = table[family]
     # (nodes of groups of clients count)
     return held["regions"] if method.above and not has_fixed_sums(method) else held
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read_toml(BUDGETS, {"*": dict})
 
 
 def _ends(method: Any) -> int:
