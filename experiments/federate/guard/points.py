@@ -77,7 +77,8 @@ def budget_rule(
         client: the site's name in the study. What the study itself has used is a part of its need.
     """
     try:
-        method, options = study.method(study.data.form_model(rows)[1]), study.options("cpu")
+        network = study.data.form_model(rows, study.loaded.cls.latent)[1]
+        method, options = study.method(network), study.options("cpu")
         budget, need = budget_of(study, method, options, policy, allowed), need_of(study, method, options)
     except UserError as error:
         return Rule("budget", False, str(error))
