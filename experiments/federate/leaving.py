@@ -63,7 +63,7 @@ def leaving(study: Study, site: SiteData) -> list[Leaving]:
         for name, shape in study.data.form(before).items():
             found.append(Leaving(f"prepare, step {step + 1}", name, shape, 8 * math.prod(shape), meanings[name]))
         before.append(sums)
-    outline, network = study.data.form_model(site)
+    outline, network = study.data.form_model(site, study.loaded.cls.latent)
     method, options = study.method(network), study.options("cpu")
     return found + answers(method, outline, options, new_clients=study.new_clients)
 

@@ -18,6 +18,7 @@ from hierfl.file_lock import locked
 from hierfl.files import make_folder, shown, write_whole
 from hierfl.inference.engines.remote.engine import RemoteEngine
 from hierfl.inference.engines.remote.keys import Identity
+from hierfl.inference.engines.remote.offers import Offers
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
 from hierfl.inference.engines.remote.refusals import OF_ALL
@@ -92,8 +93,8 @@ def serve(
             courier.ask.of_all = OF_ALL | {"round"}
         try:
             more = restarts_of(folder, more=restart)
-            run = fit_study(study, folder, recorded, restarts=more, resume=resume, progress=progress)
-            summary = _write_results(study, folder, run)
+            run, offers = fit_study(study, folder, recorded, restarts=more, resume=resume, progress=progress)
+            summary = _write_results(study, folder, run, offers)
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
             _leave(courier, endings(recorded.status["known"], study.handshake, reason))
@@ -152,8 +153,11 @@ def restarts_of(folder: Path, *, more: bool = False) -> int:
 
 def fit_study(
     study: Study, folder: Path, ask: Ask, *, restarts: int = 0, resume: bool = False, progress: bool = True
-) -> Run:
-    """The preparation and the fit, without what its server writes of them; see :func:`serve`."""
+) -> tuple[Run, Offers]:
+    """The preparation and the fit, without what its server writes of them, and what sites answer about.
+
+    See :func:`serve`.
+    """
     questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"), restarts)
     totals = prepare(questions, Summing(study), folder)
     outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)
@@ -164,9 +168,11 @@ def fit_study(
     ready = Fit(study.method(network), outline, study.options("cpu"), engine)
     write_config(folder, study.configuration(study.name, "cpu", len(study.clients)))
     begun = resume and (folder / "checkpoint" / "checkpoint.json").is_file()
-    return ready.run(
+    run = ready.run(
         folder / "checkpoint", resume=begun, progress=progress, observe=lambda rows: write_metrics(folder, rows)
     )
+    assert isinstance(ready.engine, RemoteEngine)  # (as of above)
+    return run, ready.engine.offers
 
 
 class Summing:
@@ -179,7 +185,7 @@ class Summing:
         return {name: (shape, torch.float64) for name, shape in self.data.form(as_numbers(before)).items()}
 
 
-def _write_results(study: Study, folder: Path, run: Run) -> dict[str, Any]:
+def _write_results(study: Study, folder: Path, run: Run, offers: Offers) -> dict[str, Any]:
     """What the server may know; what is a client's own is in its site's folder."""
     write_metrics(folder, run.evaluations)
     write_frame(folder / "participation.csv", run.participation, "round")
@@ -188,5 +194,7 @@ def _write_results(study: Study, folder: Path, run: Run) -> dict[str, Any]:
         write_frame(folder / "effects.csv", effects)
     nothing = {**NO_CHAINS, "ood": None, "ood_auroc": None, "ood_draws_auroc": None}
     summary = make_summary(run, study.loaded.name, numbers, nothing, NO_ROWS)
+    if "train" in study.options("cpu").splits and (words := offers.silence(len(run.ids))):
+        summary["warnings"] = [*summary["warnings"], words]
     write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary

@@ -23,6 +23,7 @@ from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError, unknown
 from hierfl.files import user_path
+from hierfl.inference.calibration.calibrate import check_wanted
 from hierfl.inference.engines.remote.expected import refuse_replies
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.wire import Handshake
@@ -132,7 +133,10 @@ class Study:
             raise UserError(f"{path}: {loaded.name} is {'' if is_tabular(loaded.cls) else 'not '}for data of a formula")
         refuse_replies(loaded.cls)
         make_settings(loaded.cls, table["settings"])
-        made.options("cpu")
+        given = made.options("cpu")
+        if not finished:  # (sites would be asked for sums before the server said so)
+            task = getattr(made.data, "task", "regression")
+            check_wanted(given, task, table["data"]["validation_fraction"] > 0)
         return made
 
     @property

@@ -136,12 +136,26 @@ def check_calibration(engine: Engine, options: Options) -> None:
     Raises:
         UserError: for a regression, or where there are no validation data.
     """
+    check_wanted(options, engine.task, engine.has_data("validation"))
+
+
+def check_wanted(options: Options, task: str, validation: bool) -> None:
+    """Refuses the same before there is an engine.
+
+    Args:
+        options: of the fit.
+        task: "classification" or "regression".
+        validation: whether there are validation data.
+
+    Raises:
+        UserError: likewise.
+    """
     wanted = [name for name, on in _wanted(options).items() if on]
     if not wanted:
         return
-    if engine.task != "classification":
+    if task != "classification":
         raise UserError(f"{wanted[0]} is of class probabilities, and this is a regression")
-    if not engine.has_data("validation"):
+    if not validation:
         raise UserError(f"{wanted[0]} is by validation data, and there are none: --validation-fraction 0.1")
 
 

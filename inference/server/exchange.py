@@ -43,6 +43,12 @@ class Group:
         """The values by which it is measured how far a round has moved: all, or those that the rule names."""
         return getattr(self.rule, "moving", self.names)
 
+    @property
+    def growing(self) -> Sequence[str]:
+        """Values that are sums over rows, as large as there are many: as the rule names them, or all."""
+        found = getattr(self.rule, "growing", ())
+        return self.names if found is True else tuple(found)
+
     @cached_property
     def form(self) -> Form:
         """What must hold of a message's numbers once it is received."""

@@ -58,6 +58,11 @@ class HeadPopulation:
     sends_gradients: ClassVar[bool] = False
 
     @property
+    def growing(self) -> tuple[str, ...]:
+        """The evidence, a sum over all examples."""
+        return (f"{self.name}.log_evidence",)
+
+    @property
     def moving(self) -> tuple[str, ...]:
         """The mean, by which it is measured how far a round has moved."""
         return (self.name,)

@@ -14,6 +14,7 @@ from support.attacks.rows import lone_rows
 from support.attacks.thresholds import gram
 
 from hierfl.errors import UserError
+from hierfl.experiments.federate.guard import points
 from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.sealed import open_reply, question_digest
@@ -146,8 +147,9 @@ def test_a_round_is_asked_once(north: Hospital, tmp_path: Path) -> None:
     assert site.classes() == ["answered"]
 
 
-def test_restarts_and_studies_of_other_names_share_one_budget(tmp_path: Path) -> None:
+def test_restarts_and_studies_of_other_names_share_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every point counts, in whichever study, and whatever the server says of having begun again."""
+    monkeypatch.setattr(points, "need_of", lambda *_: 1)
     north = Hospital(tmp_path / "north", SITES, budget={"binomial": 6})
     used = []
     for study, restarts in enumerate((4, 8)):

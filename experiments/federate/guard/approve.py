@@ -22,9 +22,9 @@ from .approval import Approval
 from .audit import Audit
 from .home import Home
 from .ledger import Ledger
-from .points import budget_of
+from .points import budget_rule
 from .policy import Policy
-from .rows import keep_rows, used
+from .rows import keep_rows
 from .rules import ALLOWED, rules
 from .withdrawal import withdrawal_of
 
@@ -144,7 +144,7 @@ def propose(
     rows = read_site_data(agreed, member.data, member.client, member.reading)
     parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))
     found = [_server_rule(parties[0]), _cards_rule(parties), *rules(agreed, rows, policy, known, allow, ledger)]
-    found.append(_budget_rule(agreed, rows, policy, allow, ledger))
+    found.append(budget_rule(agreed, rows, policy, allow, ledger, card.name))
     return Proposal(
         home, member, rows, policy, parties, tuple(found), tuple(pins), tuple(sorted(allow)), ledger
     )  # fmt: skip
@@ -165,19 +165,6 @@ def _member(home: Home, study: Study, client: str, data: Path | None, reading: R
 def _party(name: str, study: Study, known: dict[str, PublicCard]) -> Party:
     card = study.keys.get(name)
     return Party(name, card, card is not None and known.get(card.name) == card)
-
-
-def _budget_rule(
-    study: Study, rows: SiteData, policy: Policy, allow: Collection[str], ledger: Ledger
-) -> Rule:  # fmt: skip
-    """Whether any points are left of the data."""
-    try:
-        method = study.method(study.data.form_model(rows)[1])
-        budget = budget_of(study, method, study.options("cpu"), policy, allow)
-    except UserError as error:
-        return Rule("budget", False, str(error))
-    spent = used(rows, ledger)
-    return Rule("budget", spent < budget, f"{spent} of {budget} points were evaluated on these rows, in all studies")
 
 
 def _cards_rule(parties: Sequence[Party]) -> Rule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ class Audit:
         self.path = home / AUDIT
         self._lines = Lines(self.path)
         self._lock = home / ".audit.lock"
-        self._last = BEGINNING
+        self._hashes: list[str] = []
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -44,25 +44,33 @@ class Audit:
         Raises:
             UserError: for a file that is not what it was.
         """
-        number = len(self._lines.found)
-        for line in self._lines.catch_up():
-            number += 1
-            held = {name: value for name, value in line.items() if name != "hash"}
-            if held.get("line") != number or held.get("before") != self._last:
+        self._verified(self._lines.catch_up())
+
+    def _verified(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        for line in lines:
+            number, held = len(self._hashes) + 1, {name: value for name, value in line.items() if name != "hash"}
+            if held.get("line") != number or held.get("before") != self.head[1]:
                 raise UserError(f"{shown(self.path)} has a gap before line {number}: lines were taken out, or moved")
             if line.get("hash") != _digest(held):
                 raise UserError(f"{shown(self.path)}: line {number} was edited")
-            self._last = str(line["hash"])
+            self._hashes.append(str(line["hash"]))
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """All lines, in their order."""
-        return list(self._lines.found)
+        """All lines, in their order, read and verified anew: a site that answers for years does not keep them.
+
+        Raises:
+            UserError: for a file that is not what it was.
+        """
+        self._lines, self._hashes = Lines(self.path), []
+        found = self._lines.catch_up()
+        self._verified(found)
+        return found
 
     @property
     def head(self) -> tuple[int, str]:
         """How many lines there are, and the digest of the last."""
-        return len(self._lines.found), self._last
+        return len(self._hashes), self._hashes[-1] if self._hashes else BEGINNING
 
     def append(self, about: Mapping[str, Any]) -> tuple[int, str]:
         """Adds a line; it is on the disk when this returns.
@@ -75,9 +83,8 @@ class Audit:
         """
         with waiting_lock(self._lock):
             self.catch_up()
-            held = {"line": len(self._lines.found) + 1, "when": now(), **about, "before": self._last}
-            self._lines.append({**held, "hash": _digest(held)})
-            self._last = str(self._lines.found[-1]["hash"])
+            held = {"line": len(self._hashes) + 1, "when": now(), **about, "before": self.head[1]}
+            self._hashes.append(str(self._lines.append({**held, "hash": _digest(held)})["hash"]))
             return self.head
 
     def check(self, seen: tuple[int, str] | None) -> None:
@@ -92,13 +99,13 @@ class Audit:
         if seen is None or not seen[0]:
             return
         count, head = seen
-        if len(self._lines.found) < count:
+        if len(self._hashes) < count:
             raise UserError(
-                f"{shown(self.path)} has {len(self._lines.found)} lines, and this account has seen {count}: it was "
+                f"{shown(self.path)} has {len(self._hashes)} lines, and this account has seen {count}: it was "
                 "cut, or its folder is an older copy. Work in the folder that has all of them, or put the loss on "
                 f"record: hierfl federate audit {shown(self.path.parent)} --accept NAME"
             )
-        if self._lines.found[count - 1].get("hash") != head:
+        if self._hashes[count - 1] != head:
             raise UserError(
                 f"{shown(self.path)}: line {count} is not the one that this account has seen: the file was written "
                 "anew, or two copies of its folder were used"

@@ -44,6 +44,8 @@ class Broadcasts:
 
     def remember(self, head: Mapping[str, Any], tensors: State) -> None:
         """Keeps what later values are compared with; it is on the disk when this returns."""
-        if head["kind"] == "round":
-            self.bounds.answered(head, tensors)
+        if head["kind"] != "round":
+            return
+        self.bounds.answered(head, tensors)
+        if self.bounds.memory:  # (a mixed model's bounds compare with nothing)
             write_whole(self.path, encode({}, self.bounds.memory), mode=0o600)

@@ -8,6 +8,7 @@ are, and it is these, plus a quarter.
 from __future__ import annotations
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,41 @@ def default_budget(method: Method, options: Options, *, exploration: bool = Fals
     return math.ceil(MORE * needed) + more
 
 
+def usual_need(method: Method, options: Options, *, explores: bool = False) -> int:
+    """Points that a study is likely to ask about: of mixed models what 19 in 20 honest fits of the family have needed.
+
+    Args:
+        method: the study's, at the site.
+        options: the study's.
+        explores: whether the fit explores, for draws of the population.
+
+    Raises:
+        UserError: for a family without a measured number.
+    """
+    scored = len([split for split in options.splits if split != "train"])
+    if not is_tabular(method):
+        evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
+        return options.rounds + evaluations * scored
+    held = _measured(method)
+    needed = int(held.get("points_95", held["points"])) + PROFILE_ROUNDS * _ends(method) * int(held.get("nodes", 1))
+    if explores and not has_fixed_sums(method):
+        needed += int(held.get("explored_95", held["explored"]))
+    return needed + scored
+
+
 def _measured(method: Any) -> dict[str, Any]:
     """What honest fits of the family have needed."""
-    table, family = read_toml(BUDGETS, {"*": dict}), method.network.family
+    table, family = _table(), method.network.family
     if family not in table:
         raise UserError(f"no budget is known for the family {family}: give one in policy.toml, [budget] {family} = ...")
     held: dict[str, Any] = table[family]
     # (nodes of groups of clients count)
     return held["regions"] if method.above and not has_fixed_sums(method) else held
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read_toml(BUDGETS, {"*": dict})
 
 
 def _ends(method: Any) -> int:

@@ -229,7 +229,7 @@ class Gate:
             return
         said, study = as_numbers(totals), self.member.study
         # (a site that joins late was asked for no sums, and its own rows are not in them)
-        own = any(c.slot.startswith("prepare") for c in self.ledger.charges() if c.is_of(study.digest, self.client))
+        own = any(c.slot.startswith("prepare") for c in self.ledger.asked(study.digest, self.client))
         found = rules_of_totals(study, self._data.held, self._policy, said, self.ledger, included=own)
         if failing := [rule for rule in found if not rule.holds]:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"

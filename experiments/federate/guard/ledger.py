@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
+from safetensors.numpy import save
 
 from hierfl.errors import UserError
 from hierfl.files import shown, write_whole
@@ -25,11 +25,10 @@ from hierfl.schema import read_json
 from ...trust import state_folder
 from ..contributions import now
 from .lines import Lines, waiting_lock
+from .row_sets import RowHashes, RowSetFiles
 
 #: of the account's state folder, and of the ledger's own
 LEDGER, SECRET, ROWS, POINTS, HEADS = "ledger", "secret", "rows", "points.jsonl", "heads"
-#: hashes of each row's value in each column
-RowHashes = Mapping[str, NDArray[np.int64]]
 #: whether two sets share so many rows that they have one budget
 Same = Callable[[RowHashes, RowHashes], bool]
 
@@ -66,10 +65,6 @@ class Charge:
     values: str
     points: int
 
-    def is_of(self, study: str, client: str) -> bool:
-        """Whether a site was asked it in a study."""
-        return (self.study, self.client) == (study, client)
-
 
 class Ledger:
     """The ledger of an account.
@@ -84,6 +79,8 @@ class Ledger:
         self._lines = Lines(self.folder / POINTS)
         self._lock = self.folder / ".lock"
         self._charges: list[Charge] = []
+        self._asked: dict[tuple[str, str], list[Charge]] = defaultdict(list)
+        self._points: Counter[str] = Counter()
         self._budgets: dict[str, str] = {}
 
     @property
@@ -104,19 +101,9 @@ class Ledger:
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
-    def row_sets(self) -> dict[str, dict[str, NDArray[np.int64]]]:
-        """Every row set that was selected for a study, by its name.
-
-        Raises:
-            UserError: for a damaged file.
-        """
-        found = {}
-        for path in sorted((self.folder / ROWS).glob("*.safetensors")):
-            try:
-                found[path.stem] = load_file(path)
-            except Exception as error:  # (whatever the parser raises of a damaged file)
-                raise UserError(f"{shown(path)} is damaged: take it from a backup") from error
-        return found
+    def row_sets(self) -> RowSetFiles:
+        """Every row set that was selected for a study, by its name; each is read when it is looked at."""
+        return RowSetFiles(self.folder / ROWS)
 
     def add_rows(self, hashes: RowHashes, same: Same) -> str:
         """Keeps a row set; its name, which is the same for the same hashes.
@@ -126,7 +113,7 @@ class Ledger:
             same: says of two sets whether they have one budget.
         """
         name = name_of(hashes)
-        path = self.folder / ROWS / f"{name}.safetensors"
+        path = self.row_sets().path_of(name)
         if not path.is_file():
             path.parent.mkdir(mode=0o700, exist_ok=True)
             first = next((other for other, held in self.row_sets().items() if same(hashes, held)), name)
@@ -137,7 +124,7 @@ class Ledger:
     def budget_of(self, data: str) -> str:
         """Whose budget a row set uses: that of the first that has most of its rows."""
         if data not in self._budgets:
-            path = self.folder / ROWS / f"{data}.safetensors"
+            path = self.row_sets().path_of(data)
             if not path.is_file():
                 return data
             raw = path.read_bytes()
@@ -151,28 +138,38 @@ class Ledger:
         names = Charge.__dataclass_fields__
         for line in self._lines.catch_up():
             try:
-                self._charges.append(Charge(**{name: line[name] for name in names}))
+                self._take(Charge(**{name: line[name] for name in names}))
             except KeyError as error:
                 raise UserError(f"{shown(self._lines.path)} is damaged: a line lacks {error}") from error
+
+    def _take(self, charge: Charge) -> None:
+        self._charges.append(charge)
+        self._asked[charge.study, charge.client].append(charge)
+        self._points[charge.data] += charge.points
 
     def charges(self) -> list[Charge]:
         """All that was ever charged, in its order."""
         self._catch_up()
         return list(self._charges)
 
+    def asked(self, study: str, client: str) -> list[Charge]:
+        """What a site was asked in a study, in its order."""
+        self._catch_up()
+        return list(self._asked.get((study, client), ()))
+
     def used(self, data: str) -> int:
         """Points that were evaluated on a row set, or on another that has most of its rows."""
+        self._catch_up()
         budget = self.budget_of(data)
-        return sum(charge.points for charge in self.charges() if self.budget_of(charge.data) == budget)
+        return sum(points for other, points in self._points.items() if self.budget_of(other) == budget)
 
     def restarts(self, study: str, client: str) -> int:
         """The highest restart record that a site has seen of a study."""
-        return max((c.restart for c in self.charges() if c.is_of(study, client)), default=0)
+        return max((charge.restart for charge in self.asked(study, client)), default=0)
 
     def has(self, study: str, client: str, slot: str, question: str) -> bool:
         """Whether a question was taken up."""
-        mine = [charge for charge in self.charges() if charge.is_of(study, client)]
-        return any((charge.slot, charge.question) == (slot, question) for charge in mine)
+        return any((charge.slot, charge.question) == (slot, question) for charge in self.asked(study, client))
 
     def charge(self, asked: Charge, budget: int, *, free: bool = False) -> int:
         """Takes up a question, once: the same question again costs nothing more.
@@ -190,7 +187,7 @@ class Ledger:
             OverBudget: where less is left.
         """
         with waiting_lock(self._lock):
-            earlier = [charge for charge in self.charges() if charge.is_of(asked.study, asked.client)]
+            earlier = self.asked(asked.study, asked.client)
             if any((charge.slot, charge.question) == (asked.slot, asked.question) for charge in earlier):
                 return 0
             highest = max((charge.restart for charge in earlier), default=0)
@@ -204,7 +201,7 @@ class Ledger:
                 )
             line = {**asdict(asked), "points": points, "when": now()}
             self._lines.append(line)
-            self._charges.append(Charge(**{name: line[name] for name in Charge.__dataclass_fields__}))
+            self._take(replace(asked, points=points))
             return points
 
     # -- audit heads --------------------------------------------------------------------------------------------

@@ -52,12 +52,11 @@ class Lines:
         path: of the file; made with the first line.
 
     Attributes:
-        found: lines that were read so far, in their order.
+        count: how many lines were read so far.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._end = path, 0
-        self.found: list[dict[str, Any]] = []
+        self.path, self._end, self.count = path, 0, 0
 
     def catch_up(self) -> list[dict[str, Any]]:
         """Reads what has come since; the new lines.
@@ -76,7 +75,7 @@ class Lines:
             file.seek(self._end)
             data = file.read()
         whole, new = data[: data.rfind(b"\n") + 1], []
-        for number, line in enumerate(whole.splitlines(), len(self.found) + 1):
+        for number, line in enumerate(whole.splitlines(), self.count + 1):
             try:
                 new.append(json.loads(line))
                 if not isinstance(new[-1], dict):
@@ -84,11 +83,15 @@ class Lines:
             except ValueError as error:
                 raise UserError(f"{shown(self.path)} is damaged: line {number} is none of ours") from error
         self._end += len(whole)
-        self.found += new
+        self.count += len(new)
         return new
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Adds a line, and brings it to the disk; the caller has caught up, and holds the lock."""
+    def append(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        """Adds a line, and brings it to the disk; the caller has caught up, and holds the lock.
+
+        Returns:
+            The line as it will be read.
+        """
         data, fresh = canonical(line).encode() + b"\n", not self.path.exists()
         make_folder(self.path.parent)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
@@ -101,4 +104,6 @@ class Lines:
         if fresh:
             sync_folder(self.path.parent)
         self._end += len(data)
-        self.found.append(json.loads(data))
+        self.count += 1
+        found: dict[str, Any] = json.loads(data)
+        return found

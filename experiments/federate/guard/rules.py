@@ -126,7 +126,7 @@ def _name_rules(study: Study, policy: Policy) -> Iterator[Rule]:
 
 def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collection[str]) -> Iterator[Rule]:
     """Of what the method's messages are."""
-    _, network = study.data.form_model(site)
+    _, network = study.data.form_model(site, study.loaded.cls.latent)
     method = study.method(network)
     exchange, at_points = _exchange(method, study), is_tabular(method) and not has_fixed_sums(method)
     single = exchange.individual
@@ -147,11 +147,19 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
         )
         way += "" if holds or word != "exploration" else "; a study with draws = 0 and without profile does not explore"
         yield Rule(word.replace("-", " "), holds, way if needed else "none")
-    train = "answered: they can show outcomes of single rows" if policy.train_scores else "not answered"
-    yield Rule("scores of training rows", True, train)
+    yield Rule("scores of training rows", True, _scores(study, policy))
     for name in ("masked", "noise"):
         wanted = getattr(policy, name)
         yield Rule(name, not wanted, "demanded, and no study has it yet" if wanted else "not demanded")
+
+
+def _scores(study: Study, policy: Policy) -> str:
+    """What becomes of the metrics of a study: nothing else is lost."""
+    if "train" not in study.options("cpu").splits:
+        return "not asked for"
+    if policy.train_scores:
+        return "answered: they can show outcomes of single rows"
+    return "not answered: the study's metrics lack this site's, or are empty; its estimates are the same"
 
 
 def explores(study: Study) -> bool:

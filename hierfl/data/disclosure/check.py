@@ -69,7 +69,8 @@ def _part_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
     """Of how many rows, and groups of rows, there are."""
     for name, rows in own.held_out.items():
         count = int(rows.sum())
-        yield Rule(f"{name} rows", count >= limits.least_rows, f"{count}, none or at least {limits.least_rows}")
+        way = "" if count >= limits.least_rows else ": study.toml can hold out more of them, or none"
+        yield Rule(f"{name} rows", not way, f"{count}, none or at least {limits.least_rows}{way}")
     if own.groups is not None:
         groups = own.count(own.groups >= 0)
         yield Rule("groups", groups >= limits.least_groups, f"{groups}, at least {limits.least_groups}")

@@ -206,8 +206,9 @@ def _combined(hashes: RowHashes, names: list[str]) -> np.ndarray:
 
 def _apart(one: np.ndarray, other: np.ndarray) -> int:
     """Size of the symmetric difference of two multisets."""
-    _, place = np.unique(np.concatenate([one, other]), return_inverse=True)
-    place = place.reshape(-1)
-    size = int(place.max(initial=-1)) + 1
-    counts = [np.bincount(part, minlength=size) for part in (place[: len(one)], place[len(one) :])]
-    return int(np.abs(counts[0] - counts[1]).sum())
+    (values, counts), (others, more) = (np.unique(part, return_counts=True) for part in (one, other))
+    if not len(values) or not len(others):
+        return len(one) + len(other)
+    place = np.minimum(np.searchsorted(others, values), len(others) - 1)
+    shared = np.minimum(counts, more[place])[others[place] == values].sum()
+    return len(one) + len(other) - 2 * int(shared)

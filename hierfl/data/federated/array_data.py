@@ -134,9 +134,9 @@ class ArrayData:
         made = replace(made, response_units=self.units(totals))
         return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
 
-    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+    def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""
-        return self.model([site.sums([]) for _ in range(self.steps)], False)
+        return self.model([site.sums([]) for _ in range(self.steps)], latent)
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:
         """The same as all sites'."""

@@ -176,9 +176,9 @@ class ColumnData:
         made = replace(made, response_units=self.units(totals))
         return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
 
-    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+    def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""
-        return self.model([site.sums([])], False)
+        return self.model([site.sums([])], latent)
 
     @property
     def about(self) -> dict[str, Any]:

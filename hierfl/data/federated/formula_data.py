@@ -113,7 +113,7 @@ class FormulaData:
         reader = self.reader(totals)
         return self._outline(reader), reader.design(DesignSums.named(totals[1], self.formula.centre))
 
-    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
+    def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
         """The design's columns; what no fit could tell apart is not looked for in one site's rows."""
         reader = self.reader([site.sums([])])
         return self._outline(reader), reader.columns_only()

@@ -79,8 +79,8 @@ class StudyData(Protocol):
         """
         ...
 
-    def form_model(self, site: SiteData) -> tuple[Federation, Architecture]:
-        """The same for the names and shapes alone, from one site's sums: before anybody has sent any."""
+    def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
+        """The same as :meth:`model` for names and shapes alone, from one site's sums: before anybody has sent any."""
         ...
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:

@@ -26,6 +26,7 @@ import re
 import warnings
 from collections.abc import Collection, Iterator
 from copy import deepcopy
+from functools import lru_cache
 from math import prod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -61,9 +62,14 @@ def parse(text: object, columns: Collection[str] = ()) -> Formula:
     if not isinstance(text, str):
         raise UserError(f"a formula is text, such as 'y ~ 1 + x + (1 + x | site)', not {text!r}")
     try:
-        return FormulaParser(text).formula()
+        return _read(text)
     except Refused as refused:
         raise UserError(f"the formula {shorten(text)!r} cannot be read: {_hinted(text, columns, refused)}") from refused
+
+
+@lru_cache(maxsize=256)
+def _read(text: str) -> Formula:
+    return FormulaParser(text).formula()
 
 
 def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:

@@ -34,3 +34,11 @@ class Offers:
     def asked(self, split: str, sites: int) -> list[int]:
         """Which of the sites are asked about a split: about training rows those alone that offer them."""
         return [j for j in range(sites) if split != "train" or "train" in self.by_site.get(j, ())]
+
+    def silence(self, sites: int) -> str:
+        """What is lost where sites give no scores of training rows; empty where all give them."""
+        silent = sites - len(self.asked("train", sites))
+        if not silent:
+            return ""
+        lost = "metrics are empty" if silent == sites else "metrics are of the other sites alone"
+        return f"{silent} of {sites} sites give no scores of training rows: {lost}; estimates do not depend on them"

@@ -39,6 +39,11 @@ class ClassMeans:
         return f"{self.name}.counts"
 
     @property
+    def growing(self) -> tuple[str, ...]:
+        """The counts, which are as large as there are many examples."""
+        return (self.counts,)
+
+    @property
     def moving(self) -> tuple[str, ...]:
         """The means, by which it is measured how far a round has moved."""
         return (self.name,)

@@ -73,6 +73,7 @@ class CountSum:
     """
 
     counts: Callable[[ClientChunk], Tensor]
+    growing: ClassVar[bool] = True
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -99,6 +100,7 @@ class EstimatedTotal:
     """
 
     counts: Callable[[ClientChunk], Tensor]
+    growing: ClassVar[bool] = True
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:

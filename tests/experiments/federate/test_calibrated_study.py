@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call
-from support.studies import FileStudy, written
+from support.studies import FileStudy, formula_study, patients, write_tables, written
 
+from hierfl.errors import UserError
 from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.site_results import predictions, site_run, write_site_results
@@ -87,3 +88,11 @@ def test_options_are_agreed_on_and_an_older_study_has_none(
     assert study.options("cpu").conformal == 0.1
     older = {**study.table, "run": {k: v for k, v in study.table["run"].items() if k not in ("calibrate", "conformal")}}
     assert Study.of(older, study.path).options("cpu").calibrate == "none"
+
+
+@pytest.mark.parametrize("given", [{"calibrate": "temperature"}, {"conformal": 0.1}])
+def test_a_mixed_model_has_no_probabilities_to_calibrate(given: dict, tmp_path: Path) -> None:
+    """The draft says so, and not the server after sites have sent sums."""
+    files = write_tables(patients(3), tmp_path / "data")
+    with pytest.raises(UserError, match="is of class probabilities, and this is a regression"):
+        formula_study(tmp_path / "study", files, validation_fraction=0.2, **given)

@@ -30,5 +30,9 @@ def test_metrics_are_null_and_effects_as_before(tmp_path: Path, hierfl: Call) ->
     assert len(metrics) == len(found["open"][2])
     assert found["open"][2]["pm_rmse"].notna().all()
     assert json.loads((folder / "summary.json").read_text()) == summary
+    assert summary["warnings"] == [
+        "4 of 4 sites give no scores of training rows: metrics are empty; estimates do not depend on them"
+    ]
+    assert not found["open"][0]["warnings"]
     code, out, err = hierfl("report", tmp_path / "reticent" / "h01")  # (a site sees its own rows)
     assert code == 0, out + err

@@ -9,28 +9,37 @@ from typing import Any
 import pytest
 import torch
 from support.bounded import Checked
+from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
 from support.methods import network_for
+from support.representatives import over_methods
 from support.sites import HOW, Sites, ready
 
 from hierfl.experiments.methods import load
+from hierfl.inference import Method
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.inference.engines.remote.wire import decode, put_under
 from hierfl.models import FedAvg
-from hierfl.models.registry import METHODS
-
-NETWORKS = [name for name in METHODS if name != "mixed-effects"]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_honest_fits_are_within_bounds(name: str, tmp_path: Path) -> None:
-    cls, federation = load(name).cls, blobs([23, 7, 2, 14])
-    method = cls(network_for(cls, federation))
+@over_methods(METHODS)
+def test_honest_fits_are_within_bounds(case: tuple[type[Method], dict], tmp_path: Path) -> None:
+    cls, settings = case
+    federation = blobs([23, 7, 2, 14])
+    method = cls(network_for(cls, federation), **settings, **FEW_STEPS.get(cls, {}))
     if method.replies:
         pytest.skip("its server speaks to single clients")
     sites = Checked(method, federation, tmp_path, **{**HOW, "rounds": 3, "participation": 0.7}).checking()
     run = sites.fit()
     assert len(run.participation) == 3
+
+
+@pytest.mark.parametrize("name", ["pfedvmp", "pfedeb", "fedproto"])
+def test_sums_over_many_rows_are_within_bounds(name: str, tmp_path: Path) -> None:
+    """Counts of labels, and a log likelihood, begin with zero and are as large as there are many rows."""
+    cls, federation = load(name).cls, blobs([200, 300, 100])
+    sites = Checked(cls(network_for(cls, federation)), federation, tmp_path, **{**HOW, "rounds": 2}).checking()
+    assert len(sites.fit().participation) == 2
 
 
 def first_round(tmp_path: Path) -> tuple[Sites, Bounds, dict[str, Any], dict[str, torch.Tensor]]:

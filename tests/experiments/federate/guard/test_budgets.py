@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.homes import small_study
 
 from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
+from hierfl.experiments.federate.guard.approve import propose
 from hierfl.experiments.federate.guard.budgets import BUDGETS, EXPLORATION, MORE, default_budget
+from hierfl.experiments.federate.guard.ledger import Charge
+from hierfl.experiments.federate.guard.policy import POLICY, Policy
+from hierfl.experiments.federate.guard.rows import keep_rows
+from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.points import explores, points_of
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
@@ -98,3 +106,32 @@ def test_known_standard_errors_are_no_few_sums() -> None:
     assert not method("gaussian", known_se="se").fixed_sums
     assert not method("gaussian", "(1 | site/patient)").fixed_sums
     assert not method("lognormal").fixed_sums
+
+
+def test_an_approval_says_whether_the_points_left_are_enough(tmp_path: Path) -> None:
+    """A second honest study is refused before it has asked anything, and not in its middle."""
+    place = small_study(tmp_path)
+    home, ledger = place.home("north"), place.ledger("north")
+    (home.folder / POLICY).write_text(Policy(budget={"gaussian": 30}).text())
+    need, study, number = TABLE["gaussian"]["points_95"], Study.read(place.study).digest, iter(range(9))
+
+    def rule() -> tuple[bool, str]:
+        pins = [place.parties.server.card, *place.parties.cards.values()]
+        (found,) = [r for r in propose(home, place.study, None, pins=pins, ledger=ledger).rules if r.name == "budget"]
+        return found.holds, found.margin
+
+    def charge(of: str, points: int) -> None:
+        data, name = keep_rows(place.gates["north"].site.data.held, ledger), f"round {next(number)}"
+        ledger.charge(Charge(data, of, "north", name, name, 0, name, points), 10**9)
+
+    assert rule() == (True, f"0 of 30 points were evaluated on these rows, in all studies; this study may need {need}")
+    charge("an earlier study", 30 - need)
+    assert rule()[0]
+    charge(study, 4)  # (of the study itself, which needs as many fewer)
+    assert rule()[0]
+    charge("another", 1)
+    holds, margin = rule()
+    assert not holds
+    assert margin.endswith(f"may need {need - 4}: gaussian = 31 in [budget] of policy.toml allows it")
+    with pytest.raises(UserError, match="not approved: budget"):
+        place.approve("north")

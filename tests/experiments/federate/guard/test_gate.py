@@ -16,7 +16,7 @@ from support.parties import Parties
 from support.studies import FileStudy
 
 from hierfl.errors import UserError
-from hierfl.experiments.federate.guard import gate as gates
+from hierfl.experiments.federate.guard import in_force, points
 from hierfl.experiments.federate.guard.audit import Audit
 from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.gate import Gate
@@ -94,8 +94,11 @@ def test_scores_and_sums_are_answered_once(place: FileStudy, head: dict[str, Any
 
 
 @pytest.mark.usefixtures("no_bounds")
-def test_every_evaluated_point_counts_against_the_budget(place: FileStudy, tmp_path: Path) -> None:
+def test_every_evaluated_point_counts_against_the_budget(
+    place: FileStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of one data set: in another study, under another name, and from another home of the same account."""
+    monkeypatch.setattr(points, "need_of", lambda *_: 3)
     text = replace(OPEN, budget={"poisson": 3}).text()
     (place.home("h01").folder / POLICY).write_text(text)
     place.approve("h01")
@@ -202,7 +205,7 @@ def test_other_code_another_roster_and_other_rows_are_refused(
     for name, about in {"code": "version", "method": "version", "torch": "version", "roster": "approval"}.items():
         assert server.ask({**prepare, "handshake": {**true, name: "other"}}) == about
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "code_digest", lambda: "another version")
+        patch.setattr(in_force, "code_digest", lambda: "another version")
         assert server.ask(prepare) == "approval"
     path = place.files["h01"]
     text = path.read_text()

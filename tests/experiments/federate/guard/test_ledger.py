@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -167,3 +168,31 @@ def test_stored_replies_are_those_of_their_question(tmp_path: Path) -> None:
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "answers").iterdir())
     answers.forget(2)
     assert answers.stored(one, "a" * 64) is None
+
+
+def test_row_sets_are_read_one_at_a_time(tmp_path: Path) -> None:
+    """A damaged file is noticed by whoever looks at it."""
+    ledger = Ledger(tmp_path)
+    one, other = (ledger.add_rows({"x": np.arange(k, k + 9)}, same) for k in (0, 100))
+    ledger.row_sets().path_of(other).write_bytes(b"damaged")
+    assert sorted(ledger.row_sets()) == sorted((one, other))
+    assert ledger.row_sets()[one]["x"].tolist() == list(range(9))
+    with pytest.raises(UserError, match="is damaged"):
+        ledger.row_sets()[other]
+    assert ledger.row_sets().get("none", {}) == {}
+
+
+def test_a_long_ledger_costs_a_request_no_more(tmp_path: Path) -> None:
+    """Requests look at their own study's lines, and at one number for each row set."""
+    with open(tmp_path / "points.jsonl", "w") as file:
+        for k in range(20_000):
+            held = {**asdict(FIRST), "data": f"rows{k % 7}", "study": f"study{k // 50}", "question": str(k), "when": ""}
+            file.write(json.dumps(held) + "\n")
+    ledger = Ledger(tmp_path)
+    assert ledger.used("rows3") == 20_000 // 7
+    start = time.process_time()
+    for k in range(300):
+        ledger.used("rows3")
+        ledger.has("study", "north", "round 1", str(k))
+        ledger.restarts("study", "north")
+    assert time.process_time() - start < 1.0  # (0.02; it was 4 seconds where all lines were looked at)

@@ -16,6 +16,7 @@ from hierfl.data.disclosure.row_hashes import row_hashes
 from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.guard.policy import Policy
 from hierfl.experiments.federate.guard.rules import Rule, rules, rules_of_totals
+from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import read_site_data
 from hierfl.inference.state import State
@@ -142,6 +143,7 @@ def test_other_responses_are_asked_at_points_by_the_sites_word_alone(tmp_path: P
         ("fedproto", ("networks",), {"label counts"}),
         ("fedproto", ("networks", "label-counts"), set()),
         ("local", (), set()),
+        ("pfedv", ("networks", "label-counts"), set()),  # (its network has latent features)
     ],
 )
 def test_networks_need_a_word(method: str, allowed: tuple[str, ...], names: set[str], tmp_path: Path) -> None:
@@ -149,8 +151,9 @@ def test_networks_need_a_word(method: str, allowed: tuple[str, ...], names: set[
     patients(200).to_csv(own, index=False)
     text = draft(method, own, SITES, "trial", {"network": "mlp:4"}, {}, y="stage", out=tmp_path / "study.toml")
     study = with_keys(Study.read(written(tmp_path, text, PATIENTS)))
-    found = rules(study, read_site_data(study, own, "north"), Policy(), KNOWN, allowed)
-    assert broken(found) == names
+    rows = read_site_data(study, own, "north")
+    assert broken(rules(study, rows, Policy(), KNOWN, allowed)) == names
+    assert leaving(study, rows)
 
 
 def test_a_roster_that_is_not_what_was_pinned(tmp_path: Path) -> None:
