@@ -29,7 +29,7 @@ from .lines import Lines, waiting_lock
 #: of the account's state folder, and of the ledger's own
 LEDGER, SECRET, ROWS, POINTS, HEADS = "ledger", "secret", "rows", "points.jsonl", "heads"
 #: hashes of each row's value in each column
-RowHashes = Mapping[str, NDArray[np.int64]]
+RowHashes = Mapping[str, NDArray[np.integer]]
 #: whether two sets share so many rows that they have one budget
 Same = Callable[[RowHashes, RowHashes], bool]
 
@@ -104,7 +104,7 @@ class Ledger:
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
-    def row_sets(self) -> dict[str, dict[str, NDArray[np.int64]]]:
+    def row_sets(self) -> dict[str, dict[str, NDArray[np.integer]]]:
         """Every row set that was selected for a study, by its name.
 
         Raises:

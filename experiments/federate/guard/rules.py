@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hierfl.data.disclosure.check import TWO, data_rules
-from hierfl.data.disclosure.row_hashes import RowHashes, least_difference, row_hashes
+from hierfl.data.disclosure.row_hashes import RowHashes, columns_apart, least_difference, row_hashes
 from hierfl.data.disclosure.rule import Rule
 from hierfl.data.disclosure.totals import total_rules
 from hierfl.data.federated.column_data import ColumnData
@@ -166,14 +166,16 @@ def _exchange(method: Method, study: Study) -> Exchange:
 def _difference_rules(
     site: SiteData, policy: Policy, ledger: RowSets | None, totals: Sequence[NamedSums] = ()
 ) -> Iterator[Rule]:
-    """Of the rows of earlier studies."""
+    """Of the rows of earlier studies, and of columns that differ from theirs in few rows."""
     if ledger is None or site.rows < TWO:
         return
     own = row_hashes(site, ledger.secret, totals)
-    found = [least_difference(own, other) for other in ledger.row_sets().values()]
-    least = min((rows for rows in found if rows is not None), default=None)
-    margin = (
-        "no earlier study has nearly these rows" if least is None else f"{least} rows differ from an earlier study's"
-    )
-    holds = least is None or least >= policy.differing_rows
-    yield Rule("rows of earlier studies", holds, f"{margin}, none or at least {policy.differing_rows}")
+    for what, apart, words in (
+        ("rows", least_difference, "rows differ from an earlier study's"),
+        ("columns", columns_apart, "rows are all in which a column differs from one of an earlier study"),
+    ):
+        found = [apart(own, other) for other in ledger.row_sets().values()]
+        least = min((rows for rows in found if rows is not None), default=None)
+        margin = f"no earlier study has nearly these {what}" if least is None else f"{least} {words}"
+        holds = least is None or least >= policy.differing_rows
+        yield Rule(f"{what} of earlier studies", holds, f"{margin}, none or at least {policy.differing_rows}")

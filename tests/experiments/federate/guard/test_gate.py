@@ -16,7 +16,7 @@ from support.parties import Parties
 from support.studies import FileStudy
 
 from hierfl.errors import UserError
-from hierfl.experiments.federate.guard import gate as gates
+from hierfl.experiments.federate.guard import in_force
 from hierfl.experiments.federate.guard.audit import Audit
 from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.gate import Gate
@@ -129,11 +129,12 @@ def test_every_evaluated_point_counts_against_the_budget(place: FileStudy, tmp_p
 
 
 def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) -> None:
-    """The attack that moves a threshold: sums over all sites are checked, and are those of the first answer."""
-    server = Server(place)
-    assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
-    own = {f"0|{k}": v for k, v in server.said[1].items()}
-    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, own) == "bounds"  # (of this site alone)
+    """The attack that moves a threshold: sums over all sites are checked, and are those that were told first."""
+    server, alone = Server(place), Server(place, "h02")
+    for one in (server, alone):
+        assert one.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
+    own = {f"0|{k}": v for k, v in alone.said[1].items()}
+    assert alone.ask({"kind": "prepare", "round": 0, "step": 1}, own) == "bounds"
     whole: dict[str, torch.Tensor] = {}
     for name in place.files:
         other = Server(place, name)
@@ -142,6 +143,7 @@ def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) ->
     totals = {f"0|{k}": v for k, v in whole.items()}
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""
     first = server.reply
+    assert alone.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == "answered"  # (refused ones stay, too)
     moved = {**totals, "0|total": totals["0|total"] + 1.0}
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, moved) == "answered"
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""
@@ -202,7 +204,7 @@ def test_other_code_another_roster_and_other_rows_are_refused(
     for name, about in {"code": "version", "method": "version", "torch": "version", "roster": "approval"}.items():
         assert server.ask({**prepare, "handshake": {**true, name: "other"}}) == about
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "code_digest", lambda: "another version")
+        patch.setattr(in_force, "code_digest", lambda: "another version")
         assert server.ask(prepare) == "approval"
     path = place.files["h01"]
     text = path.read_text()

@@ -1,0 +1,99 @@
+"""Columns that a study sums over, as hashes of one byte: two studies' columns are compared, row by row.
+
+Where a column of one study and a column of another differ in few rows, the difference of the two studies' sums is a sum
+over these rows: of two outcomes that differ in one patient, or of a threshold that has moved over one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .own_rows import OwnRows
+
+#: no column of a table: begins the name of a column of a design, or of a level
+COLUMN = ":column "
+
+
+def column_hashes(own: OwnRows, secret: bytes) -> dict[str, NDArray[np.int8]]:
+    """Hashes of the columns that a formula makes of a site's rows, {name: (n,)}; none of other data.
+
+    A byte tells two values apart in 255 of 256 cases, and says little of a value.
+
+    Args:
+        own: the site's rows.
+        secret: the key, up to 64 bytes.
+    """
+    if not own.design:
+        return {}
+    columns = {**own.numbers, **own.design}
+    for name, values in own.categories.items():
+        columns |= {f"{name} is {level}": values == level for level in np.unique(values)}
+    return {f"{COLUMN}{name}": _hashed(np.asarray(values, dtype=float), secret) for name, values in columns.items()}
+
+
+def _hashed(values: np.ndarray, secret: bytes) -> NDArray[np.int8]:
+    numbers, place = np.unique(values + 0.0, return_inverse=True)
+    key = hashlib.blake2b(b"values of a column", key=secret[:64], digest_size=32).digest()
+    made = b"".join(hashlib.blake2b(number.tobytes(), key=key, digest_size=1).digest() for number in numbers)
+    return np.frombuffer(made, dtype=np.int8)[place.reshape(-1)]
+
+
+def least_column_difference(
+    hashes: tuple[Mapping[str, NDArray[np.integer]], Mapping[str, NDArray[np.integer]]],
+    keys: tuple[np.ndarray, np.ndarray], parts: tuple[np.ndarray, np.ndarray],
+) -> int | None:  # fmt: skip
+    """The smallest number of rows in which a column of one study and a column of another differ, in all rows or in those
+    of one part. None where there are no two such columns.
+
+    Columns that both studies have count for nothing: each study's own rules compare them.
+
+    Args:
+        hashes: of two studies.
+        keys: of each row of both.
+        parts: that each row of both is of.
+    """
+    one, other = (np.stack(found, 1) if (found := _columns(held)) else np.zeros((0, 0)) for held in hashes)
+    if not one.size or not other.size:
+        return None
+    rows = _matched(*keys)
+    one, other, at = one[rows[0]], other[rows[1]], (parts[0][rows[0]], parts[1][rows[1]])
+    apart = _unequal(one, other)
+    shared = apart == 0
+    new = ~(shared.any(1)[:, None] | shared.any(0)[None, :])
+    found = [apart + sum(map(len, keys)) - 2 * len(one)]
+    for part in np.unique(np.concatenate(parts)):
+        both = (at[0] == part) & (at[1] == part)
+        unmatched = sum(int((held == part).sum()) for held in parts) - 2 * int(both.sum())
+        unequal = _unequal(one[both], other[both])
+        found.append(np.where(unequal > 0, unequal + unmatched, 0))
+    counts = np.stack(found)[:, new]
+    return int(counts[counts > 0].min()) if (counts > 0).any() else None
+
+
+def _columns(hashes: Mapping[str, NDArray[np.integer]]) -> list[np.ndarray]:
+    return [values for name, values in hashes.items() if name.startswith(COLUMN)]
+
+
+def _matched(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the rows of one key in both, of as many as there are in both."""
+    _, at, own = np.intersect1d(_numbered(one), _numbered(other), assume_unique=True, return_indices=True)
+    return at, own
+
+
+def _numbered(keys: np.ndarray) -> np.ndarray:
+    """Keys of which each is there once: a key with its number among the same ones, (n,) pairs."""
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    found = np.empty(len(keys), dtype=[("key", keys.dtype), ("number", np.int64)])
+    found["key"][order], found["number"][order] = ordered, np.arange(len(keys)) - first
+    return found
+
+
+def _unequal(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """In how many rows each two columns differ, (p, q)."""
+    return np.stack([(column[:, None] != other).sum(0) for column in one.T]).reshape(one.shape[1], other.shape[1])
