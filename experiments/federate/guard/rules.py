@@ -135,7 +135,8 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
     counting = any(isinstance(group.rule, ClassMeans | CountSum) for group in exchange.sending.values())
     asked = {
         "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
-        "points": at_points, "exploration": explores(study) and at_points,
+        # (scores of rows that are held out are no fixed sums: a narrow prediction counts the rows above a value)
+        "points": at_points or _holds_out(study), "exploration": explores(study) and at_points,
     }  # fmt: skip
     for word, needed in asked.items():
         said = getattr(policy, ALLOWED[word])
@@ -147,6 +148,12 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
     for name in ("masked", "noise"):
         wanted = getattr(policy, name)
         yield Rule(name, not wanted, "demanded, and no study has it yet" if wanted else "not demanded")
+
+
+def _holds_out(study: Study) -> bool:
+    """Whether scores of a formula's rows are asked for, at values of the server's choice."""
+    said = study.table["data"]
+    return is_tabular(study.loaded.cls) and bool(said["test_fraction"] or said["validation_fraction"])
 
 
 def explores(study: Study) -> bool:
