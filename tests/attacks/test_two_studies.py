@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import tomli_w
 from support.attacks.gated import Hospital
 from support.attacks.hospitals import hospital, table_study
 
@@ -56,6 +58,34 @@ def test_columns_of_two_studies_do_not_differ_in_few_rows(
             north.approved(path, folder / "north.csv")
     assert [found[0], found[2]] == [[], []]
     assert ("columns of earlier studies" in found[1]) == few
+
+
+def of_times(folder: Path, df: pd.DataFrame, name: str, **columns: str) -> Path:
+    """A study of times, with columns of events or weights."""
+    folder.mkdir()
+    path = table_study(folder, "weight ~ sex + (1 | site)", df, "weibull", name=name)
+    table = tomllib.loads(path.read_text())
+    table["data"] |= columns
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+@pytest.mark.parametrize("role", ["event", "weights"])
+def test_events_and_weights_of_few_are_refused(role: str, north: Hospital, tmp_path: Path) -> None:
+    """Two events of 300 patients, and events or weights that differ from those of an earlier study in two patients."""
+    df = patients()
+    df["first"], df["second"] = df.dead30 + (role == "weights"), df.dead28 + (role == "weights")
+    df["rare"] = 1.0 * (df.index < 2) + 1e6 * (df.index < 2) * (role == "weights") + (role == "weights")
+    if role == "event":
+        df["rare"] = df.rare.astype(int)
+    found = {}
+    for name in ("rare", "first", "second", "first"):
+        path = north.study(of_times(tmp_path / f"{name}-{len(found)}", df, f"{name}-{len(found)}", **{role: name}))
+        found[f"{name}-{len(found)}"] = north.failing(path, path.parent / "north.csv")
+        if name == "first":
+            north.approved(path, path.parent / "north.csv")
+    assert [bool(rules) for rules in found.values()] == [True, False, True, False]
+    assert found["second-2"] == ["columns of earlier studies"]
 
 
 def test_columns_of_training_rows_count_by_themselves(north: Hospital, tmp_path: Path) -> None:

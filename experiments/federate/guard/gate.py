@@ -224,7 +224,7 @@ class Gate:
         except Unreadable as error:
             raise Refused("bounds", str(error)) from error
         if not self._told.agrees(totals):
-            raise Refused("answered", "its sums over all sites are others than those that were told before")
+            raise Refused("answered", "its sums over all sites are others than those that were told first")
         if not self._told.is_new(totals):
             return
         self._told.keep(totals, passed=False)

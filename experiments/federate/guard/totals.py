@@ -50,6 +50,12 @@ class Told:
                 self.totals = []
             self.passed = min(int(head.get("passed", len(self.totals))), len(self.totals))
 
+    def forget_refused(self) -> None:
+        """Forgets totals with which the rules did not hold: whoever approves the study again lets it say others."""
+        if self.passed < len(self.totals):
+            self.totals = self.totals[: self.passed]
+            self._write()
+
     def agrees(self, totals: Sequence[State]) -> bool:
         """Whether what is told now repeats what was told, as far as both go."""
         return all(_same(one, other) for one, other in zip(self.totals, totals, strict=False))
@@ -65,13 +71,16 @@ class Told:
             totals: as told.
             passed: whether the rules hold with them.
         """
-        held = max(totals, self.totals, key=len)
-        through = max(self.passed, len(totals)) if passed else self.passed
-        if len(held) > len(self.totals) or through != self.passed:
-            make_folder(self.path.parent)
-            head = {"study": self.study, "roster": self.roster, "passed": through}
-            write_whole(self.path, encode(head, numbered(held)), mode=0o600)
-        self.totals, self.passed = list(held), through
+        before = len(self.totals), self.passed
+        self.totals = list(max(totals, self.totals, key=len))
+        self.passed = max(self.passed, len(totals)) if passed else self.passed
+        if before != (len(self.totals), self.passed):
+            self._write()
+
+    def _write(self) -> None:
+        make_folder(self.path.parent)
+        head = {"study": self.study, "roster": self.roster, "passed": self.passed}
+        write_whole(self.path, encode(head, numbered(self.totals)), mode=0o600)
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

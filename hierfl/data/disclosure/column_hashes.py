@@ -29,7 +29,7 @@ def column_hashes(own: OwnRows, secret: bytes) -> dict[str, NDArray[np.int8]]:
     """
     if not own.design:
         return {}
-    columns = {**own.numbers, **own.design}
+    columns = {**own.numbers, **own.weights, **own.design}
     for name, values in own.categories.items():
         columns |= {f"{name} is {level}": values == level for level in np.unique(values)}
     return {f"{COLUMN}{name}": _hashed(np.asarray(values, dtype=float), secret) for name, values in columns.items()}
@@ -46,8 +46,8 @@ def least_column_difference(
     hashes: tuple[Mapping[str, NDArray[np.integer]], Mapping[str, NDArray[np.integer]]],
     keys: tuple[np.ndarray, np.ndarray], parts: tuple[np.ndarray, np.ndarray],
 ) -> int | None:  # fmt: skip
-    """The smallest number of rows in which a column of one study and a column of another differ, in all rows or in those
-    of one part. None where there are no two such columns.
+    """The smallest number of rows in which a column of one study and a column of another differ: of all rows, or of
+    those of one part. None where there are no two such columns.
 
     Columns that both studies have count for nothing: each study's own rules compare them.
 

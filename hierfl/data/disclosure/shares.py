@@ -126,8 +126,8 @@ def most_of(weights: np.ndarray, groups: np.ndarray, limits: Limits) -> float:
 def isolated(
     columns: Mapping[str, np.ndarray], rows: np.ndarray, least: int, groups: np.ndarray | None = None
 ) -> tuple[int, float]:
-    """Fewer than ``least`` rows, or groups, that have nearly all of a combination of columns: how many, and their share;
-    0 where none were found. Beside each one that could be among them those are tried that go with it.
+    """Fewer than ``least`` rows, or groups, that have nearly all of a combination of columns: how many, and their
+    share; 0 where none were found. Beside each one that could be among them those are tried that go with it.
 
     Args:
         columns: of the design, {name: (n,)}.
