@@ -36,6 +36,7 @@ def patients() -> pd.DataFrame:
         ("y ~ sex + ward + (1 | site)", "y ~ sex + unit + (1 | site)", True),
         ("y ~ sex:ward + (1 | site)", "y ~ sex:unit + (1 | site)", True),
         ("y ~ tanh(90 * (age - 60.5)) + (1 | site)", "y ~ sex + tanh(90 * (age - 61.5)) + (1 | site)", True),
+        ("y ~ tanh(90 * (age - 60.5)) + (1 | site)", "y ~ sex + I(5 - 2 * tanh(90 * (age - 61.5))) + (1 | site)", True),
         ("y ~ weight + (1 | site)", "y ~ mended + sex + (1 | site)", True),
         ("y ~ sex + offset(weight) + (1 | site)", "y ~ sex + offset(mended) + (1 | site)", True),
         ("y ~ sex + (1 | site)", "y ~ sex + ward + (1 | site)", False),

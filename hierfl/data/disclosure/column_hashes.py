@@ -12,16 +12,18 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .own_rows import OwnRows
+from .own_rows import FEW_VALUES, OwnRows
 
 #: no column of a table: begins the name of a column of a design, or of a level
 COLUMN = ":column "
+#: decimal places to which a step's values are one, of a column from 0 to 1
+PLACES = 2
 
 
 def column_hashes(own: OwnRows, secret: bytes) -> dict[str, NDArray[np.int8]]:
     """Hashes of the columns that a formula makes of a site's rows, {name: (n,)}; none of other data.
 
-    A byte tells two values apart in 255 of 256 cases, and says little of a value.
+    Of a column that is a step, in whatever unit, the rows at each of its values are a column, too. A byte tells two values apart in 255 of 256 cases, and says little of a value.
 
     Args:
         own: the site's rows.
@@ -30,9 +32,18 @@ def column_hashes(own: OwnRows, secret: bytes) -> dict[str, NDArray[np.int8]]:
     if not own.design:
         return {}
     columns = {**own.numbers, **own.weights, **own.design}
-    for name, values in own.categories.items():
-        columns |= {f"{name} is {level}": values == level for level in np.unique(values)}
-    return {f"{COLUMN}{name}": _hashed(np.asarray(values, dtype=float), secret) for name, values in columns.items()}
+    steps = {name: np.round(_from_0_to_1(values), PLACES) for name, values in columns.items()}
+    few = {name: values for name, values in steps.items() if len(np.unique(values)) <= FEW_VALUES}
+    for name, values in {**own.categories, **few}.items():
+        columns |= {f"{name} is {level:g}": values == level for level in np.unique(values)}
+    unlike = {np.asarray(values, dtype=float).tobytes(): (name, values) for name, values in columns.items()}
+    return {f"{COLUMN}{name}": _hashed(np.asarray(values, dtype=float), secret) for name, values in unlike.values()}
+
+
+def _from_0_to_1(values: np.ndarray) -> np.ndarray:
+    """A column without its unit and its zero, (n,)."""
+    width = np.ptp(values)
+    return (values - values.min()) / (width if width > 0 else 1.0)
 
 
 def _hashed(values: np.ndarray, secret: bytes) -> NDArray[np.int8]:
