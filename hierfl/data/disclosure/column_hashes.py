@@ -23,7 +23,8 @@ PLACES = 2
 def column_hashes(own: OwnRows, secret: bytes) -> dict[str, NDArray[np.int8]]:
     """Hashes of the columns that a formula makes of a site's rows, {name: (n,)}; none of other data.
 
-    Of a column that is a step, in whatever unit, the rows at each of its values are a column, too. A byte tells two values apart in 255 of 256 cases, and says little of a value.
+    Of a column that is a step, in whatever unit, the rows at each of its values are a column, too. A byte tells two
+    values apart in 255 of 256 cases, and says little of a value.
 
     Args:
         own: the site's rows.
@@ -47,10 +48,15 @@ def _from_0_to_1(values: np.ndarray) -> np.ndarray:
 
 
 def _hashed(values: np.ndarray, secret: bytes) -> NDArray[np.int8]:
-    numbers, place = np.unique(values + 0.0, return_inverse=True)
-    key = hashlib.blake2b(b"values of a column", key=secret[:64], digest_size=32).digest()
-    made = b"".join(hashlib.blake2b(number.tobytes(), key=key, digest_size=1).digest() for number in numbers)
-    return np.frombuffer(made, dtype=np.int8)[place.reshape(-1)]
+    """A byte for each value, (n,): of its bits, mixed with a key (splitmix64)."""
+    keys = np.frombuffer(hashlib.blake2b(b"values of a column", key=secret[:64], digest_size=16).digest(), np.uint64)
+    bits = np.ascontiguousarray(values + 0.0).view(np.uint64)
+    for key in keys:
+        bits = (bits ^ key) + np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        bits = bits ^ (bits >> np.uint64(31))
+    return (bits >> np.uint64(56)).astype(np.uint8).view(np.int8)
 
 
 def least_column_difference(
