@@ -26,6 +26,7 @@ from .points import budget_rule
 from .policy import Policy
 from .rows import keep_rows
 from .rules import ALLOWED, rules
+from .totals import Told
 from .withdrawal import withdrawal_of
 
 
@@ -99,6 +100,7 @@ class Proposal:
         self.home.pin(self.pins)
         self.member.keep()
         path = approval.write(self.home.folder)
+        Told(self.member.folder, study.digest, study.roster).forget_refused()
         about = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
         self.ledger.see(card.fingerprint, audit.append({"kind": "approval", **about}))
         return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,16 @@ class Audit:
         """Adds a line; it is on the disk when this returns.
 
         Args:
-            about: what json can say: names that are not ``line``, ``when``, ``before`` and ``hash``.
+            about: what json can say: names that are not ``line``, ``when``, ``salt``, ``before`` and ``hash``.
 
         Returns:
             The new :attr:`head`.
         """
         with waiting_lock(self._lock):
             self.catch_up()
-            held = {"line": len(self._hashes) + 1, "when": now(), **about, "before": self.head[1]}
+            # (replies say the digest: without a salt whoever guesses a line's words could compare them)
+            salt = secrets.token_hex(16)
+            held = {"line": len(self._hashes) + 1, "when": now(), **about, "salt": salt, "before": self.head[1]}
             self._hashes.append(str(self._lines.append({**held, "hash": _digest(held)})["hash"]))
             return self.head
 

@@ -31,6 +31,17 @@ class Broadcasts:
         if self.path.is_file():
             self.bounds.memory = decode(self.path.read_bytes())[1]
 
+    def check_form(self, head: Mapping[str, Any], tensors: State) -> None:
+        """Refuses values of another form than the method's: of that the site's rows say nothing.
+
+        Raises:
+            Refused: likewise.
+        """
+        try:
+            self.bounds.formed(head, tensors)
+        except OutOfBounds as error:
+            raise Refused("bounds", str(error)) from error
+
     def check(self, head: Mapping[str, Any], tensors: State) -> None:
         """Refuses values that no honest server sends.
 

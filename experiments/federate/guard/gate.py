@@ -14,12 +14,11 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import shown
-from hierfl.inference.engines.remote.points import explores, points_of
+from hierfl.inference.engines.remote.points import explores
 from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
 from hierfl.inference.engines.remote.sealed import open_request, sign_again
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, header
-from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.state import State
 
 from ..study_site import Membership, SiteRows, as_numbers
@@ -27,20 +26,19 @@ from .answers import Answers, Slot
 from .approval import Approval
 from .audit import Audit
 from .broadcasts import Broadcasts
+from .charges import LARGEST, charge_of, charged
 from .home import Home
 from .in_force import check_in_force, server_of
-from .ledger import AnsweredBefore, Charge, Ledger, OverBudget
+from .ledger import AnsweredBefore, Ledger, OverBudget
 from .points import budget_of, may_explore
 from .policy import Policy
 from .replies import Asked, Refused, Replies
 from .rows import keep_rows, row_set
 from .rules import rules_of_totals
-from .slots import HELLO, slot_of, values_of
+from .slots import HELLO, slot_of
 from .totals import Told
 
 log = logging.getLogger("hierfl")
-#: bytes of the largest request, and the largest number of a restart record
-LARGEST = 2**31
 
 
 class Gate:
@@ -165,7 +163,9 @@ class Gate:
             return self._computed(asked, plain)[0]  # (it has yet to hear what all have agreed on, and says so)
         else:
             self._check_round(asked.question, head, slot, tensors)
-        asked.points = self._charged(asked.question, head, slot, tensors)
+        self._charge(asked, head, slot, tensors)
+        if self.site.site is not None:  # (whether its values fit depends on the rows: it has its price by now)
+            self._broadcasts_of(self.site.site).check(head, tensors)
         reply, answered = self._computed(asked, plain)
         if answered:
             if self.site.site is not None:
@@ -224,9 +224,10 @@ class Gate:
         except Unreadable as error:
             raise Refused("bounds", str(error)) from error
         if not self._told.agrees(totals):
-            raise Refused("answered", "its sums over all sites are others than those that were told before")
+            raise Refused("answered", "its sums over all sites are others than those that were told first")
         if not self._told.is_new(totals):
             return
+        self._told.keep(totals, passed=False)
         said, study = as_numbers(totals), self.member.study
         # (a site that joins late was asked for no sums, and its own rows are not in them)
         own = any(c.slot.startswith("prepare") for c in self.ledger.asked(study.digest, self.client))
@@ -235,10 +236,10 @@ class Gate:
             about = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
         keep_rows(self._data.held, self.ledger, said)
-        self._told.keep(totals)
+        self._told.keep(totals, passed=True)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
-        """Refuses what is past, what the policy forbids, and broadcast values that no honest server sends.
+        """Refuses what is past, what the policy forbids, and broadcast values of another form: by nothing of the rows.
 
         Raises:
             Refused: likewise.
@@ -252,7 +253,7 @@ class Gate:
             raise Refused("answered", "the study has ended for this site")
         if slot.kind == "scores" and head.get("split") == "train" and not self._policy.train_scores:
             raise Refused("policy", "scores of training rows are asked for")
-        self._broadcasts_of(site).check(head, tensors)
+        self._broadcasts_of(site).check_form(head, tensors)
         assert self._approval is not None  # (as of _check_approval)
         if explores(site.method, head, tensors) and not may_explore(self._policy, self._approval.allowed):
             raise Refused("policy", "it explores, and the approval does not allow that")
@@ -262,32 +263,23 @@ class Gate:
             self._broadcasts = Broadcasts(self.folder, site)
         return self._broadcasts
 
-    def _charged(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> int:
-        """Takes a question up in the ledger; the points that it costs.
+    def _charge(self, asked: Asked, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
+        """Takes a question up in the ledger, with the points that it costs.
 
         Raises:
             Refused: where its slot is taken, or the budget is used up.
         """
         assert self._approval is not None  # (as of _check_approval)
-        study, site = self.member.study, self.site.site
-        restart = head.get("restart", 0)
-        if not isinstance(restart, int) or isinstance(restart, bool) or not 0 <= restart < LARGEST:
-            raise Refused("bounds", "its restart record is no number")
-        points, budget = 0, 0
+        site = self.site.site
+        charge = charge_of(asked.question, head, slot, tensors, self.member, self._approval.data, site)
+        study, allowed, budget = self.member.study, self._approval.allowed, 0
         if site is not None:
-            points = points_of(site.method, head, tensors)
             try:
-                budget = budget_of(study, site.method, site.options, self._policy, self._approval.allowed)
+                budget = budget_of(study, site.method, site.options, self._policy, allowed)
             except UserError as error:
                 raise Refused("budget", str(error)) from error
-        charge = Charge(
-            self._approval.data, study.digest, self.client, slot.text, question, restart, values_of(slot, tensors),
-            points,
-        )  # fmt: skip
-        # (a formula's message depends on nothing but the broadcast)
-        free = slot.kind == "round" and is_tabular(study.loaded.cls)
         try:
-            return self.ledger.charge(charge, budget, free=free)
+            asked.points = charged(self.ledger, charge, budget, study)
         except AnsweredBefore as error:
             raise Refused("answered", str(error)) from error
         except OverBudget as error:

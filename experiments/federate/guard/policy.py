@@ -62,8 +62,9 @@ COMMENTS = {
     "single_messages": "true: methods whose server reads each site's message by itself, such as one_round.",
     "networks": "Methods that train networks: refuse, approve (with approve --allow networks), or allow.",
     "label_counts": "Messages that count this site's labels: refuse, approve (with --allow label-counts), or allow.",
-    "points": "Mixed models whose answers are no few sums (all but gaussian and log-normal ones of one level): what N\n"
-    "answers tell of rows is in docs/points.md. refuse, approve (with approve --allow points), or allow.",
+    "points": "Mixed models whose answers are no few sums (all but gaussian and log-normal ones of one level that\n"
+    "hold out no rows): what N answers tell of rows is in docs/points.md. refuse, approve (with approve --allow\n"
+    "points), or allow.",
     "exploration": "Exploration of up to 4,096 points, but of gaussian models of one level: refuse, approve (with\n"
     "--allow exploration), or allow.",
     "train_scores": "true: scores of training rows are answered. They can show outcomes of single rows.",

@@ -13,7 +13,7 @@ from hierfl.errors import UserError
 from hierfl.files import shown
 
 #: hashes of each row's value in each column
-RowHashes = Mapping[str, NDArray[np.int64]]
+RowHashes = Mapping[str, NDArray[np.integer]]
 SUFFIX = ".safetensors"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hierfl.data.disclosure.check import TWO, data_rules
-from hierfl.data.disclosure.row_hashes import RowHashes, least_difference, row_hashes
+from hierfl.data.disclosure.row_hashes import RowHashes, columns_apart, least_difference, row_hashes
 from hierfl.data.disclosure.rule import Rule
 from hierfl.data.disclosure.totals import total_rules
 from hierfl.data.federated.column_data import ColumnData
@@ -135,7 +135,8 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
     counting = any(isinstance(group.rule, ClassMeans | CountSum) for group in exchange.sending.values())
     asked = {
         "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
-        "points": at_points, "exploration": explores(study) and at_points,
+        # (scores of rows that are held out are no fixed sums: a narrow prediction counts the rows above a value)
+        "points": at_points or _holds_out(study), "exploration": explores(study) and at_points,
     }  # fmt: skip
     for word, needed in asked.items():
         said = getattr(policy, entry := ALLOWED[word])
@@ -162,6 +163,12 @@ def _scores(study: Study, policy: Policy) -> str:
     return "not answered: the study's metrics lack this site's, or are empty; its estimates are the same"
 
 
+def _holds_out(study: Study) -> bool:
+    """Whether scores of a formula's rows are asked for, at values of the server's choice."""
+    said = study.table["data"]
+    return is_tabular(study.loaded.cls) and bool(said["test_fraction"] or said["validation_fraction"])
+
+
 def explores(study: Study) -> bool:
     """Whether the fit of a formula asks for the likelihood at up to 4,096 points beside those of the search."""
     said = study.table["settings"]
@@ -179,14 +186,16 @@ def _exchange(method: Method, study: Study) -> Exchange:
 def _difference_rules(
     site: SiteData, policy: Policy, ledger: RowSets | None, totals: Sequence[NamedSums] = ()
 ) -> Iterator[Rule]:
-    """Of the rows of earlier studies."""
+    """Of the rows of earlier studies, and of columns that differ from theirs in few rows."""
     if ledger is None or site.rows < TWO:
         return
     own = row_hashes(site, ledger.secret, totals)
-    found = [least_difference(own, other) for other in ledger.row_sets().values()]
-    least = min((rows for rows in found if rows is not None), default=None)
-    margin = (
-        "no earlier study has nearly these rows" if least is None else f"{least} rows differ from an earlier study's"
-    )
-    holds = least is None or least >= policy.differing_rows
-    yield Rule("rows of earlier studies", holds, f"{margin}, none or at least {policy.differing_rows}")
+    for what, apart, words in (
+        ("rows", least_difference, "rows differ from an earlier study's"),
+        ("columns", columns_apart, "rows are all in which a column differs from one of an earlier study"),
+    ):
+        found = [apart(own, other) for other in ledger.row_sets().values()]
+        least = min((rows for rows in found if rows is not None), default=None)
+        margin = f"no earlier study has nearly these {what}" if least is None else f"{least} {words}"
+        holds = least is None or least >= policy.differing_rows
+        yield Rule(f"{what} of earlier studies", holds, f"{margin}, none or at least {policy.differing_rows}")

@@ -1,4 +1,8 @@
-"""Sums over all sites that a site was told before the first round: the first that it answers with stay as they are."""
+"""Sums over all sites that a site was told before the first round: the first that it is told stay as they are.
+
+Whether the rules hold with them depends on the site's rows. So they are kept before the rules are tried: a server that
+could say others after a refusal would learn something of the rows by each refusal.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ TOLD = "told.safetensors"
 
 
 class Told:
-    """The totals that a site was told, as far as it has answered with them.
+    """The totals that a site was told, and how many of their steps the rules have passed.
 
     Args:
         folder: the study's at its site.
@@ -33,6 +37,7 @@ class Told:
     def __init__(self, folder: Path, study: str, roster: str) -> None:
         self.path, self.study, self.roster = folder / TOLD, study, roster
         self.totals: list[State] = []
+        self.passed = 0
         if self.path.is_file():
             try:
                 head, tensors = decode(self.path.read_bytes())
@@ -43,20 +48,39 @@ class Told:
                 raise UserError(f"{self.path} belongs to another study")
             if head.get("roster") != roster and not (folder / PREPARED_FILE).is_file():
                 self.totals = []
+            self.passed = min(int(head.get("passed", len(self.totals))), len(self.totals))
+
+    def forget_refused(self) -> None:
+        """Forgets totals with which the rules did not hold: whoever approves the study again lets it say others."""
+        if self.passed < len(self.totals):
+            self.totals = self.totals[: self.passed]
+            self._write()
 
     def agrees(self, totals: Sequence[State]) -> bool:
         """Whether what is told now repeats what was told, as far as both go."""
         return all(_same(one, other) for one, other in zip(self.totals, totals, strict=False))
 
     def is_new(self, totals: Sequence[State]) -> bool:
-        """Whether more is told than before."""
-        return len(totals) > len(self.totals)
+        """Whether more is told than the rules have passed."""
+        return len(totals) > self.passed
 
-    def keep(self, totals: Sequence[State]) -> None:
-        """Keeps them; they are on the disk when this returns."""
+    def keep(self, totals: Sequence[State], *, passed: bool) -> None:
+        """Keeps totals that agree with those before; they are on the disk when this returns.
+
+        Args:
+            totals: as told.
+            passed: whether the rules hold with them.
+        """
+        before = len(self.totals), self.passed
+        self.totals = list(max(totals, self.totals, key=len))
+        self.passed = max(self.passed, len(totals)) if passed else self.passed
+        if before != (len(self.totals), self.passed):
+            self._write()
+
+    def _write(self) -> None:
         make_folder(self.path.parent)
-        write_whole(self.path, encode({"study": self.study, "roster": self.roster}, numbered(totals)), mode=0o600)
-        self.totals = list(totals)
+        head = {"study": self.study, "roster": self.roster, "passed": self.passed}
+        write_whole(self.path, encode(head, numbered(self.totals)), mode=0o600)
 
 
 def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

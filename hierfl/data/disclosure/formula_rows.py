@@ -42,7 +42,8 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
-    categories |= few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **weights})
+    events = {f"event {study.formula.more.event}": rows["event"]} if "event" in rows else {}
+    categories |= few_values({**{n: table[n].to_numpy() for n in _plain(site)}, **weights, **events})
     numbers = {name: table[name].to_numpy(dtype=float) for name in formula.numbers} | more
     ordered = bool(formula.ordinal_levels)
     y = {} if ordered else {"the response": np.asarray(response.y, dtype=float)}

@@ -20,13 +20,15 @@ from ..federated.formula_data import FormulaSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
 from .check import TWO, own_rows
+from .column_hashes import COLUMN, column_hashes, least_column_difference
 from .own_rows import OwnRows
 
 if TYPE_CHECKING:
     pass
 
-#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`, and conditions behind :data:`SELECTED`
-RowHashes: TypeAlias = Mapping[str, NDArray[np.int64]]
+#: hashes of a column's cells, {column: (n,) int64}; beside them :data:`PART`, conditions behind :data:`SELECTED`, and
+#: columns of the design behind :data:`.column_hashes.COLUMN`
+RowHashes: TypeAlias = Mapping[str, NDArray[np.integer]]
 #: no column: the part that each row is of, a number of :data:`PARTS`
 PART, PARTS = ":part", {"train": 0, "validation": 1, "test": 2}
 #: no column: begins the name of a condition, 1 where it selects a row and 0 where it leaves one
@@ -40,7 +42,7 @@ NEARLY_ALL = 0.95
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) -> dict[str, NDArray[np.int64]]:
+def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) -> dict[str, NDArray[np.integer]]:
     """Hashes of a site's rows.
 
     Args:
@@ -50,8 +52,9 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
 
     Returns:
         Of a table {column: (n,)}, of arrays those of inputs and targets; the parts of the rows; and which of them the
-        formula's conditions select.
+        formula's conditions select, and hashes of the columns that it makes.
     """
+    columns: Mapping[str, np.ndarray] = {}
     selections: Mapping[str, np.ndarray] = {}
     if isinstance(site, ArraySite):
         pool = site.pool
@@ -66,31 +69,37 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
         found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
-        selections = _selections(site, totals) if isinstance(site, FormulaSite) and n >= TWO else {}
+        if isinstance(site, FormulaSite) and n >= TWO:
+            selections, columns = _made(site, secret, totals)
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
         held = own.held_out["validation"]
         part[np.flatnonzero(~out)[held] if len(held) < n else held] = PARTS["validation"]
     chosen = {f"{SELECTED}{condition}": rows.astype(np.int64) for condition, rows in selections.items()}
-    return {**found, PART: part.astype(np.int64), **chosen}
+    return {**found, PART: part.astype(np.int64), **chosen, **columns}
 
 
-def _selections(site: FormulaSite, totals: Sequence[NamedSums]) -> dict[str, np.ndarray]:
-    """Conditions, and values of what calls make of numbers, with their rows, (n,) of bool each.
+def _made(
+    site: FormulaSite, secret: bytes, totals: Sequence[NamedSums]
+) -> tuple[dict[str, np.ndarray], dict[str, NDArray[np.int8]]]:
+    """Conditions, and values of what calls make of numbers, with their rows, (n,) of bool each; hashes of columns.
 
     Args:
         site: its rows.
+        secret: the key.
         totals: sums over all sites; without them what depends on them is left out.
     """
     try:
         own = own_rows(site, totals)
     except UserError:  # (a study whose columns cannot be made is not approved)
-        return {}
+        return {}, {}
     found = dict(own.selections)
     for name, values in own.categories.items():
         if "(" in name:
             found |= {f"{name} is {value}": values == value for value in np.unique(values)}
-    return {name: rows for name, rows in found.items() if totals or not CENTRED.search(name)}
+    columns = column_hashes(own, secret)
+    known = [name for name in (*found, *columns) if totals or not CENTRED.search(name)]
+    return {k: v for k, v in found.items() if k in known}, {k: v for k, v in columns.items() if k in known}
 
 
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
@@ -173,6 +182,14 @@ def least_difference(one: RowHashes, other: RowHashes) -> int | None:
     return int(apart[apart > 0].min()) if apart.any() else None
 
 
+def columns_apart(one: RowHashes, other: RowHashes) -> int | None:
+    """The smallest number of rows in which a column of one study and a column of another differ. None where they are
+    other data, or have no other columns.
+    """
+    keys = _keys(one, other)
+    return None if keys is None else least_column_difference((one, other), keys, (one[PART], other[PART]))
+
+
 def _sets(hashes: RowHashes) -> Iterator[np.ndarray]:
     """Rows that sums are over, (n,) of bool each; no empty set."""
     part = hashes[PART]
@@ -183,7 +200,7 @@ def _sets(hashes: RowHashes) -> Iterator[np.ndarray]:
 
 def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
     """A key of each row of both, of the columns that can be compared; None for other data."""
-    common = sorted(name for name in one.keys() & other.keys() if not name.startswith((PART, SELECTED)))
+    common = sorted(name for name in one.keys() & other.keys() if not name.startswith((PART, SELECTED, COLUMN)))
     n, smaller = len(one[PART]) + len(other[PART]), min(len(one[PART]), len(other[PART]))
     kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
     if not kept or not smaller:

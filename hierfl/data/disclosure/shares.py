@@ -67,12 +67,18 @@ def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
             margin = f"{share:.2f} of all is one {unit}'s, at most {limits.largest_share:g}"
             tried.append((-share, Rule(part, share <= limits.largest_share, margin)))
         yield worst(f"largest {name}", tried)
-    if own.design and own.groups is None:
+        tried = []
+        for part, rows in own.parts():
+            share = most_of(weights[rows], groups_of(own, rows), limits)
+            margin = f"{share:.4f} of all is that of fewer than {limits.least_cell} {own.unit}, at most {ISOLATED:g}"
+            tried.append((-share, Rule(part, share <= ISOLATED, margin)))
+        yield worst(f"few {own.unit} with nearly all {name}", tried)
+    if own.design:
         found = []
         for part, rows in own.parts():
-            few, share = isolated(own.design, rows, limits.least_cell)
-            margin = f"no combination is of fewer than {limits.least_cell} rows alone"
-            found.append((few, Rule(part, not few, f"{few} rows have {share:.4f} of one" if few else margin)))
+            few, share = isolated(own.design, rows, limits.least_cell, own.groups)
+            margin = f"no combination is of fewer than {limits.least_cell} {own.unit} alone"
+            found.append((few, Rule(part, not few, f"{few} {own.unit} have {share:.4f} of one" if few else margin)))
         yield worst("combinations of the design's columns", found)
 
 
@@ -104,18 +110,48 @@ def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: n
     return min(1.0, max(float(np.linalg.norm(part, 2) ** 2) for part in np.split(q[order], first)))
 
 
-def isolated(columns: Mapping[str, np.ndarray], rows: np.ndarray, least: int) -> tuple[int, float]:
-    """Fewer than ``least`` rows that have nearly all of a combination of columns: how many, and their share; 0 where
-    none were found. Beside each row that could be one of them those are tried that go with it.
+def groups_of(own: OwnRows, rows: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0 for the groups of rows (n,) that count; each row by itself where there are no groups."""
+    if own.groups is None:
+        return np.arange(int(rows.sum()))
+    return np.unique(own.groups[rows], return_inverse=True)[1].reshape(-1)
+
+
+def most_of(weights: np.ndarray, groups: np.ndarray, limits: Limits) -> float:
+    """The largest share of all weights (n,) that fewer groups (n,) have than a cell has to have, from 0 to 1."""
+    each = np.sort(np.bincount(groups, weights))[::-1]
+    return float(each[: limits.least_cell - 1].sum() / each.sum()) if each.sum() > 0 else 0.0
+
+
+def isolated(
+    columns: Mapping[str, np.ndarray], rows: np.ndarray, least: int, groups: np.ndarray | None = None
+) -> tuple[int, float]:
+    """Fewer than ``least`` rows, or groups, that have nearly all of a combination of columns: how many, and their
+    share; 0 where none were found. Beside each one that could be among them those are tried that go with it.
+
+    Args:
+        columns: of the design, {name: (n,)}.
+        rows: that count, (n,) of bool.
+        least: rows, or groups, of a cell.
+        groups: of the rows, (n,); None for each row by itself.
     """
     q = basis(columns, rows)
-    leverage = np.square(q).sum(1)
-    for row in np.flatnonzero(leverage > ISOLATED / max(least - 1, 1)):
-        hat = np.abs(q @ q[row])
-        hat[row] = np.inf
+    if groups is None:
+        order, first = np.arange(len(q)), np.arange(len(q))
+        leverage = np.square(q).sum(1)
+    else:
+        order = np.argsort(groups[rows], kind="stable")
+        first = np.r_[0, np.flatnonzero(np.diff(groups[rows][order])) + 1]
+        leverage = np.array([np.linalg.norm(part, 2) ** 2 for part in np.split(q[order], first[1:])])
+    ends = np.r_[first[1:], len(q)]
+    for one in np.flatnonzero(leverage > ISOLATED / max(least - 1, 1)):
+        own = q[order[first[one] : ends[one]]]
+        hat = np.add.reduceat(np.square(q[order] @ own.T).sum(1), first)
+        hat[one] = np.inf
         beside = np.argsort(-hat, kind="stable")
-        for few in range(1, min(least, len(q))):
-            share = float(np.linalg.norm(q[beside[:few]], 2) ** 2)
+        for few in range(1, min(least, len(first))):
+            taken = np.concatenate([order[first[k] : ends[k]] for k in beside[:few]])
+            share = float(np.linalg.norm(q[taken], 2) ** 2)
             if share > ISOLATED:
                 return few, share
     return 0, 0.0

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from ...method.capabilities import broadcast_error, is_tabular
 from ...state import State, form_of_state
+from .points import points_of
 from .site import Site
 from .wire import Unreadable, check_form, put_under, under
 
@@ -71,21 +72,37 @@ class Bounds:
         Raises:
             OutOfBounds: for a broadcast that no honest fit makes.
         """
-        kind = head.get("kind")
-        if kind != "round" and kind not in CARRYING:
+        shared = self.formed(head, tensors)
+        if shared is None:
             return
-        shared = tensors if kind == "round" else under("shared", tensors)
-        try:
-            shared = check_form(shared, form_of_state(self.site.shared))
-        except Unreadable as error:
-            raise OutOfBounds(str(error)) from error
-        number = int(head["round"]) + (kind != "round")  # (after a round, of which the next one has the values)
+        number = int(head["round"]) + (head["kind"] != "round")  # (after a round, of which the next one has the values)
         if number == 1:
             self._begins(shared)
         if problem := broadcast_error(self.site.method, shared, self._inputs()):
             raise OutOfBounds(problem)
         if not is_tabular(self.site.method):
             self._steps(number, shared)
+
+    def formed(self, head: Mapping[str, Any], tensors: State) -> State | None:
+        """The shared values of a request; None of one that carries none. Nothing of the site's rows is looked at.
+
+        Raises:
+            OutOfBounds: for names, shapes and dtypes that are not the method's, numbers that are not finite, and what
+                the method never sends, whatever the rows are.
+        """
+        kind = head.get("kind")
+        if kind != "round" and kind not in CARRYING:
+            return None
+        shared = tensors if kind == "round" else under("shared", tensors)
+        try:
+            shared = check_form(shared, form_of_state(self.site.shared))
+        except Unreadable as error:
+            raise OutOfBounds(str(error)) from error
+        try:
+            points_of(self.site.method, head, tensors)
+        except ValueError as error:  # (of a phase that is none)
+            raise OutOfBounds("it asks for nothing that the method knows") from error
+        return shared
 
     def answered(self, head: Mapping[str, Any], tensors: State) -> None:
         """Remembers a round that was answered.

@@ -132,11 +132,12 @@ def test_every_evaluated_point_counts_against_the_budget(
 
 
 def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) -> None:
-    """The attack that moves a threshold: sums over all sites are checked, and are those of the first answer."""
-    server = Server(place)
-    assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
-    own = {f"0|{k}": v for k, v in server.said[1].items()}
-    assert server.ask({"kind": "prepare", "round": 0, "step": 1}, own) == "bounds"  # (of this site alone)
+    """The attack that moves a threshold: sums over all sites are checked, and are those that were told first."""
+    server, alone = Server(place), Server(place, "h02")
+    for one in (server, alone):
+        assert one.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
+    own = {f"0|{k}": v for k, v in alone.said[1].items()}
+    assert alone.ask({"kind": "prepare", "round": 0, "step": 1}, own) == "bounds"
     whole: dict[str, torch.Tensor] = {}
     for name in place.files:
         other = Server(place, name)
@@ -145,6 +146,7 @@ def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) ->
     totals = {f"0|{k}": v for k, v in whole.items()}
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""
     first = server.reply
+    assert alone.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == "answered"  # (refused ones stay, too)
     moved = {**totals, "0|total": totals["0|total"] + 1.0}
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, moved) == "answered"
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""

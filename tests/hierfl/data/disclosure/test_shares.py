@@ -1,0 +1,45 @@
+"""Rows, and groups of rows, that have nearly all of what columns or weights say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hierfl.data.disclosure.own_rows import OwnRows
+from hierfl.data.disclosure.rule import Limits
+from hierfl.data.disclosure.shares import isolated, share_rules
+
+N = 120
+EVERY = np.ones(N, dtype=bool)
+AGES = np.random.default_rng(0).integers(20, 90, N).astype(float)
+
+
+def refused(own: OwnRows) -> set[str]:
+    """Names of the rules that do not hold."""
+    return {rule.name for rule in share_rules(own, Limits()) if not rule.holds}
+
+
+@pytest.mark.parametrize(("apart", "found"), [(1, 1), (2, 2), (4, 4), (5, 0), (30, 0)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_two_conditions_that_differ_in_few_are_found(apart: int, found: int, grouped: bool) -> None:
+    """Of rows, and of patients with three rows each."""
+    groups = np.arange(N) // 3 if grouped else np.arange(N)
+    columns = {
+        "1": np.ones(N), "age": AGES, "one": 1.0 * (groups < 15), "other": 1.0 * (groups < 15 - min(apart, 10)),
+        "third": 1.0 * (groups % 7 < 3),
+    }  # fmt: skip
+    few, share = isolated(columns, EVERY, 5, groups if grouped else None)
+    assert (few, share > 0.999) == (found, found > 0)
+    own = OwnRows(N, {}, {}, {}, design=columns, fixed=5, groups=groups if grouped else None)
+    assert ("combinations of the design's columns" in refused(own)) == (found > 0)
+
+
+@pytest.mark.parametrize(("heavy", "holds"), [(1, False), (2, False), (4, False), (5, True), (N, True)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_weights_of_few_are_refused(heavy: int, holds: bool, grouped: bool) -> None:
+    """Sums that are weighed by them are sums over these few."""
+    groups = np.arange(N) // 3 if grouped else np.arange(N)
+    own = OwnRows(
+        N, {}, {}, {}, weights={"weight": np.where(groups < heavy, 1e6, 1.0)}, groups=groups if grouped else None
+    )
+    assert (not refused(own)) == holds
