@@ -49,8 +49,10 @@ def checked(folder: Path, kind: str, formula: str, family: str, **settings: Any)
 @pytest.mark.parametrize(
     ("kind", "formula", "family", "draws"),
     [
-        ("plain", SLOPES, "binomial", 0), ("strong", SITES, "binomial", 100), ("quasi", SITES, "binomial", 0),
-        ("counts", REGIONS, "poisson", 0), ("plain", SITES, "gaussian", 100), ("counts", SITES, "ordinal", 0),
+        ("plain", SLOPES, "binomial", 0), ("strong", SITES, "binomial", 100), ("counts", REGIONS, "poisson", 0),
+        pytest.param("quasi", SITES, "binomial", 0, marks=pytest.mark.slow),
+        pytest.param("plain", SITES, "gaussian", 100, marks=pytest.mark.slow),
+        pytest.param("counts", SITES, "ordinal", 0, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_honest_fits_are_within_bounds(kind: str, formula: str, family: str, draws: int, tmp_path: Path) -> None:
