@@ -21,6 +21,8 @@ from .shares import column_rules, share_rules
 
 #: fewer have no design
 TWO = 2
+#: of a site's data: its rows as they were looked at last, with the totals of that time
+KEPT = "_own_rows"
 
 
 def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ()) -> list[Rule]:
@@ -50,12 +52,22 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
 
 
 def own_rows(site: SiteData, totals: Sequence[NamedSums] = ()) -> OwnRows:
-    """A site's rows as the rules look at them.
+    """A site's rows as the rules look at them; those of the last totals are kept beside the rows.
 
     Raises:
         UserError: where the study's columns cannot be made of them.
         TypeError: for data of another kind.
     """
+    before, kept = vars(site).get(KEPT, ((), None))
+    if kept is not None and len(before) == len(totals) and all(a is b for a, b in zip(before, totals, strict=True)):
+        found: OwnRows = kept
+        return found
+    found = _made(site, totals)
+    vars(site)[KEPT] = tuple(totals), found
+    return found
+
+
+def _made(site: SiteData, totals: Sequence[NamedSums]) -> OwnRows:
     if isinstance(site, FormulaSite):
         return formula_rows(site, totals)
     if isinstance(site, ColumnSite):

@@ -6,7 +6,8 @@ bounded, and :data:`ASKED` and :data:`EXPLORED` are above what honest fits have 
 (tests/support/honest_points.py):
 
     steepness    the spread over the site's own rows of the linear predictor, by columns of more than two values
-    reach        the largest other coefficient, in units in which columns have a spread of one
+    reach        the largest other coefficient, in units in which columns have a spread of one; of groups of clients
+                 those of columns alone that differ between rows: few groups leave their deviation open
     power        of Weibull times the logarithm of the power of time: large ones single out the longest time
 
 The site's own rows are what is looked at: units are made of all sites' totals, of which a server may say anything.
@@ -103,8 +104,8 @@ class SiteRanges:
         found = [self._point(rows, method.parts(shared[f"effects.{k}"])) for k in POINTS if f"effects.{k}" in shared]
         found.append(self._point(rows, {k: shared[f"effects.{k}"] for k in method.sizes if f"effects.{k}" in shared}))
         for level in method.above:
-            found.append(self._above.extent(shared[f"effects.{level.effects}"]))
-        return [*found, self._above.extent(shared["effects.nodes"])] if "effects.nodes" in shared else found
+            found.append(self._above(shared[f"effects.{level.effects}"]))
+        return [*found, self._above(shared["effects.nodes"])] if "effects.nodes" in shared else found
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
@@ -114,16 +115,18 @@ class SiteRanges:
         if HEIGHTS in carried(method, shared):
             found.append(self._point(self._fixed, method.parts(shared["effects.points"])))
             if "effects.many_nodes" in shared:
-                found.append(self._above.extent(shared["effects.many_nodes"]))
+                found.append(self._above(shared["effects.many_nodes"]))
         return found
 
     @property
     def _fixed(self) -> OwnRows:
         return OwnRows.of(self.method.network.split(self.inputs[None]).x[0])
 
-    @property
-    def _above(self) -> OwnRows:
-        return OwnRows.of(self.method.network.split(self.inputs[None]).of(OUTER)[0][0])
+    def _above(self, effects: Tensor) -> Extent:
+        """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing."""
+        columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
+        varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
+        return OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
 
     @staticmethod
     def _point(rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:

@@ -42,7 +42,7 @@ MOMENTS: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("moment", MOMENTS, ids=[name for _, name in MOMENTS])
 @pytest.mark.usefixtures("no_bounds")
 def test_a_site_that_is_killed_at_any_moment_has_answered_once(

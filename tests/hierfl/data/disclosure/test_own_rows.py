@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hierfl.data.disclosure.check import data_rules
+from hierfl.data.disclosure.check import data_rules, own_rows
 from hierfl.data.disclosure.rule import Limits, Rule
 from hierfl.data.federated.column_data import ColumnData
 from hierfl.data.federated.design import StudyFormula
@@ -226,3 +226,14 @@ def test_a_networks_table(tmp_path: Any) -> None:
     assert found(few("age", 900.0, 1)(df)) == {"largest share of a row"}
     assert found(df.assign(age=50.0 + (df.index < 3))) == {"rows that stand alone in a column", "cells of age"}
     assert found(df, replace(study, test=0.1)) == {"test rows"}
+
+
+def test_rows_are_looked_at_once_for_the_same_totals() -> None:
+    one = site("y ~ center(age) + stage + (1 | site)", table())
+    totals = [one.sums([])]
+    found = own_rows(one)
+    assert own_rows(one) is found
+    assert own_rows(one, totals) is not found
+    assert own_rows(one, totals) is own_rows(one, list(totals))
+    other = [{**totals[0], "total": totals[0]["total"] + 80.0}]
+    assert own_rows(one, other) is not own_rows(one, totals)
