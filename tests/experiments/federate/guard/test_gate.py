@@ -16,7 +16,7 @@ from support.parties import Parties
 from support.studies import FileStudy
 
 from hierfl.errors import UserError
-from hierfl.experiments.federate.guard import gate as gates
+from hierfl.experiments.federate.guard import in_force
 from hierfl.experiments.federate.guard.audit import Audit
 from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.gate import Gate
@@ -202,7 +202,7 @@ def test_other_code_another_roster_and_other_rows_are_refused(
     for name, about in {"code": "version", "method": "version", "torch": "version", "roster": "approval"}.items():
         assert server.ask({**prepare, "handshake": {**true, name: "other"}}) == about
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "code_digest", lambda: "another version")
+        patch.setattr(in_force, "code_digest", lambda: "another version")
         assert server.ask(prepare) == "approval"
     path = place.files["h01"]
     text = path.read_text()
