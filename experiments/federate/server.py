@@ -33,7 +33,7 @@ from ..run_folder.csv_files import write_frame
 from ..run_folder.diagnostics import NO_CHAINS
 from ..run_folder.files import write_metrics, write_text
 from ..run_folder.summary import make_summary
-from .contributions import STATUS, Recorded, read_status, who_finished
+from .contributions import CONTRIBUTIONS, Recorded, who_finished
 from .roster import change_roster
 from .roster_keys import check_server
 from .study import STUDY, Study
@@ -128,8 +128,8 @@ def check_folder(folder: Path, resume: bool) -> None:
 
 
 def has_ended(folder: Path, clients: Sequence[str]) -> bool:
-    """Whether a server's study has ended well, and all of a roster have heard it: nobody would answer any more."""
-    if not (folder / STATUS).is_file() or read_status(folder)["ended"] != DONE:
+    """Whether a server's study has its results, and all of a roster have heard it: nobody would answer any more."""
+    if not (folder / "summary.json").is_file() or not (folder / CONTRIBUTIONS).is_file():
         return False
     return set(clients) <= set(who_finished(folder))
 
