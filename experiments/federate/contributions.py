@@ -161,6 +161,12 @@ def read_status(folder: Path) -> dict[str, Any]:
     return read_json(folder / STATUS, STATUS_SCHEMA)
 
 
+def who_finished(folder: Path) -> list[str]:
+    """Clients that have answered the end of a study."""
+    frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
+    return sorted({str(name) for name in frame[frame["kind"] == "finish"]["client"]})
+
+
 def last_contributions(folder: Path) -> list[list[str]]:
     """For each client that has answered: its name, rounds that it was part of, its last answer, kilobytes from it."""
     frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)

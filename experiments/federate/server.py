@@ -34,7 +34,7 @@ from ..run_folder.csv_files import write_frame
 from ..run_folder.diagnostics import NO_CHAINS
 from ..run_folder.files import write_metrics, write_text
 from ..run_folder.summary import make_summary
-from .contributions import Recorded
+from .contributions import CONTRIBUTIONS, Recorded, who_finished
 from .roster import change_roster
 from .roster_keys import check_server
 from .study import STUDY, Study
@@ -75,6 +75,8 @@ def serve(
             and where sites are missing whose sums are needed.
     """
     check_folder(folder, resume)
+    if resume and has_ended(folder, study.clients):
+        raise UserError(f"{folder}: the study has ended, all its sites have heard it, and its results are there")
     if restart and not resume:
         raise UserError("--restart is for a study that goes on: say --resume, too")
     check_server(study.keys, study.clients, identity, study.path)
@@ -124,6 +126,13 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise UserError(f"{folder} is not the folder of a study's server: it has no {STUDY_COPY}")
     if not resume and folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists; go on with it (--resume), or choose another --out")
+
+
+def has_ended(folder: Path, clients: Sequence[str]) -> bool:
+    """Whether a server's study has its results, and all of a roster have heard it: nobody would answer any more."""
+    if not (folder / "summary.json").is_file() or not (folder / CONTRIBUTIONS).is_file():
+        return False
+    return set(clients) <= set(who_finished(folder))
 
 
 def _go_on(study: Study, folder: Path) -> None:

@@ -20,7 +20,7 @@ from ..study import Study
 from ..study_site import Membership, read_site_data
 from .approval import Approval
 from .audit import Audit
-from .home import Home
+from .home import Home, has_ended
 from .ledger import Ledger
 from .points import budget_rule
 from .policy import Policy
@@ -140,6 +140,10 @@ def propose(
         raise UserError(
             f"{card.name} has left {shown(agreed.name)} ({shown(left.by)}, {left.when}) and does not come back: take "
             "part in a new study"
+        )
+    if has_ended(home.folder_of(agreed)):
+        raise UserError(
+            f"{shown(agreed.name)} has ended at this site, and asks nothing more: hierfl report {home.folder}"
         )
     known = home.known_with(pins)
     member = _member(home, agreed, card.name, data, reading)

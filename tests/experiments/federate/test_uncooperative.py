@@ -16,6 +16,7 @@ from support.studies import FileStudy, formula_study, patients, write_tables
 from hierfl.errors import UserError
 from hierfl.experiments.federate import work
 from hierfl.experiments.federate.contributions import read_status
+from hierfl.experiments.federate.guard.approve import propose
 from hierfl.experiments.federate.guard.home import has_ended
 from hierfl.experiments.federate.guard.replies import Refused
 from hierfl.experiments.federate.progress import progress
@@ -65,6 +66,17 @@ def test_a_refusal_ends_what_needs_all_at_once(
 def refuse(*given: object) -> Any:
     """A gate whose policy refuses all."""
     raise Refused("policy", "a test says so")
+
+
+def test_a_study_that_has_ended_asks_nobody_again(tmp_path: Path) -> None:
+    """Neither the server that is resumed waits for its sites, nor is it approved anew."""
+    place = study_in(tmp_path)
+    place.serve()
+    with pytest.raises(UserError, match="the study has ended, all its sites have heard it"):
+        place.serve(lambda names: None, resume=True)
+    gate = place.gates["h01"]
+    with pytest.raises(UserError, match="has ended at this site, and asks nothing more"):
+        propose(gate.home, place.study, None)
 
 
 def test_who_left_the_roster_hears_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from support.commands import Call
 from hierfl.data.disclosure.rule import Limits
 from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.policy import COMMENTS, POLICY, SCHEMA, Policy, write_policy
+from hierfl.inference.engines.remote.keys import Identity
 
 ENTRIES = {f.name for f in fields(Policy)}
 
@@ -18,6 +19,8 @@ ENTRIES = {f.name for f in fields(Policy)}
 def test_the_file_has_every_entry_with_a_comment(hierfl: Call, tmp_path: Path) -> None:
     """And says what is in force without it; it is written once."""
     home = tmp_path / "at-north"
+    assert "has no keys" in hierfl("federate", "policy", home)[2]
+    Identity.make("north").save(home)
     code, out, _ = hierfl("federate", "policy", home)
     assert code == 0
     assert str(home / POLICY) in out
