@@ -66,7 +66,7 @@ def charged(ledger: Ledger, charge: Charge, budget: int, study: Study) -> int:
         OverBudget: where less is left.
     """
     kind = charge.slot.partition(" ")[0]
-    mine = (earlier for earlier in ledger.charges() if earlier.is_of(charge.study, charge.client))
+    mine = ledger.asked(charge.study, charge.client)
     if kind == FINISH and any(earlier.slot.startswith(f"{FINISH} ") for earlier in mine):
         charge = replace(charge, points=1)
     # (a formula's message depends on nothing but the broadcast)
