@@ -75,6 +75,8 @@ def serve(
             and where sites are missing whose sums are needed.
     """
     check_folder(folder, resume)
+    if resume:
+        _begun(study, folder)
     if resume and has_ended(folder, study.clients):
         raise UserError(f"{folder}: the study has ended, all its sites have heard it, and its results are there")
     if restart and not resume:
@@ -135,12 +137,22 @@ def has_ended(folder: Path, clients: Sequence[str]) -> bool:
     return set(clients) <= set(who_finished(folder))
 
 
-def _go_on(study: Study, folder: Path) -> None:
-    """Makes sure that it is the study that was begun; its roster may have changed."""
+def _begun(study: Study, folder: Path) -> Study:
+    """The study as it was begun.
+
+    Raises:
+        UserError: where it is another one.
+    """
     kept = folder / STUDY_COPY
     before = Study.of(read_toml(kept, STUDY), study.path)
     if before.digest != study.digest:
         raise UserError(f"{kept} and {study.path} differ in more than their rosters: that is another study")
+    return before
+
+
+def _go_on(study: Study, folder: Path) -> None:
+    """Takes over a roster that has changed."""
+    before = _begun(study, folder)
     if before.clients != study.clients and (folder / "checkpoint" / "checkpoint.json").is_file():
         change_roster(folder / "checkpoint", before.clients, study.clients)
 

@@ -13,6 +13,7 @@ from support.attacks.gated import GatedCoordinator, Hospital
 from support.attacks.hospitals import hospital, table_study
 from support.attacks.thresholds import told
 
+from hierfl.experiments.federate.guard import points
 from hierfl.experiments.federate.guard.audit import AUDIT
 from hierfl.inference.engines.remote.preparation import numbered
 from hierfl.inference.state import State
@@ -56,8 +57,9 @@ def steep(site: GatedCoordinator, slope: float) -> State:
     return {**values, name: torch.full_like(values[name], slope)}
 
 
-def test_a_refusal_of_values_has_its_price(tmp_path: Path) -> None:
+def test_a_refusal_of_values_has_its_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds look at the rows: free refusals would say how far they reach in any direction."""
+    monkeypatch.setattr(points, "need_of", lambda *given: 1)
     north = Hospital(tmp_path / "north", ("north", "south", "east"), budget={"binomial": 3})
     df = hospital(300, lone=False)
     site = north.approved(north.study(table_study(tmp_path, HONEST, df, test=0.2)), tmp_path / "north.csv")
@@ -71,7 +73,8 @@ def test_a_refusal_of_values_has_its_price(tmp_path: Path) -> None:
     assert site.classes() == ["answered"]
 
 
-def test_an_end_that_is_refused_has_its_price(tmp_path: Path) -> None:
+def test_an_end_that_is_refused_has_its_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "need_of", lambda *given: 1)
     north = Hospital(tmp_path / "north", ("north", "south", "east"), budget={"binomial": 3})
     df = hospital(300, lone=False)
     site = north.approved(north.study(table_study(tmp_path, HONEST, df, test=0.2)), tmp_path / "north.csv")

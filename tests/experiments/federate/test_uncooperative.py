@@ -51,7 +51,7 @@ def test_a_refusal_ends_what_needs_all_at_once(
 
         monkeypatch.setattr(SiteRows, "sums", sums)
     else:
-        gate._charged = refuse
+        gate._charge = refuse
     begun = time.monotonic()
     words = rf"h01 refuses \({kind}\): its own log says why; go on when it answers"
     with working(place, without=("h02",)), pytest.raises(UserError, match=words):
