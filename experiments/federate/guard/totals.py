@@ -72,7 +72,7 @@ class Told:
             passed: whether the rules hold with them.
         """
         before = len(self.totals), self.passed
-        self.totals = list(max(totals, self.totals, key=len))
+        self.totals = list(totals) if len(totals) > len(self.totals) else self.totals
         self.passed = max(self.passed, len(totals)) if passed else self.passed
         if before != (len(self.totals), self.passed):
             self._write()
