@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import threading
@@ -130,7 +129,8 @@ def test_what_ends_the_follower_ends_the_server(
         def stop(self, run: str) -> None:
             stopped.append(run)
 
-    monkeypatch.setattr(flower_server, "_followed", lambda *given: os.kill(os.getpid(), number) or signal.pause())
+    # (to this thread: of a signal to the process another thread may be told, and this one would wait for ever)
+    monkeypatch.setattr(flower_server, "_followed", lambda *given: signal.raise_signal(number))
     before = signal.getsignal(signal.SIGTERM)
     more: Any = {"resume": False, "restart": False, "deadline": 0.0, "trust_code": False, "say": lines.append}
     with pytest.raises((Terminated, KeyboardInterrupt)):
