@@ -17,7 +17,7 @@ from hierfl.models import (
 from hierfl.nn.networks.build import architecture
 
 
-@pytest.mark.cpu(10, "an exact answer, to a hundredth of a standard deviation, by stochastic steps")
+@pytest.mark.slow
 def test_local_svi_converges_to_the_conjugate_posterior() -> None:
     """Linear head, Gaussian noise s, prior N(w, rho^2 I): the posterior is N(m, A^-1), A = X'X/s^2 + I/rho^2,
     m = A^-1 (X'y/s^2 + w/rho^2), and the best mean-field Gaussian has mean m and variances 1/diag(A)."""

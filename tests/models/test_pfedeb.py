@@ -149,7 +149,7 @@ def heterogeneous(rho: float | Tensor, clients: int = 8, n: int = 40, seed: int 
     return Federation.from_arrays(*arrays, test=0.0, task="regression").to(dtype=torch.float64)
 
 
-@pytest.mark.cpu(9, "a limit of many rows, where sums of them, and their coverage at the end, are what costs")
+@pytest.mark.slow
 def test_with_ever_more_data_w_is_the_mean_of_the_heads():
     """Eq. 9 of pFedVEM, whose weights 1 / rho^2 are those of heads that are known."""
     run = after(heterogeneous(1.0, n=20_000), 3, w_scale=1e4, rho_scale=1e4)

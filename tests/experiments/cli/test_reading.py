@@ -9,9 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call
+from support.parties import Parties
 
 from hierfl import read_table
 from hierfl.data.formula.federate import from_formula
+from hierfl.experiments.federate.guard.policy import POLICY
+from hierfl.experiments.federate.guard.simulated import OPEN
 
 
 def european(path: Path, rows: int = 40) -> pd.DataFrame:
@@ -98,13 +101,20 @@ def test_a_site_keeps_how_its_file_is_read(hierfl: Call, tmp_path: Path) -> None
     df[:12].to_csv("sample.csv", index=False)
     how = ("federate", "study", "mixed-effects", "--sample", "sample.csv", "--site", "a", "--site", "b", "--na", "drop")
     assert hierfl(*how, "--formula", "y ~ age + kids + (1 | site)", "--type", "kids=category")[0] == 0
-    (tmp_path / "empty.request").write_bytes(b"")
-    join = ("federate", "respond", "empty.request", "--out", "replies", "--folder", "at", "--study", "study.toml")
-    hierfl(*join, "--client", "a", "--data", "excel.csv", "--decimal", ",", "--na", "-999")
-    stored = tomllib.loads(Path("at/site.toml").read_text())
+    parties = Parties.of(("a", "b"))
+    parties.put_into(tmp_path / "study.toml")
+    parties.save(tmp_path)
+    (tmp_path / "a" / POLICY).write_text(OPEN.text())
+    approve = ("federate", "approve", "a", "--study", "study.toml", "--by", "Dr A")
+    pins = ("--pin", "coordinator/coordinator.pub", "--pin", "b/b.pub")
+    read = ("--data", "excel.csv", "--decimal", ",", "--na", "-999")
+    code, out, err = hierfl(*approve, *pins, *read)
+    assert code == 0, out + err
+    (kept,) = Path("a/studies").glob("*/site.toml")
+    stored = tomllib.loads(kept.read_text())
     assert stored["reading"] == {"decimal": ",", "na": ["-999"]}
-    hierfl("federate", "respond", "empty.request", "--out", "replies", "--folder", "at")
-    assert tomllib.loads(Path("at/site.toml").read_text()) == stored
+    assert hierfl(*approve)[0] == 0
+    assert tomllib.loads(kept.read_text()) == stored
 
 
 def test_a_reference_is_what_the_others_are_compared_with(hierfl: Call, tmp_path: Path) -> None:

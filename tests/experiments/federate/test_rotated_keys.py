@@ -77,6 +77,7 @@ def pin_again(place: FileStudy, name: str, whose: str) -> None:
     path.write_text("".join(line for line in path.read_text().splitlines(True) if not line.startswith(f"{whose} =")))
 
 
+@pytest.mark.slow
 def test_the_server_rotates_its_key_in_the_middle_of_a_study(own: dict[str, Path], tmp_path: Path) -> None:
     """Sites refuse it until they have pinned and approved again."""
     plain = FileStudy(study_of(own, tmp_path / "a"), own, tmp_path / "plain")

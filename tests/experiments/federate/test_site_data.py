@@ -184,7 +184,7 @@ def test_an_empty_cell_is_dropped_at_every_site(tmp_path: Path, hierfl: Call) ->
     assert "3 of 3 rows have no prediction" in err
 
 
-@pytest.mark.cpu(6, "a study of an ordinal response to its end")
+@pytest.mark.slow
 def test_ordinal_codes_of_a_study_keep_their_names(
     tmp_path: Path, hierfl: Call, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from support.studies import FileStudy, formula_study, patients, write_tables
 from hierfl.experiments.federate.guard.simulated import OPEN
 
 
-@pytest.mark.cpu(8, "two studies of a mixed model, and a site's report")
+@pytest.mark.slow
 def test_metrics_are_null_and_effects_as_before(tmp_path: Path, hierfl: Call) -> None:
     files = write_tables(patients(4), tmp_path / "data")
     path = formula_study(tmp_path / "study", files, rounds=30)

@@ -72,7 +72,9 @@ FORGERIES: dict[str, Callable[[bytes, Parties], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("how", FORGERIES)
+@pytest.mark.parametrize(
+    "how", [how if not number else pytest.param(how, marks=pytest.mark.slow) for number, how in enumerate(FORGERIES)]
+)
 def test_a_forged_finish_ends_no_study(how: str, own: dict[str, Path], tmp_path: Path) -> None:
     """A file that somebody leaves in the exchange folder: refused, and the study ends as it would have."""
     plain = FileStudy(study_of(own, tmp_path), own, tmp_path / "plain")
@@ -123,7 +125,9 @@ def replies_of(place: FileStudy, name: str) -> dict[str, Callable[[bytes], bytes
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", ["linked", "by south", "by a stranger", "refusal"])
+@pytest.mark.parametrize(
+    "how", ["linked", "by a stranger", *(pytest.param(how, marks=pytest.mark.slow) for how in ("by south", "refusal"))]
+)
 def test_a_reply_by_somebody_else_is_dropped(
     how: str, own: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,7 +57,9 @@ FITS = {
 
 @pytest.mark.cpu(4, "two fits, their figures and pages")
 @pytest.mark.figures("blank")
-@pytest.mark.parametrize("what", FITS)
+@pytest.mark.parametrize(
+    "what", ["mixed-effects", *(pytest.param(k, marks=pytest.mark.slow) for k in ("levels", "pfedvem"))]
+)
 def test_no_file_of_a_run_has_an_entry_for_each_row(
     what: str, data: dict[str, Path], tmp_path: Path, hierfl: Call
 ) -> None:

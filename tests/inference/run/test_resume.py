@@ -71,15 +71,8 @@ def without_clock(folder: Path) -> dict[str, object]:
     return files
 
 
-@pytest.mark.cpu(25, "processes that import torch and are killed, and the run that was not")
-@pytest.mark.parametrize(
-    "moments",
-    [
-        ("any", "between"),
-        pytest.param(("any", "half", "between", "any"), marks=pytest.mark.slow),
-    ],
-    ids="-".join,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moments", [("any", "between"), ("any", "half", "between", "any")], ids="-".join)
 def test_sigkill_at_any_moment_changes_nothing(moments: Sequence[str], hierfl: Call, tmp_path: Path) -> None:
     """Between rounds, in the middle of a checkpoint's file, and between its two files."""
     with one_figure() if len(moments) < 4 else nullcontext():

@@ -183,7 +183,7 @@ def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learne
     assert np.isinf(above["x"])
 
 
-@pytest.mark.cpu(6, "nine simulated tables, each fitted twice")
+@pytest.mark.slow
 def test_a_covariate_of_clients_is_compared_by_a_bootstrap() -> None:
     df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
     how: dict = {"family": "binomial", "draws": 0, "nodes": 1}

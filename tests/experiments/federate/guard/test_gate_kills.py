@@ -43,7 +43,13 @@ MOMENTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("moment", MOMENTS, ids=[name for _, name in MOMENTS])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(moment, id=moment[1], marks=[pytest.mark.slow] if moment[1] not in ("charge", "store") else [])
+        for moment in MOMENTS
+    ],
+)
 @pytest.mark.usefixtures("no_bounds")
 def test_a_site_that_is_killed_at_any_moment_has_answered_once(
     moment: tuple[Any, str], after: bool, place: FileStudy, monkeypatch: pytest.MonkeyPatch
