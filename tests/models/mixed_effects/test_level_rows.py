@@ -111,7 +111,7 @@ def test_more_levels_are_compared() -> None:
     assert found.statistic.iloc[1] == pytest.approx(2 * (large.log_likelihood - small.log_likelihood), rel=1e-9)
 
 
-@pytest.mark.cpu(5, "the only posterior of three levels of counts")
+@pytest.mark.slow
 def test_a_posterior_is_the_pyro_models() -> None:
     """Log densities of the rows at draws of all levels, by SciPy."""
     case = CASES["poisson"]

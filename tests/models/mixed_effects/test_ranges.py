@@ -49,7 +49,7 @@ def checked(folder: Path, kind: str, formula: str, family: str, **settings: Any)
 @pytest.mark.parametrize(
     ("kind", "formula", "family", "draws"),
     [
-        ("plain", SLOPES, "binomial", 0),
+        pytest.param("plain", SLOPES, "binomial", 0, marks=pytest.mark.slow),
         pytest.param("strong", SITES, "binomial", 100, marks=pytest.mark.slow),
         pytest.param("counts", REGIONS, "poisson", 0, marks=pytest.mark.slow),
         pytest.param("quasi", SITES, "binomial", 0, marks=pytest.mark.slow),
