@@ -45,6 +45,11 @@ class GaussianIncrements:
         """The mean, by which it is measured how far a round has moved."""
         return (self.mean,)
 
+    @property
+    def growing(self) -> tuple[str, ...]:
+        """The precision, to which each row of the clients adds."""
+        return (self.precision,)
+
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Increments, which have no scale of their own, and any sign."""
         return values_form({name: old[name] for name in (self.mean, self.precision)})
