@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -15,10 +16,13 @@ from hierfl.data.federated.response_sums import noise_of
 from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
+from hierfl.data.formula.missing import whole_rows
 from hierfl.data.input_scales import standardised
+from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.engines.plate import PlateEngine
+from hierfl.inference.method.capabilities import reads_columns
 from hierfl.inference.method.settings import applicable
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import EngineMaker, Fit
@@ -26,11 +30,16 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 
 from . import methods
+from .columns import NETWORK, from_columns
 from .config import Configuration, RunConfig
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hierfl.data.formula.missing import Missing
     from hierfl.data.formula.parsed import Formula
+
+log = logging.getLogger("hierfl")
 
 
 def build(
@@ -45,9 +54,8 @@ def build(
     """
     run = config.run
     options_of(config)  # (out of range? say so before anything is loaded)
-    loaded = loaded or methods.load(run.method)
-    made = _from_table(run) if tables.is_table(run.data) else _from_pool(run, loaded.cls.latent)
-    federation, network = made
+    loaded = loaded or methods.load(run.method, run.model)
+    federation, network = _data(run, loaded)
     if run.ood:
         ood_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
     try:
@@ -58,6 +66,19 @@ def build(
     except Exception as error:
         if loaded.reference in methods.METHODS:
             raise  # a fault of ours: show all of it
+        raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
+
+
+def _data(run: RunConfig, loaded: methods.Loaded) -> tuple[Federation, Architecture]:
+    if not tables.is_table(run.data):
+        return _from_pool(run, loaded.cls.latent)
+    if not reads_columns(loaded.cls):
+        return _from_table(run)
+    try:
+        return from_columns(run, loaded)
+    except UserError:
+        raise
+    except Exception as error:
         raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
 
 
@@ -111,13 +132,31 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     terms = _parsed(run.formula, run.data, reading)
     more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
     used = {*(terms.response or ()), *terms.predictors, *more.values()}
-    df = tables.read(run.data, used, terms.places, split=terms.split, reading=reading)
+    patient = run.patient or ""
+    if patient and run.dp != "site":
+        raise UserError(f"--patient {patient} says whom noise hides: --dp site --epsilon E as well")
+    df = tables.read(run.data, used, terms.places | ({patient} - {""}), split=terms.split, reading=reading)
+    beyond = 0
+    if patient:
+        kept = _counting(df, patient, terms.levels(run.group or None).client, used, run)
+        beyond, df = int((~kept).sum()), df[kept].reset_index(drop=True)
     federation, design = from_formula(
         df, run.formula, family=run.family or "", client=run.group or None, **more,
         na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
         test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip
-    return replace(federation, about={**federation.about, "data": tables.stem(run.data), "split": run.formula}), design
+    about = {**federation.about, "data": tables.stem(run.data), "split": run.formula}
+    return replace(federation, about={**about, "beyond": beyond} if beyond else about), design
+
+
+def _counting(df: pd.DataFrame, patient: str, client: str, used: set[str], run: RunConfig) -> np.ndarray:
+    """Which rows of a table count, (n,): of each patient of a client the first ones that lack no value, or lack one."""
+    whole = whole_rows(df, sorted(used - {""})) if run.na == "drop" else np.ones(len(df), bool)
+    kept = np.ones(len(df), bool)
+    kept[whole] = within_cap(df[whole], [client, patient], run.patient_rows)
+    if beyond := int((~kept).sum()):
+        log.warning("%s", beyond_words(beyond, patient, run.patient_rows))
+    return kept
 
 
 def _parsed(formula: str, data: str, reading: Reading) -> Formula:
@@ -137,5 +176,6 @@ def options_of(config: Configuration) -> Options:
     run = config.run
     given = run.fit_options()
     if tables.is_table(run.data):  # a statistician's digits; and where no rows are held out, the fit itself
-        given |= {"dtype": torch.float64, "splits": ("test",) if run.test_fraction else ("train",)}
+        held_out = ("test",) if run.test_fraction else ("train",)
+        given |= {"dtype": torch.float64, "splits": () if run.network == NETWORK else held_out}
     return Options(**given)

@@ -86,8 +86,7 @@ class RunConfig:
     quorum: int = option("A round with fewer valid messages than this changes nothing. [default: 1]", fit=True)
     max_message_ratio: float = option(
         "A client's message is rejected if its largest number is more than this many times that of the broadcast "
-        "value (or of 1, if that is less); 0 for no bound. [default: 1e6]", 1e6,
-        fit=True, newer=True,
+        "value (or of 1, if that is less); 0 for no bound. [default: 1e6]", 1e6, fit=True, newer=True,
     )  # fmt: skip
     absent_clients: str = option(
         "What clients do in a round in which they do not report: train (their own part stays fresh), catch-up (train "
@@ -96,8 +95,7 @@ class RunConfig:
     )  # fmt: skip
     ood: str = option(
         "Data set of inputs that the models were not made for: measures how well predictive entropy tells them from "
-        "the clients' own test inputs (AUROC).", "",
-        metavar="NAME", data="arrays", newer=True,
+        "the clients' own test inputs (AUROC).", "", metavar="NAME", data="arrays", newer=True,
     )  # fmt: skip
     draws: int = option(
         "Number of posterior draws that predictions are averaged over. [default: 20]", 20,
@@ -118,9 +116,40 @@ class RunConfig:
         "heads, the shared values held, from which all draws then come. [default: method]", "method",
         choices=("method", "chains"), metavar="method|chains", fit=True, newer=True,
     )  # fmt: skip
+    masked: bool = option(
+        "The server gets sums over clients alone, of numbers in fixed point, as a study with masks does.", False,
+        flags=("--masked",), fit=True, newer=True,
+    )  # fmt: skip
+    mask_groups: int = option(
+        "Groups of at least three clients whose masked sums a robust rule compares; 0 for one sum. [default: 0]", 0,
+        metavar="G", fit=True, newer=True,
+    )  # fmt: skip
+    robust: str = option(
+        "How messages are combined where some may lie: none (added up), trimmed:SHARE, median, centred-clip:RADIUS or "
+        "krum:LIARS. [default: none]", "none", metavar="RULE", fit=True, newer=True,
+    )  # fmt: skip
+    dp: str = option(
+        "Noise for differential privacy: none, site (inside each client: hides a patient) or client (on the sum: hides "
+        "a client). [default: none]", "none", choices=("none", "site", "client"), metavar="none|site|client",
+        fit=True, newer=True,
+    )  # fmt: skip
+    epsilon: float = option(
+        "Epsilon of the whole fit, all that leaves a client; with --dp. [default: 0]", 0.0, fit=True, newer=True,
+    )  # fmt: skip
+    delta: float = option("Delta of the whole fit, with --dp. [default: 1e-5]", 1e-5, fit=True, newer=True)
+    clip: float = option(
+        "Largest norm that a row (--dp site) or a client (--dp client) adds. [default: 1]", 1.0, fit=True, newer=True,
+    )  # fmt: skip
+    patient_rows: int = option(
+        "Rows of one patient that count under --dp site; others are left out. [default: 1]", 1, metavar="N", fit=True,
+        newer=True,
+    )  # fmt: skip
+    usual_rows: int = option(
+        "A public number of rows of a client, in place of n_j, for a network with --dp site; 0 for the mean over "
+        "clients. [default: 0]", 0, metavar="N", fit=True, newer=True,
+    )  # fmt: skip
     observed_data: bool = option(
-        "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep them]",
-        True,
+        "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep]", True,
         flags=("--observed-data/--no-observed-data",), identity=False, newer=True,
     )  # fmt: skip
     rows: bool = option(
@@ -143,8 +172,7 @@ class RunConfig:
     )  # fmt: skip
     precision: str = option(
         "In what networks multiply while they train: full, tf32 (CUDA) or bf16; evaluation is always full. "
-        "[default: full]", "full",
-        choices=("full", "tf32", "bf16"), metavar="full|tf32|bf16", fit=True, newer=True,
+        "[default: full]", "full", choices=("full", "tf32", "bf16"), metavar="full|tf32|bf16", fit=True, newer=True,
     )  # fmt: skip
     cuda_graphs: bool = option(
         "Record the steps on a CUDA device and issue them again, which takes less of the host.", False,
@@ -152,17 +180,20 @@ class RunConfig:
     )  # fmt: skip
     chunk: int = option(
         "Number of clients computed at once, which trades memory for speed and changes numbers by rounding alone; "
-        "0 for what suits the device. [default: 0; for tables 1000]",
-        fit=True, identity=False,
+        "0 for what suits the device. [default: 0; for tables 1000]", fit=True, identity=False,
     )  # fmt: skip
     formula: str | None = option(
         "Model of a table: 'y ~ 1 + x + (1 + x | site)'. [default: a named table's own]", None,
         commands=ALL, data="tables", same_data=True,
     )  # fmt: skip
+    model: str | None = option(
+        "Function of a model file that is the model. [default: model, or the only one]", None, metavar="NAME",
+        data="tables", same_data=True, newer=True,
+    )  # fmt: skip
     group: str | None = option(
         "Column of a table that says to which client a row belongs. [default: the formula's grouping factor; of "
         "several the outermost]", None,
-        metavar="COLUMN", data="tables", same_data=True,
+        commands=("run", "ablate"), metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
     family: str | None = option(
         f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,
@@ -179,6 +210,11 @@ class RunConfig:
     weights: str | None = option(
         "Column of a table that says for how many rows each one stands. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True, newer=True,
+    )  # fmt: skip
+    patient: str | None = option(
+        "Column of a table that names patients: of each, --patient-rows rows of a client count, and --dp site hides "
+        "them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",
+        same_data=True, newer=True,
     )  # fmt: skip
     spellings: str | None = option(
         "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse "

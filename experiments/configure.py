@@ -12,11 +12,12 @@ from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError, unknown
-from hierfl.inference.method.capabilities import is_tabular
+from hierfl.inference.method.capabilities import is_tabular, reads_columns
 from hierfl.inference.method.settings import applicable, make_settings
 
 from . import methods
 from .build import options_of
+from .columns import check_said, usual_of_columns
 from .config import Configuration, RunConfig, flag, options
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     empty = [name for name, value in {"data": data, **given}.items() if value == ""]
     if empty:
         raise UserError(f"{flag(empty[0])} is empty; leave it out for what is usual")
-    loaded = methods.load(method)
+    loaded = methods.load(method, given.get("model"))
     data = data or usual_data(loaded.cls)
     said = {k: v for k, v in given.items() if v is not None}
     if strange := said.keys() - options():
@@ -50,7 +51,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         )
     if "reading" in said:
         Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
-    usual = _usual_of_table(data, said) if tables.is_table(data) else _usual_of_arrays(data)
+    usual = usual_of(loaded.cls, data, said)
     if not tables.is_table(data):
         usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
     run = {"data_root": "data", **usual, **said, "data": data}
@@ -118,6 +119,8 @@ def learned(said: str | None, response_sd: float | None, usual: str = "shared") 
 def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
     """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
     table, tabular = tables.is_table(data), is_tabular(loaded.cls)
+    if table and reads_columns(loaded.cls):
+        check_said(loaded.name, said)
     if table != tabular:
         wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if tabular else "a data set or FILE.npz"
         raise UserError(f"{loaded.name} needs {wanted}; not {data}")
@@ -129,8 +132,23 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
 
 
 def usual_data(cls: type[Method]) -> str:
-    """The data set of a method where none is said."""
+    """The data set of a method where none is said.
+
+    Raises:
+        UserError: for a model that reads columns of a table, which is known to its user alone.
+    """
+    if reads_columns(cls):
+        raise UserError("say which table the model reads: --data FILE.csv")
     return "radon-like" if is_tabular(cls) else "digits"
+
+
+def usual_of(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is usual for a method on some data, where nothing is said."""
+    if not tables.is_table(data):
+        return _usual_of_arrays(data)
+    if reads_columns(cls):
+        return {**_usual_of_arrays(data), **usual_of_columns(data, said)}
+    return _usual_of_table(data, said)
 
 
 def _usual_of_arrays(data: str) -> dict[str, Any]:

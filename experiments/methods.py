@@ -50,12 +50,18 @@ class Loaded:
     digest: str
 
 
-def load(reference: str) -> Loaded:
+def load(reference: str, model: str | None = None) -> Loaded:
     """A method by its registered name, or by the path of a file that defines one: what a user has named.
+
+    Args:
+        reference: the name, or the path.
+        model: of a model file with several models, the one that is meant.
 
     Raises:
         UserError: for an unknown name, or a file that is missing, fails to import or does not define exactly one.
     """
+    if model is not None and not reference.endswith(".py"):
+        raise UserError(f"--model {model} is a function of a model file, FILE.py, and {reference} is none")
     if reference in METHODS:
         entry = METHODS[reference]
         cls: type[Method] = getattr(import_module(entry.module), entry.cls)
@@ -65,7 +71,7 @@ def load(reference: str) -> Loaded:
         path = user_path(reference)
         source = _read(path)
         trust.remember(source)
-        return _from_file(path.resolve(), source)
+        return _from_file(path.resolve(), source, model)
     plain = reference.removesuffix("-ft")
     if plain in METHODS and hasattr(load(plain).cls.Settings, "ft_epochs"):
         raise UserError(f"unknown method {reference!r}: it is {plain} with --set ft_epochs=10, say")
@@ -110,7 +116,7 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
             "--trust-code"
         )
     trust.remember(source)
-    loaded = _from_file(path.resolve(), source)
+    loaded = _from_file(path.resolve(), source, run.get("model"))
     _foundation_unchanged(loaded, folder, run)
     return loaded
 
@@ -125,7 +131,8 @@ def known_class(run: Mapping[str, Any]) -> type[Method] | None:
         return None
     source = _read(path)
     same = short(source) == own_part(run["method_digest"])
-    return _from_file(path.resolve(), source).cls if same and trust.trusted(source) else None
+    known = same and trust.trusted(source)
+    return _from_file(path.resolve(), source, run.get("model")).cls if known else None
 
 
 def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) -> None:
@@ -135,7 +142,9 @@ def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) ->
 
 def _foundation_unchanged(loaded: Loaded, folder: Path, run: Mapping[str, Any]) -> None:
     if not same_version(loaded.digest, run["method_digest"]):
-        names = ", ".join(path.name for path in foundation(loaded.cls)) or "none now"
+        files = [path.name for path in foundation(loaded.cls)]
+        names = ", ".join(files[:10]) or "none now"
+        names += f" and {len(files) - 10} others" * (len(files) > 10)
         raise UserError(
             f"a file of hierfl that {loaded.source} builds on ({names}) has changed since {folder} was begun; start a "
             "new run (or move that one away)"
@@ -160,8 +169,10 @@ class _Source(SourceFileLoader):
         return self.source_to_code(self.source, self.path)
 
 
-def _from_file(path: Path, source: bytes) -> Loaded:
+def _from_file(path: Path, source: bytes, model: str | None = None) -> Loaded:
     from hierfl.inference import Method
+
+    from .model_files import model_method
 
     name = f"hierfl_method_{path.stem}"
     spec = spec_from_file_location(name, path, loader=_Source(name, path, source))
@@ -180,9 +191,15 @@ def _from_file(path: Path, source: bytes) -> Loaded:
         if inspect.isclass(cls) and issubclass(cls, Method) and cls.__module__ == name
     ]
     leaves = [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]
+    if not leaves and (made := model_method(module, path, model)) is not None:
+        return Loaded(made, made.name, path, str(path), fingerprint(made, source))
     if len(leaves) != 1:
-        names = ", ".join(cls.__name__ for cls in leaves) or "none"
+        names = ", ".join(cls.__name__ for cls in leaves) or "none, nor a model, a function of a batch"
         raise UserError(f"{path} must define exactly one Method; it defines {names}")
+    if model is not None:
+        raise UserError(
+            f"--model {model} is a function of a model file, and {path} defines the method {leaves[0].__name__}"
+        )
     cls = leaves[0]
     return Loaded(cls, cls.name or path.stem, path, str(path), fingerprint(cls, source))
 

@@ -15,10 +15,22 @@ if TYPE_CHECKING:
     from .data.reading.read import read_table
     from .errors import UserError
     from .inference import Method, Run, fit
+    from .models.any_model.fit_model import fit_model
     from .models.mixed_effects.mixed_model import mixed_model
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "Federation", "Method", "Run", "UserError", "__version__", "fit", "mixed_model", "read_table"]
+__all__ = [
+    "Batch",
+    "Federation",
+    "Method",
+    "Run",
+    "UserError",
+    "__version__",
+    "fit",
+    "fit_model",
+    "mixed_model",
+    "read_table",
+]
 
 #: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
 _ROOMS = {
@@ -28,6 +40,7 @@ _ROOMS = {
     "Run": "inference",
     "UserError": "errors",
     "fit": "inference",
+    "fit_model": "models.any_model.fit_model",
     "mixed_model": "models.mixed_effects.mixed_model",
     "read_table": "data.reading.read",
 }

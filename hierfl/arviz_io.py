@@ -140,7 +140,7 @@ def of_clients(dataset: Any) -> Any:
 LEFT_OUT = "they were left out (--no-rows): run it again without that"
 
 
-def loo(data: Any) -> Any:
+def loo(data: Any, site: str | None = None) -> Any:
     """Leave-one-out cross-validation by Pareto-smoothed importance sampling, pointwise: an ArviZ ``ELPDData``.
 
     ``az.loo`` takes draws for draws of the posterior, as chains' are. Where the draws are a guide's, sample_stats says
@@ -149,22 +149,27 @@ def loo(data: Any) -> Any:
     (Magnusson et al., ICML 2019; Vehtari et al., JMLR 2024).
 
     Args:
-        data: an InferenceData with log_likelihood "y", as :func:`to_inference_data` makes them.
+        data: an InferenceData with log likelihoods, as :func:`to_inference_data` makes them.
+        site: whose log likelihood; None for the only one.
 
     Raises:
-        UserError: for one without the log likelihoods of rows.
+        UserError: for one without the log likelihoods of rows; for several, where ``site`` is none of them.
     """
     if "log_likelihood" not in data.groups():
         raise UserError(f"leave-one-out needs log likelihoods of single rows, and {LEFT_OUT}")
+    sites = list(data.log_likelihood.data_vars)
+    if site not in sites and (site is not None or len(sites) > 1):
+        raise UserError(f"leave-one-out is of one site, site='NAME': {', '.join(map(repr, sites))}")
+    site = site or sites[0]
     az = import_arviz()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # (large k are in the result, and callers report it)
-        found = az.loo(data, pointwise=True, var_name="y", reff=_efficiency(data))
+        found = az.loo(data, pointwise=True, var_name=site, reff=_efficiency(data))
     stats = getattr(data, "sample_stats", None)
     if stats is None or not {"lp", "guide_lp"} <= set(stats.data_vars):
         return found
     stacked = {"__sample__": ("chain", "draw")}
-    density = data.log_likelihood["y"].stack(stacked).astype(float)  # (N, S)
+    density = data.log_likelihood[site].stack(stacked).astype(float)  # (N, S)
     ratio = (stats["lp"] - stats["guide_lp"]).stack(stacked).astype(float)
     owner = data.posterior.indexes["client"].get_indexer(density["client"].values)
     ratio = ratio.transpose("client", "__sample__").values

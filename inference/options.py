@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,7 @@ from hierfl.nn.precision import Precision
 from .checks import check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
+from .server.robust.parse import parse_rule
 
 #: what predictions are calibrated by, after the last round
 Calibrate = Literal["none", "temperature"]
@@ -21,6 +23,9 @@ Calibrate = Literal["none", "temperature"]
 Home = Literal["device", "host"]
 #: what clients do after the last round
 Final = Literal["method", "chains"]
+#: where noise is added that hides a person: nowhere, inside each client (it hides one row), or to the sum over clients
+#: (it hides a whole client)
+Dp = Literal["none", "site", "client"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,18 @@ class Options:
         calibrate: "temperature" finds one that all clients share, by their validation data, after the last round.
         conformal: how often a set of labels may miss the true one, in (0, 1); 0 for no sets. Their threshold is by
             validation data, too. See :mod:`hierfl.inference.calibration`.
+        masked: whether the server gets sums over clients alone, of numbers in fixed point; see
+            :mod:`hierfl.inference.messages.fixed_point`.
+        mask_groups: into how many groups of at least three clients masked sums are divided, so that a robust rule can
+            compare them; 0 for one sum over all.
+        robust: how messages are combined where some may lie, see :mod:`hierfl.inference.server.robust`; "none" adds
+            them up.
+        dp: where noise for differential privacy is added, see :mod:`hierfl.inference.noise`.
+        epsilon, delta: of the whole fit, everything that leaves a client included; 0 without noise.
+        clip: the largest norm that one unit (a row of "site", a client of "client") adds to a message.
+        patient_rows: rows of one patient that count; the others are left out.
+        usual_rows: of a network with dp="site": a public number of rows of a client, by which sampling rates, numbers
+            of steps and step sizes are set in place of n_j; 0 for the mean over clients, in a simulation alone.
         splits: on what it is evaluated; whoever chooses settings leaves "test" out.
     """
 
@@ -74,6 +91,15 @@ class Options:
     max_message_ratio: float = MAX_MESSAGE_RATIO
     calibrate: Calibrate = "none"
     conformal: float = 0.0
+    masked: bool = False
+    mask_groups: int = 0
+    robust: str = "none"
+    dp: Dp = "none"
+    epsilon: float = 0.0
+    delta: float = 1e-5
+    clip: float = 1.0
+    patient_rows: int = 1
+    usual_rows: int = 0
     splits: tuple[str, ...] = ("validation", "test")
 
     @classmethod
@@ -102,7 +128,16 @@ class Options:
             value = getattr(self, f.name)
             if isinstance(value, np.generic | torch.device):
                 object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))
-        for name, least in (("rounds", 0), ("quorum", 1), ("evaluate_every", 1), ("draws", 1), ("chunk", 0)):
+        for name, least in (
+            ("rounds", 0),
+            ("quorum", 1),
+            ("evaluate_every", 1),
+            ("draws", 1),
+            ("chunk", 0),
+            ("mask_groups", 0),
+            ("patient_rows", 1),
+            ("usual_rows", 0),
+        ):
             check_whole(name, getattr(self, name), least)
         check_whole("seed", self.seed, 0, 2**63 - 1)
         check_number("participation", self.participation)
@@ -129,6 +164,26 @@ class Options:
             raise UserError(f"conformal must be 0 (no sets) or lie in (0, 1), not {self.conformal}")
         if self.final not in get_args(Final):
             raise unknown("value of final", self.final, get_args(Final))
+        if self.dp not in get_args(Dp):
+            raise unknown("value of dp", self.dp, get_args(Dp))
+        for name in ("epsilon", "delta", "clip"):
+            check_number(name, getattr(self, name))
+            if not math.isfinite(getattr(self, name)):
+                raise UserError(f"{name} must be a finite number, not {getattr(self, name)}")
+        if (self.dp == "none") != (self.epsilon == 0) or self.epsilon < 0:
+            raise UserError(
+                "epsilon is a number above 0 of a fit with noise (dp='site' or 'client'), and 0 without: here dp is "
+                f"{self.dp!r}, and epsilon {self.epsilon:g}"
+            )
+        if not 0 < self.delta < 1 or self.clip <= 0:
+            raise UserError(f"delta lies in (0, 1) and clip above 0, not {self.delta} and {self.clip}")
+        for name, of in OF_NOISE.items():
+            if self.dp not in of and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                noisy = " or ".join(map(repr, of))
+                raise UserError(f"{name} is of a fit with noise (dp {noisy}), not of dp {self.dp!r}")
+        if self.mask_groups and not self.masked:
+            raise UserError("mask_groups divides masked sums, and masked is not set")
+        parse_rule(self.robust)
         check_device(self.device)
         if self.cuda_graphs and torch.device(self.device).type == "cpu":
             raise UserError("CUDA graphs need a CUDA device (device='cuda'), not 'cpu'")
@@ -140,6 +195,14 @@ class Options:
         return number == self.rounds or (number - 1) % self.evaluate_every == 0
 
     @property
+    def asked(self) -> float:
+        """The probability with which a client is asked to report in a round.
+
+        With noise on the sum everybody is, and whether it has something to say is its own coin.
+        """
+        return 1.0 if self.dp == "client" else self.participation
+
+    @property
     def identity(self) -> dict[str, object]:
         """What must be the same for a resumed fit to be the one that was begun."""
         return {name: getattr(self, name) for name in (*IDENTITY, *NEWER)}
@@ -148,4 +211,12 @@ class Options:
 #: options that a resumed fit must keep
 IDENTITY = ("seed", "participation", "quorum", "evaluate_every", "absent_clients", "draws", "max_message_ratio")
 #: likewise, and what fits did before these could be said
-NEWER: dict[str, object] = {"calibrate": "none", "conformal": 0.0, "final": "method"}
+NEWER: dict[str, object] = {
+    "calibrate": "none", "conformal": 0.0, "final": "method", "masked": False, "mask_groups": 0, "robust": "none",
+    "dp": "none", "epsilon": 0.0, "delta": 1e-5, "clip": 1.0, "patient_rows": 1,
+    "usual_rows": 0,
+}  # fmt: skip
+#: values of dp with which an option says something
+OF_NOISE: dict[str, tuple[str, ...]] = {
+    "delta": ("site", "client"), "clip": ("site", "client"), "patient_rows": ("site",), "usual_rows": ("site",),
+}  # fmt: skip

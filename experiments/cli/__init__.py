@@ -21,6 +21,7 @@ from .lists import datasets, methods
 from .papers import papers
 from .report import collect, cost, report
 from .run import run
+from .sbc import sbc
 from .search import search, tune
 from .table import table
 
@@ -46,7 +47,7 @@ def _root(
 
 
 COMMANDS = (
-    run, compare, ablate, report, predict, table, tune, search, collect, cost, ablation_table, bench, methods,
+    run, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench, methods,
     datasets,
 )  # fmt: skip
 for command in COMMANDS:

@@ -16,8 +16,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, fashion-mnist-pfedeb, many or "
-            "sites."
+            help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, fashion-mnist-pfedeb, many, "
+            "sites or plain."
         ),
     ] = "",
     clients: Annotated[
@@ -46,5 +46,12 @@ def bench(
             raise UserError("sites are measured as they are on a CPU: without --batch, --device, --chunk")
         some = whole_numbers("--clients", clients or "4,20")
         return run_sites_benchmark(some, repeats, references, out, overwrite, quiet)
+    if name == "plain":
+        from ..bench.plain import run_plain_benchmark
+
+        if batch is not None or device != "cpu" or chunk:
+            raise UserError("a plain model is measured as it is on a CPU: without --batch, --device, --chunk")
+        some = whole_numbers("--clients", clients or "1000")
+        return run_plain_benchmark(some, repeats, references, out, overwrite, quiet)
     sizes: list[int | None] = [*whole_numbers("--clients", clients)] if clients else [None]
     return run_benchmark(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)

@@ -41,40 +41,80 @@ def compare(
 @with_reading()
 @with_run_options("ablate")
 def ablate(
-    method: Annotated[str, typer.Argument(help="A method with priors (see hierfl methods NAME), or FILE.py.")],
+    methods: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="METHOD | A.py B.py...",
+            help="A method with priors (see hierfl methods NAME), or FILE.py; or alternatives of one model.",
+        ),
+    ],
     setting: Settings = None,
-    seeds: Annotated[int, typer.Option(help="Number of runs of each prior, with seeds 0, 1, ...")] = 5,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of runs of each prior, with seeds 0, 1, ...", show_default="5")
+    ] = None,
     choose_seeds: Annotated[
-        int, typer.Option(help="Number of seeds over which a prior's scale is chosen on validation data; 0 keeps the "
-                          "method's.")
-    ] = 1,
+        int | None,
+        typer.Option(help="Number of seeds over which a prior's scale is chosen on validation data; 0 keeps the "
+                     "method's.", show_default="1"),
+    ] = None,
     scales: Annotated[
         str | None,
         typer.Option(metavar="V,V,...", help="Scales that are tried. [default: 0.1 to 10 times the method's]"),
     ] = None,
     out: Annotated[
-        Path | None, path_option("DIR", "Folder of all its runs. [default: ./runs/ablate-METHOD-DATA]")
+        Path | None, path_option("DIR", "Folder of all its runs. [default: ./runs/ablate-METHOD-DATA, or -A-B-DATA]")
     ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
     **given: Any,
 ) -> None:  # fmt: skip
-    """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares."""
+    """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares.
+
+    Of several model files each is fitted to the same table, and compared by leave-one-out, or on --test-fraction.
+    """
+    if len(methods) > 1:
+        _ablate_files(methods, setting, {"seeds": seeds, "choose_seeds": choose_seeds, "scales": scales}, out, given,
+                      quiet=quiet)  # fmt: skip
+        return
     from ..configure import parse_settings, usual_data
     from ..methods import load
     from ..search.ablate import ablate as run_priors
 
+    (method,) = methods
     loaded = load(method)
     data = given.pop("data", None) or usual_data(loaded.cls)
     folder = out or Path("runs") / f"ablate-{loaded.name}-{Path(data).stem}"
     found = run_priors(
-        method, data, given, parse_settings(setting or []), seeds, folder,
-        choose_seeds=choose_seeds, scales=decimals("--scales", scales) if scales else (), progress=not quiet,
+        method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
+        choose_seeds=1 if choose_seeds is None else choose_seeds,
+        scales=decimals("--scales", scales) if scales else (), progress=not quiet,
     )  # fmt: skip
     if not quiet:
         from .screen import print_comparison
 
         print_comparison(found, folder)
+
+
+def _ablate_files(
+    files: list[str], setting: list[str] | None, of_priors: dict[str, Any], out: Path | None, given: dict[str, Any],
+    *, quiet: bool,
+) -> None:  # fmt: skip
+    """Alternatives of a model, by their files."""
+    from hierfl.errors import UserError
+
+    from ..config import flag
+    from ..configure import parse_settings
+    from ..search.ablate_files import ablate_files
+
+    if said := [name for name, value in of_priors.items() if value is not None]:
+        raise UserError(f"{flag(said[0])} is for a method's priors: model files are fitted once each")
+    data = given.pop("data", None)
+    folder = out or Path("runs") / "-".join(["ablate", *(Path(file).stem for file in files), Path(data or "").stem])
+    found, scored = ablate_files(files, data, given, parse_settings(setting or []), folder, not quiet)
+    if not quiet:
+        from .screen_models import print_alternatives
+
+        print_alternatives(found, scored, folder, held_out=bool(given.get("test_fraction")))
 
 
 def ablation_table(

@@ -17,6 +17,7 @@ def methods(
 ) -> None:
     """List the methods, or one method's settings and messages."""
     from hierfl.inference.method.about import About
+    from hierfl.inference.method.capabilities import reads_columns
     from hierfl.models import METHODS
 
     screen = console()
@@ -51,6 +52,9 @@ def methods(
     screen.print(table)
     for data, chosen in all_shipped(loaded.name).items():
         screen.print(f"on {data}: {', '.join(f'{k}={v}' for k, v in chosen.items())}", soft_wrap=True)
+    if reads_columns(loaded.cls):
+        screen.print(f"\nwhat leaves a client: {OF_A_MODEL}", soft_wrap=True)
+        return
     from ..federate.leaving_page import example
 
     where, values = example(loaded)
@@ -61,6 +65,11 @@ def methods(
     screen.print(table)
 
 
+#: what leaves a client of a plain model, whose numbers are the model's
+OF_A_MODEL = (
+    "for p global numbers of the model, sums of p + p (p + 1) / 2 numbers and a few more in a round; in the rounds of "
+    "the exploration one number for each point that is asked"
+)
 #: columns of a screen on which methods are said in words, too
 WIDE = 140
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..compare.comparison import Comparison
 
 
+#: columns of a comparison that are not broken: names give way to numbers
+UNBROKEN = ("metric", "gain", "95 %", "elpd", "behind", "its se", "p_loo", "weight", "large k")
+
+
 def console() -> Console:
     """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing."""
     from rich.console import Console
@@ -59,7 +63,7 @@ def print_comparison(found: Comparison, folder: Path) -> None:
         screen.print(f"\n{one.before}")
         table = text_table(one.columns[0])
         for name in one.columns[1:]:
-            table.add_column(name, no_wrap=name in ("metric", "gain", "95 %", ""))
+            table.add_column(name, no_wrap=name in UNBROKEN)
         for row in one.rows:
             table.add_row(*row)
         screen.print(table)
@@ -72,11 +76,12 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Prints what a run has found."""
     from hierfl.metrics.registry import client_metrics
 
-    from ..run_folder.summary import calibration_lines
+    from ..run_folder.dp_lines import dp_lines
+    from ..run_folder.summary import calibration_lines, masked_line
 
     screen = console()
-    rounds = f"{summary['rounds']} round{'s' * (summary['rounds'] != 1)}"
-    screen.print(f"{summary['method']} on {summary['data']}: {summary['clients']} clients, {rounds}")
+    clients, rounds = (f"{summary[k]} {k if summary[k] != 1 else k[:-1]}" for k in ("clients", "rounds"))
+    screen.print(f"{summary['method']} on {summary['data']}: {clients}, {rounds}")
     _print_population(summary, folder, screen)
     regression = summary["pm_rmse"] is not None
     names = client_metrics("regression" if regression else "classification")
@@ -91,9 +96,11 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 table.add_row(f"{what} ({when})", *(_number(name, v) for name, v in zip(names, values, strict=True)))
     if table.row_count:
         screen.print(table)
-    if summary.get("best_note"):
-        screen.print(summary["best_note"], soft_wrap=True)
+    for note in filter(None, (summary.get("best_note"), masked_line(summary))):
+        screen.print(note, soft_wrap=True)
     for line in calibration_lines(summary):
+        screen.print(line, soft_wrap=True)
+    for line in dp_lines(summary):
         screen.print(line, soft_wrap=True)
     if summary["diverged_local_steps"]:
         screen.print(f"{summary['diverged_local_steps']} local steps diverged; those clients kept their previous state")
@@ -105,13 +112,18 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
     from hierfl.responses.registry import RESPONSES
 
     from ..run_folder.config_file import read_config
-    from ..run_folder.files import EFFECT_COLUMNS, read_effects
+    from ..run_folder.files import EFFECT_COLUMNS, GLOBAL_COLUMNS, read_effects, read_globals
     from ..run_folder.summary import fit_warnings
 
     if (folder / "effects.csv").is_file():
         table = number_table(*EFFECT_COLUMNS)
         table.collapse_padding = True  # (so that it has room in eighty columns)
         for row in read_effects(folder):
+            table.add_row(*row)
+        screen.print(table)
+    if (folder / "globals.csv").is_file():
+        table = number_table(*GLOBAL_COLUMNS)
+        for row in read_globals(folder):
             table.add_row(*row)
         screen.print(table)
     if summary.get("log_likelihood") is not None:
@@ -126,8 +138,11 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         lost = f" ({summary['left_out']:,.0f} more lack a value, and are left out)" if summary.get("left_out") else ""
         inside = f"{summary['inner_groups']:,.0f} groups inside " if summary.get("inner_groups") else ""
         above = f" in {summary['outer_groups']:,.0f} groups" if summary.get("outer_groups") else ""
-        numbers += [f"{summary['rows']:,.0f} rows of {inside}{summary['groups']:,.0f} clients{above}{lost}"]
+        noisy = "about " if summary.get("dp") else ""  # (a count of rows has noise as all else)
+        numbers += [f"{noisy}{summary['rows']:,.0f} rows of {inside}{summary['groups']:,.0f} clients{above}{lost}"]
         screen.print(", ".join(numbers))
+        if summary.get("dp"):
+            screen.print("these are of the noisy sums that were sent: compare no two fits with different noise by them")
     if summary["ood_auroc"] is not None:
         of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
         averaged = (

@@ -26,6 +26,8 @@ def why_no_loo(run: Path) -> str:
     if "log_likelihood" not in data.groups():
         return f"it has no log likelihoods of single rows; {arviz_io.LEFT_OUT}"
     density = data.log_likelihood
+    if len(sites := list(density.data_vars)) > 1:
+        return f"its model observes several sites, {', '.join(map(repr, sites))}; arviz_io.loo(data, 'SITE') is of one"
     kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
     if kind == "point":
         return "its guide is a point, of which ArviZ's would be training likelihood"

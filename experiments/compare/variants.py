@@ -12,7 +12,9 @@ import pandas as pd
 from hierfl.data.datasets.registry import defaults
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import applicable, scale_setting
+from hierfl.inference.options import OF_NOISE
 
+from ..columns import NETWORK
 from ..config import Configuration, options
 from ..methods import known_class
 from ..run_folder.config_file import read_config
@@ -78,6 +80,11 @@ def gather_variants(runs: Sequence[Path]) -> list[Variant]:
     for run in runs:
         config = read_config(run)
         read_summary(run)  # (not finished? say so first)
+        if config.run.network == NETWORK:
+            raise UserError(
+                f"{run} is of a plain model, which holds nothing out, and test data are what is compared: "
+                "hierfl ablate a.py b.py --data FILE --group COLUMN compares models, hierfl report has leave-one-out"
+            )
         configs[run], seed = config, config.run.seed
         setting = setting_of(config)
         members = next((m for s, _, m in groups if s == setting), None)
@@ -118,9 +125,27 @@ def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) ->
         prior = f" ({own['prior']} prior)" if "prior" in own else ""
         same = [s for s in others if s["settings"].get("prior") == own.get("prior")]
         apart = {k: own[k] for k in own if any(s["settings"].get(k) != own[k] for s in same)}
-        apart |= {k: v for k, v in mine["run"].items() if any(s["run"].get(k) != v for s in same)}
-        names.append(", ".join([method + prior, *(f"{k}={v}" for k, v in apart.items())]))
+        run = {k: v for k, v in mine["run"].items() if any(s["run"].get(k) != v for s in same)}
+        noise = [_noise_words(mine["run"])] if run.keys() & {"dp", "epsilon"} else []
+        if noise:  # (what is of noise alone follows from whether there is any)
+            of_noise = {*OF_NOISE, "dp", "epsilon"} if mine["run"].get("dp", "none") == "none" else {"dp", "epsilon"}
+            run = {k: v for k, v in run.items() if k not in of_noise}
+            apart = {k: v for k, v in apart.items() if not _follows(k, [mine, *same])}
+        names.append(", ".join([method + prior, *noise, *(f"{k}={v}" for k, v in (apart | run).items())]))
     return names
+
+
+def _noise_words(run: Mapping[str, Any]) -> str:
+    """Epsilon of a run, in words."""
+    where = {"none": "no noise", "client": f"epsilon {run.get('epsilon', 0):g} on the sum"}
+    return where.get(run.get("dp", "none"), f"epsilon {run.get('epsilon', 0):g}")
+
+
+def _follows(key: str, settings: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a setting is one text in all runs with noise, and empty in all without, as ranges are."""
+    noisy = [s["settings"].get(key) for s in settings if s["run"].get("dp", "none") != "none"]
+    without = [s["settings"].get(key) for s in settings if s["run"].get("dp", "none") == "none"]
+    return all(value == "" for value in without) and all(value == noisy[0] for value in noisy)
 
 
 def _method_name(setting: Mapping[str, Any], cls: type[Method] | None) -> str:

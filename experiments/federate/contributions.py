@@ -27,6 +27,7 @@ STATUS_SCHEMA: Schema = {
     "study": str, "rounds": Number(int, 0), "round": Number(int, 0), "kind": str, "since": str, "waiting": [str],
     "ended": AnyOf(str, None),
     "clients?": [str], "known?": [str], "ends_early?": bool, "round_seconds?": [Number(float, 0)],
+    **dict.fromkeys(("again?", "restart?", "reached?", "furthest?"), Number(int, 0)),
     "asked?": [str], "refusals?": {"*": {"refused": str, "since": str, "kind": str, "round": Number(int, 0)}},
 }  # fmt: skip
 #: how many of the last rounds' seconds are kept
@@ -50,7 +51,9 @@ class Recorded:
 
     Attributes:
         status: what status.json holds: beside the round and who has yet to answer, ``known`` (all that were ever on the
-            roster), ``refusals`` by client, and ``round_seconds`` of the last rounds.
+            roster), ``refusals`` by client, and ``round_seconds`` of the last rounds. ``again`` is how many rounds were
+            asked once more after declared restarts, at least one for each; ``reached`` the last one under the restart
+            record ``restart``, and ``furthest`` the last one of all.
         finished: who has heard the end of the study.
     """
 
@@ -65,6 +68,7 @@ class Recorded:
             "study": study, "rounds": rounds, "round": 0, "kind": "", "since": now(), "waiting": [], "ended": None,
             "clients": roster, "known": sorted({*before.get("known", ()), *roster}), "ends_early": ends_early,
             "refusals": {}, "round_seconds": list(before.get("round_seconds", ()))[-KEPT_SECONDS:],
+            **{name: before.get(name, 0) for name in ("again", "restart", "reached", "furthest")},
         }  # fmt: skip
         self._begun = time.monotonic()
         self._round_begun: float | None = None
@@ -77,6 +81,8 @@ class Recorded:
         first = header(next(iter(requests.values()))) if requests else {}
         self._begun, self._took = time.monotonic(), {}
         self._time_round(int(first.get("round", 0)), first.get("kind") == "round")
+        if first.get("kind") == "round":
+            self._count_again(int(first["round"]), int(first.get("restart", 0)))
         self.status |= {
             "round": first.get("round", 0),
             "kind": first.get("kind", ""),
@@ -105,6 +111,14 @@ class Recorded:
             self.status["round_seconds"] = [*self.status["round_seconds"], took][-KEPT_SECONDS:]
         if begins:
             self._round_begun = self._begun
+
+    def _count_again(self, number: int, restart: int) -> None:
+        """Rounds that sites compute once more, as their ledgers count them."""
+        status = self.status
+        if (restart, number) > (status["restart"], status["reached"]):
+            again = status["again"] + (number <= status["furthest"])
+            status |= {"again": max(again, restart), "restart": restart, "reached": number}
+            status["furthest"] = max(status["furthest"], number)
 
     def _note(self, client: str, refused: str, when: str) -> None:
         """Who refuses, and since when; a late answer takes it back."""

@@ -182,7 +182,8 @@ def keys(home: Path) -> Iterator[Finding]:
     """Whether there are keys, and whether they are their owner's alone."""
     if not (home / SECRETS[0]).is_file():
         yield Finding("fail", "keys", f"{home} has no {SECRETS[0]}: hierfl federate keys {home} --name NAME")
-    for name in SECRETS:
+    of_masks = (path.relative_to(home) for path in sorted(home.glob("studies/*/masks/*")) if path.is_file())
+    for name in map(str, (*SECRETS, *of_masks)):
         path = home / name
         if path.is_symlink():
             yield Finding("fail", name, f"{path} is a link: put the file itself there")
@@ -224,10 +225,14 @@ def ports() -> Iterator[Finding]:
 
 def agreed(path: Path, trust_code: bool) -> Finding:
     """Whether study.toml can be read here, with the version of its method that was agreed on."""
+    from .masks import summed_over
     from .study import Study
 
     try:
         study = Study.read(path, trust_code=trust_code)
     except UserError as error:
         return Finding("fail", "study", str(error))
-    return Finding("ok", "study", f"{study.name}: {study.loaded.name} as agreed on, {len(study.clients)} sites")
+    words = f"{study.name}: {study.loaded.name} as agreed on, {len(study.clients)} sites"
+    if over := summed_over(study):
+        words += f", masked: the server gets sums over {over} sites"
+    return Finding("ok", "study", words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,16 +19,24 @@ from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
-from hierfl.inference.method.capabilities import is_tabular
+from hierfl.inference.method.capabilities import is_tabular, reads_columns
 from hierfl.inference.method.settings import make_settings
 from hierfl.responses.registry import RESPONSES
 
 from .. import methods
 from ..config import RunConfig, flag
 from ..configure import learned
-from .study import Study, fit_options
+from .draft_model import check_said, model_parts
+from .public_sums import noisy_plan
+from .study import PRIVACY, Study, fit_options
 from .study_format import FORMAT
 
+log = logging.getLogger("hierfl")
+#: entries of a study with noise that say what it hides, and how surely
+PROMISE = {"site": ("epsilon", "delta", "patient_rows"), "client": ("epsilon", "delta")}
+DEFAULTS = {option.name: option.default for option in fields(RunConfig)}
+#: of a formula, where nothing is said
+FORMULA_ROUNDS = 80
 #: said above each part of the file
 COMMENTS = {
     "head": "What all sites of this study agree on. Edit it, then send the same file to every site: all of it is\n"
@@ -41,7 +50,10 @@ COMMENTS = {
     "least and most of numbers (sums of squares are taken around their middle), unit, about.\n"
     "kind is number, whole, flag or category; nothing of a site leaves that does not fit.",
     "privacy": "new_clients: whether sums of what a new client begins with leave the sites (of methods with personal\n"
-    "heads that is the head itself). least_rows: a site with fewer takes no part.",
+    "heads that is the head itself). least_rows: a site with fewer takes no part. masked: whether the server gets\n"
+    "sums over all sites alone. dp: where noise is added (docs/privacy.md). delta: the chance that epsilon does not\n"
+    "hold; times the patients of a site it is far below 1. patient: column of a site's table that names patients, of\n"
+    "whom patient_rows rows count.",
 }
 
 
@@ -66,36 +78,67 @@ def draft(
     Raises:
         UserError: for what no study could be made of.
     """
-    loaded = methods.load(method)
+    loaded = methods.load(method, given.get("model"))
     if method.endswith(".py") and loaded.source.parent.resolve() != out.parent.resolve():
         raise UserError(f"{loaded.source} has to lie beside {out}: every site needs both")
     table: dict[str, Any] = {
         "format": FORMAT, "name": name, "method": loaded.source.name if method.endswith(".py") else loaded.reference,
         "method_digest": loaded.digest, "clients": list(clients), "keys": dict(keys or {}),
     }  # fmt: skip
+    if "model" in given:
+        table["model"] = given["model"]
     values = make_settings(loaded.cls, settings)
     table["settings"] = {k: getattr(values, k) for k in values.__dataclass_fields__}
-    said = dict(given)
-    data, columns = _data(is_tabular(loaded.cls), sample, said, x, y)
-    table["run"] = _run(is_tabular(loaded.cls), said)
+    said, noisy = {k: v for k, v in given.items() if k != "model"}, given.get("dp", "none") != "none"
+    plain = reads_columns(loaded.cls)
+    if plain:
+        check_said(loaded.name, said, (*x, y))
+    if noisy and not plain:  # (rows that are held out have no use there)
+        held_out = ("validation_fraction",) if sample.suffix == ".npz" else ("test_fraction", "validation_fraction")
+        said = {**dict.fromkeys(held_out, 0.0), **said}
+    reading = Reading.of(given.get("reading"))
+    if plain:
+        data, columns = model_parts(loaded, sample, said)
+    else:
+        data, columns = _data(is_tabular(loaded.cls), sample, said, x, y)
+    table["run"] = _run(is_tabular(loaded.cls), said, tables.ROUNDS if plain else FORMULA_ROUNDS)
+    privacy = {name: said.pop(name) for name in (*PRIVACY, "patient", "most_rows") if name in said}
     if said:
         raise UserError(f"{flag(next(iter(said)))} says nothing of {sample}")
     table["data"] = data
     if columns:
-        table["columns"] = columns
-    table["privacy"] = {"new_clients": False, "least_rows": 2}
-    Study.of(table, out)  # (what it says must be possible)
+        table["columns"] = _with_ranges(columns, sample, reading) if noisy else columns
+    if noisy:  # (all sites read what the promise is, a default too)
+        privacy = {
+            "dp": privacy["dp"],
+            **{name: privacy.get(name, DEFAULTS[name]) for name in PROMISE.get(privacy["dp"], ())},
+            **privacy,
+        }
+    table["privacy"] = {"new_clients": False, "least_rows": 2, **privacy}
+    noisy_plan(Study.of(table, out))  # (what it says must be possible)
     return _written(table)
 
 
-def _run(formula: bool, said: dict[str, Any]) -> dict[str, Any]:
+def _with_ranges(columns: Mapping[str, Any], sample: Path, reading: Reading) -> dict[str, Any]:
+    """A dictionary's columns, numbers with the sample's range: with noise every number has one."""
+    df = tables.read(str(sample), list(columns), reading=reading)
+    found = {}
+    for name, column in columns.items():
+        if column["kind"] in ("number", "whole"):
+            least, most = float(df[name].min()), float(df[name].max())
+            log.warning("the range of %r is the sample's, %g to %g: edit it in study.toml", name, least, most)
+            column = {**column, "least": least, "most": most} if least < most else column
+        found[name] = column
+    return found
+
+
+def _run(formula: bool, said: dict[str, Any], usual_rounds: int) -> dict[str, Any]:
     """Options that all agree on; what is taken is removed from ``said``."""
-    rounds = said.get("rounds", 80 if formula else 30)
+    rounds = said.get("rounds", usual_rounds if formula else 30)
     usual = {"rounds": rounds, "participation": 1.0, "quorum": 1, "evaluate_every": max(1, rounds if formula else 10)}
-    declared = {f.name: f.default for f in fields(RunConfig)}
     found = {}
     for option in fit_options():
-        found[option] = said.pop(option, usual.get(option, declared.get(option)))
+        found[option] = said.pop(option, usual.get(option, DEFAULTS.get(option)))
     return found
 
 

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hierfl.errors import UserError
+from hierfl.inference.engines.remote.keys import Identity
+from hierfl.inference.engines.remote.masks.site import MaskedSite
 from hierfl.inference.engines.remote.points import points_of
 from hierfl.inference.engines.remote.preparation import PreparedSite
 from hierfl.inference.engines.remote.wire import decode
 
 from .contributions import Recorded
+from .guard.policy import Policy
 from .made_up import make_up_files
+from .masks import MASK_KINDS, masked_site
+from .roster_keys import SERVER
 from .server import fit_study
 from .study import Study
+from .study_rows import most_rows
 from .study_site import Membership
+from .support import Support
 
 #: rows of a made-up site, where the study asks for no more
 ROWS = 40
@@ -33,6 +40,7 @@ class DryRun:
         rounds, most_rounds: that were asked for, and that there may be.
         points: at which each site's data were evaluated.
         requests: to each site.
+        masks: how many of these a study without masks would not have; 0 without masks.
         bytes_to, bytes_from: of one site, in all.
         seconds: in this process.
         stopped: why it did not come to its end; empty where it did.
@@ -44,6 +52,7 @@ class DryRun:
     rounds: int = 0
     points: int = 0
     requests: int = 0
+    masks: int = 0
     bytes_to: int = 0
     bytes_from: int = 0
     seconds: float = 0.0
@@ -52,11 +61,12 @@ class DryRun:
 
     def lines(self) -> list[str]:
         """In words."""
+        of_masks = f", {self.masks} of them for masks" if self.masks else ""
         found = [
             f"{self.sites} made-up sites of {self.rows} rows each, drawn from the data dictionary: what is found in "
             "them means nothing, and nothing is kept",
-            f"{self.rounds} rounds (at most {self.most_rounds}), {self.points} points, {self.requests} requests to a "
-            "site",
+            f"{self.rounds} round{'s' * (self.rounds != 1)} (at most {self.most_rounds}), {self.points} "
+            f"point{'s' * (self.points != 1)}, {self.requests} requests to a site{of_masks}",
             f"{self.bytes_to / 1e3:,.1f} kB to a site, and {self.bytes_from / 1e3:,.1f} kB from it",
             f"{self.seconds:.1f} s in this process, with all sites in it",
         ]  # fmt: skip
@@ -67,12 +77,18 @@ class DryRun:
 def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda line: None) -> DryRun:
     """Fits a study to made-up sites, on plain bytes: without keys, policies and budgets, which are each site's own.
 
+    Whether scores of training rows are answered is as of the policy that a site begins with: they are not.
+
     Args:
         study: what was agreed on.
-        rows: of each site; 0 for as many as the study asks of a site, and at least 40.
+        rows: of each site; 0 for as many as the study asks of a site, and at least 40 where it allows so many.
         say: is told what happens.
     """
-    each = rows or max(ROWS, study.least_rows)
+    most = most_rows(study.table["privacy"])
+    each = rows or max(min(ROWS, most or ROWS), study.least_rows)
+    identities = {name: Identity.make(name) for name in study.clients} if study.options("cpu").masked else {}
+    if identities:  # (those of the roster are at their own places)
+        study = with_keys(study, identities)
     found = DryRun(len(study.clients), each, int(study.table["run"]["rounds"]))
     begun = time.monotonic()
     with TemporaryDirectory(prefix="hierfl-dry-run-") as place:
@@ -82,8 +98,9 @@ def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda lin
             say("making up the sites' files")
             sites = {}
             for name, path in make_up_files(study, folder, each).items():
-                sites[name] = Membership(folder / name, study, name, path).site()
-            recorded.ask = _InMemory(sites, found)
+                site = Membership(folder / name, study, name, path).site(train_scores=Policy().train_scores)
+                sites[name] = masked_site(study, site, identities.get(name))
+            recorded.ask = _InMemory(sites, found, Support(study).steps)
             say("asking them")
             fit_study(study, folder, recorded, progress=False)
         except UserError as error:
@@ -93,11 +110,23 @@ def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda lin
     return found
 
 
-class _InMemory:
-    """Asks sites in this process, and counts what the first of them is asked."""
+def with_keys(study: Study, identities: Mapping[str, Identity]) -> Study:
+    """A study whose sites have these keys; the server's stays."""
+    keys = {SERVER: study.table["keys"][SERVER], **{name: own.card.text for name, own in identities.items()}}
+    return replace(study, table={**study.table, "keys": keys})
 
-    def __init__(self, sites: Mapping[str, PreparedSite], found: DryRun) -> None:
-        self.sites, self.found = sites, found
+
+class _InMemory:
+    """Asks sites in this process, and counts what the first of them is asked.
+
+    Args:
+        sites: by name.
+        found: where it is counted.
+        counts: how many of the first steps of a preparation are counts of sites, for masks.
+    """
+
+    def __init__(self, sites: Mapping[str, PreparedSite | MaskedSite], found: DryRun, counts: int) -> None:
+        self.sites, self.found, self.counts = sites, found, counts
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         answers = {name: self.sites[name].answer(request) for name, request in requests.items()}
@@ -109,7 +138,8 @@ class _InMemory:
     def _count(self, name: str, request: bytes, answer: bytes) -> None:
         head, tensors = decode(request)
         found, site = self.found, self.sites[name].site
-        found.requests += 1
+        of_masks = head["kind"] in MASK_KINDS or (head["kind"] == "prepare" and head["step"] < self.counts)
+        found.requests, found.masks = found.requests + 1, found.masks + of_masks
         found.bytes_to, found.bytes_from = found.bytes_to + len(request), found.bytes_from + len(answer)
         if head["kind"] == "round":
             found.rounds = max(found.rounds, head["round"])

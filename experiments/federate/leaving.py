@@ -16,17 +16,27 @@ from hierfl.inference.calibration.answer import no_answer
 from hierfl.inference.calibration.question import questions_of
 from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.engines.remote.expected import Expected
+from hierfl.inference.engines.remote.masks.said_to_sites import TOLD_BYTES
 from hierfl.inference.engines.remote.wire import flat_answer, flat_scores, flattened
+from hierfl.inference.messages.fixed_point import FixedPoint
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.with_noise import plan_of
+from hierfl.inference.noise.plan import UNIT, Plan
 from hierfl.inference.server.exchange import Exchange
 from hierfl.inference.state import StateForm, form_of_state
 
+from .masks import mode_of
+from .public_sums import is_public, noisy_method
 from .study import Study
+from .support import Support
 
 if TYPE_CHECKING:
     from hierfl.data.federation import Federation
     from hierfl.inference import Method
     from hierfl.inference.options import Options
+
+#: of a study with noise
+HELLO_WITH_NOISE = "none is said, as in any study with noise; its name and last round"
 
 
 @dataclass(frozen=True)
@@ -55,16 +65,22 @@ class Leaving:
 
 def leaving(study: Study, site: SiteData) -> list[Leaving]:
     """All values that leave a site whose data are these."""
-    meanings = study.data.meanings()
-    found: list[Leaving] = []
-    before: list[NamedSums] = []
-    for step in range(study.data.steps):
+    meanings, options = study.data.meanings(), study.options("cpu")
+    found: list[Leaving] = _of_masks(study)
+    support, before = Support(study), list[NamedSums]()
+    if support.steps:
+        shape = next(iter(support.form().values()))
+        words = "which levels, columns, groups and classes it has: counts of sites"
+        found.append(Leaving("prepare, step 1", "support", shape, _nbytes(shape, torch.float64, True), words))
+    # (with noise nothing is asked before the first round: what is known of all rows is the dictionary's)
+    for step in range(0 if is_public(study) else study.data.steps):
         sums = site.sums(before)
         for name, shape in study.data.form(before).items():
-            found.append(Leaving(f"prepare, step {step + 1}", name, shape, 8 * math.prod(shape), meanings[name]))
+            size = _nbytes(shape, torch.float64, options.masked)
+            found.append(Leaving(f"prepare, step {support.steps + step + 1}", name, shape, size, meanings[name]))
         before.append(sums)
     outline, network = study.data.form_model(site, study.loaded.cls.latent)
-    method, options = study.method(network), study.options("cpu")
+    method = noisy_method(study, network, outline)
     return found + answers(method, outline, options, new_clients=study.new_clients)
 
 
@@ -84,20 +100,27 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
     )
     exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
     expected = Expected(method, outline.to("cpu", options.dtype), options, shared, initial, exchange)
-    found = [Leaving("hello", "splits", (), 0, "which of train, validation and test it has; its name and last round")]
+    plan = plan_of(method, options)
+    has = "which of train, validation and test it has; its name and last round" if plan is None else HELLO_WITH_NOISE
+    found = [Leaving("hello", "splits", (), 0, has)]
     for name, (shape, dtype) in expected.message.items():
         group, _, key = name.partition("|")
         rule = type(exchange.sending[group].rule)
-        what = f"{_first_line(rule.message)} ({rule.__name__}: {_first_line(rule)})"
-        found.append(Leaving(f"round (message of {group!r})", key, shape, math.prod(shape) * dtype.itemsize, what))
+        said = getattr(rule, "MEANINGS", {}).get(key)
+        what = said or f"{_first_line(rule.message)} ({rule.__name__}: {_first_line(rule)}){_noise_words(plan)}"
+        size = _nbytes(shape, dtype, options.masked)
+        found.append(Leaving(f"round (message of {group!r})", key, shape, size, what))
+    if plan is not None:  # (nothing else has a share of epsilon, and nothing else is answered)
+        return found
     with torch.no_grad(), pyro.get_param_store().scope():
         broadcast = Broadcast(options.rounds, shared, final=False)
-        scores = form_of_state(flat_scores(expected.no_scores(1)))
-        words = {
-            "0": "its own metrics (sums of one site), of its own model",
-            "global": "sums over its test examples, of the global model",
-        }
-        found += _listed("scores", scores, words)
+        if options.splits:
+            scores = form_of_state(flat_scores(expected.no_scores(1)))
+            words = {
+                "0": "its own metrics (sums of one site), of its own model",
+                "global": "sums over its test examples, of the global model",
+            }
+            found += _listed("scores", scores, words, options.masked)
         words = {
             "0": "its own, of its own model: of a temperature on validation data; then on test data, as scores",
             "1": "the same of predictions averaged over draws",
@@ -105,20 +128,58 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
             "sets": "how its sets of labels do on its test data, and whether it has validation data",
         }
         for question in questions_of(options, random=expected.fitted(broadcast).trace.random):
-            found += _listed("calibration", form_of_state(flat_answer(no_answer(question))), words)
+            found += _listed("calibration", form_of_state(flat_answer(no_answer(question))), words, options.masked)
         sums = expected.no_sums(broadcast, summary=True, new=new_clients)
     words = {
         "new": "its own values, its part of the mean that a new client begins with",
         "summary": f"for the report, its part of the sum: {_first_line(method.summary_terms)}",
     }
-    return found + _listed("sums", form_of_state(flattened(sums)), words)
+    return found + _listed("sums", form_of_state(flattened(sums)), words, options.masked)
 
 
-def _listed(request: str, form: StateForm, words: dict[str, str]) -> list[Leaving]:
+def _of_masks(study: Study) -> list[Leaving]:
+    """What a site says about masks themselves; nothing of a study without them."""
+    if not study.options("cpu").masked:
+        return []
+    whole, others = mode_of(study) == "whole", len(study.clients) - 1
+    found = [Leaving("keys", "public keys", (), 0, "made for this study, of which the others make their masks with it")]
+    if not whole:
+        words = {
+            "shares": "parts of its masks' secrets, each encrypted to one other site",
+            "sign": "that it agrees to a list of the sites whose sum is opened",
+            "open": "parts of others' secrets, by which the sum over these sites is opened",
+        }  # fmt: skip
+        found += [Leaving(kind, "parts", (others,), 0, what) for kind, what in words.items()]
+        what = "whether its message is in its answer: said to each other site alone, which opens no sum of too few"
+        found.append(Leaving("round, scores", "told", (others, TOLD_BYTES), others * TOLD_BYTES, what))
+    counts = "whether it reports, has failed or refuses: counts over all sites, masked in every answer"
+    return [*found, Leaving("every masked answer", "counts", (3,), 3 * 8, counts)]
+
+
+def _nbytes(shape: tuple[int, ...], dtype: torch.dtype, masked: bool) -> int:
+    """Of a value as it is sent: under masks each number is a few integers."""
+    each = 8 * FixedPoint.of(dtype).words if masked else dtype.itemsize
+    return math.prod(shape) * each
+
+
+def _noise_words(plan: Plan | None) -> str:
+    """With how much noise messages leave, in words; empty for a fit without."""
+    if plan is None:
+        return ""
+    parts = [
+        f"{name}, {part.mechanism.releases} release{'s' * (part.mechanism.releases > 1)} with a standard deviation of "
+        f"{part.multiplier:.3g} times what one {UNIT[plan.level]} can change"
+        for name, part in plan.parts.items()
+    ]
+    where = "of this site" if plan.level == "site" else "of all sites together"
+    return f"; with noise {where}: {', '.join(parts)}"
+
+
+def _listed(request: str, form: StateForm, words: dict[str, str], masked: bool) -> list[Leaving]:
     found = []
     for name, (shape, dtype) in form.items():
         group, _, key = name.partition("|")
-        found.append(Leaving(request, key, tuple(shape), math.prod(shape) * dtype.itemsize, words[group]))
+        found.append(Leaving(request, key, tuple(shape), _nbytes(tuple(shape), dtype, masked), words[group]))
     return found
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
+import pyro
 import torch
+from pyro.distributions import HalfNormal, Normal
 
+from hierfl.data.column_batch import ColumnBatch
+from hierfl.data.column_design import ColumnDesign
 from hierfl.data.formula.design import Design
 from hierfl.data.outline import outline_of
 from hierfl.errors import UserError
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.options import Options
 from hierfl.models import METHODS
+from hierfl.models.any_model.model_file import method_of
 from hierfl.nn.networks.build import architecture
 
 from ..methods import Loaded, load
@@ -39,7 +45,43 @@ on validation data (`calibration`): of likelihoods at a temperature, and of scor
 `response_sd`, a sum of squared residuals, and `weight`, how many rows it is of.
 
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
+
+In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
+round, metrics, calibration or `sums`.
 """
+
+
+#: what is said of plain models, which no list of methods has
+PLAIN = """\
+
+## A plain Pyro model
+
+A [study](sites.md#plain-model) of a model file asks for no sums before the first round, and for no metrics. Every
+round's message has the same form, whatever the model: 7 + p + p (p + 1) / 2 + M numbers of 8 bytes for p
+unconstrained numbers of the globals and M = `points`. What a round does not ask for is zeros. Rounds of the climb
+have derivatives, rounds of the exploration have heights. `hierfl federate server study.toml --dry-run` says how many
+there are. Settings of the study change the size: `points=M`, and `reweigh=false` for no exploration and no heights.
+What a derivative says of the rows depends on all that is written in the model: read it before it is approved.
+
+Stays: latents of the site, their draws, rows, predictions. Sent, for a model of two globals:
+"""
+
+
+def _two_globals(batch: ColumnBatch) -> None:
+    """A mean of each client, and their own mean and standard deviation."""
+    mean, sd = pyro.sample("mean", Normal(0.0, 1.0)), pyro.sample("sd", HalfNormal(1.0))
+    with batch.clients():
+        theta = pyro.sample("theta", Normal(mean, sd))
+        with batch.data():
+            pyro.sample("y", Normal(theta, 1.0), obs=batch["y"])
+
+
+def of_plain_model() -> list[Leaving]:
+    """What a site of a small plain model sends."""
+    outline = outline_of((1,), "regression", dtype=torch.float64)
+    made = method_of(_two_globals)(ColumnDesign.of(["y"]))
+    found = answers(made, outline, Options(dtype=torch.float64, splits=()))
+    return [value for value in found if value.request not in SAID_ABOVE]
 
 
 def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
@@ -75,12 +117,17 @@ def page() -> str:
         if not values:
             parts.append("Nothing.\n")
             continue
-        parts.append("| answers | value | shape | what it is |\n|---|---|---|---|")
-        for request, group in groupby(values, attrgetter("request")):
-            said = ""
-            for value in group:
-                meaning = "" if value.meaning == said else value.meaning.replace("|", "\\|")
-                said = value.meaning
-                parts.append(f"| {request} | `{value.name}` | {value.dimensions} | {meaning} |")
-        parts.append("")
-    return "\n".join(parts)
+        parts += _table(values)
+    return "\n".join([*parts, PLAIN, *_table(of_plain_model())])
+
+
+def _table(values: Sequence[Leaving]) -> list[str]:
+    """Lines of a table of values, and an empty one."""
+    parts = ["| answers | value | shape | what it is |\n|---|---|---|---|"]
+    for request, group in groupby(values, attrgetter("request")):
+        said = ""
+        for value in group:
+            meaning = "" if value.meaning == said else value.meaning.replace("|", "\\|")
+            said = value.meaning
+            parts.append(f"| {request} | `{value.name}` | {value.dimensions} | {meaning} |")
+    return [*parts, ""]

@@ -13,10 +13,12 @@ from hierfl.data.federated.array_data import ArrayData
 from hierfl.data.federated.column_data import ColumnData
 from hierfl.data.federated.dictionary import Column
 from hierfl.data.federated.formula_data import FormulaData
+from hierfl.data.federated.model_data import ModelData
 from hierfl.data.formula.trials import trials_columns
 from hierfl.errors import UserError
 from hierfl.responses.base import Response
 
+from .made_up_model import simulated
 from .study import Study
 
 #: rows of a group inside a site, about
@@ -35,18 +37,43 @@ def make_up_files(study: Study, folder: Path, rows: int, seed: int = 0) -> dict[
     Raises:
         UserError: for a response of which no values can be made up.
     """
-    found = {}
-    for j, client in enumerate(study.clients):
-        rng = np.random.default_rng((seed, j))
-        if isinstance(study.data, ArrayData):
-            found[client] = folder / f"{client}.npz"
-            np.savez(found[client], **_arrays(study.data, rows, rng))
-        elif isinstance(study.data, FormulaData | ColumnData):
-            found[client] = folder / f"{client}.csv"
-            _table(study.data, j, rows, rng).to_csv(found[client], index=False)
-        else:
-            raise UserError(f"nothing is made up for data of {type(study.data).__name__}")
-    return found
+    return {client: make_up_file(study, folder, client, j, rows, seed) for j, client in enumerate(study.clients)}
+
+
+def make_up_file(study: Study, folder: Path, client: str, place: int, rows: int, seed: int = 0) -> Path:
+    """One site's file, see :func:`make_up_files`; its path.
+
+    Args:
+        study: what was agreed on.
+        folder: where it is written.
+        client: the site's name.
+        place: its number, by which its group of sites and its random numbers go.
+        rows: of it.
+        seed: of all files.
+    """
+    rng = np.random.default_rng((seed, place))
+    if isinstance(study.data, ArrayData):
+        path = folder / f"{client}.npz"
+        np.savez(path, **_arrays(study.data, rows, rng))
+        return path
+    if isinstance(study.data, ModelData):
+        _simulated(study, rows, rng).to_csv(folder / f"{client}.csv", index=False)
+        return folder / f"{client}.csv"
+    if not isinstance(study.data, FormulaData | ColumnData):
+        raise UserError(f"nothing is made up for data of {type(study.data).__name__}")
+    table, patient = _table(study.data, place, rows, rng), study.data.patient
+    if patient and patient not in table:
+        table[patient] = [f"p{k}" for k in range(rows)]
+    table.to_csv(folder / f"{client}.csv", index=False)
+    return folder / f"{client}.csv"
+
+
+def _simulated(study: Study, rows: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Columns that a plain model reads; what it observes is drawn from it."""
+    assert isinstance(study.data, ModelData)
+    columns = {name: study.data.dictionary.columns[name] for name in study.data.columns}
+    table = pd.DataFrame({name: values_of(column, rows, rng) for name, column in columns.items()})
+    return simulated(study, table, int(rng.integers(2**31)))
 
 
 def _arrays(data: ArrayData, rows: int, rng: np.random.Generator) -> dict[str, Any]:

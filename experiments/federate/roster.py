@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hierfl.inference.run.checkpoint import load, save
+from hierfl.inference.server.robust.watch import KEPT
 
 log = logging.getLogger("hierfl")
 #: tensors of a server's checkpoint with a dimension for the clients, and which it is
@@ -36,6 +37,8 @@ def change_roster(folder: Path, before: Sequence[str], after: Sequence[str]) -> 
     for name, dim in BY_CLIENT.items():
         if name in tensors:
             tensors[name] = _rearranged(tensors[name], dim, before, after)
+    # (what is measured of clients is measured beside all others: it begins anew)
+    tensors = {k: v for k, v in tensors.items() if not k.startswith(f"journal/{KEPT}")}
     kept = {k: v for k, v in record.items() if k not in ("format", "state", "digest", "checksum")}
     save(folder, tensors, {**kept, "roster": list(after)})
 

@@ -12,7 +12,7 @@ from typing import Any
 import tomli_w
 import torch
 
-from hierfl.arviz_io import NO_ROWS
+from hierfl.arviz_io import NO_ROWS, write
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
 from hierfl.files import make_folder, shown, write_whole
@@ -21,9 +21,8 @@ from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.offers import Offers
 from hierfl.inference.engines.remote.preparation import endings, numbered, prepare
 from hierfl.inference.engines.remote.questions import Ask, Questions
-from hierfl.inference.engines.remote.refusals import OF_ALL
 from hierfl.inference.engines.remote.sealed_ask import SealedAsk
-from hierfl.inference.method.capabilities import needs_everyone
+from hierfl.inference.method.capabilities import joint_posterior
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import StateForm
@@ -33,12 +32,17 @@ from ..run_folder.config_file import write_config
 from ..run_folder.csv_files import write_frame
 from ..run_folder.diagnostics import NO_CHAINS
 from ..run_folder.files import write_metrics, write_text
+from ..run_folder.results import write_watched
 from ..run_folder.summary import make_summary
 from .contributions import CONTRIBUTIONS, Recorded, who_finished
+from .masks import masked_sums, of_all
+from .public_sums import is_public, kept_public_sums
 from .roster import change_roster
 from .roster_keys import check_server
+from .row_bounds import declared_rows, row_bounds
 from .study import STUDY, Study
 from .study_site import STUDY_COPY, as_numbers
+from .support import Support
 
 log = logging.getLogger("hierfl")
 #: of a server's folder: how often it was restarted
@@ -93,12 +97,12 @@ def serve(
             ends_early=hasattr(study.loaded.cls, "finished"),
         )  # fmt: skip
         recorded.ask = courier = SealedAsk(ask(recorded), identity, study.keys, folder, earlier)
-        if needs_everyone(study.loaded.cls) and hasattr(courier.ask, "of_all"):
-            courier.ask.of_all = OF_ALL | {"round"}
+        if hasattr(courier.ask, "of_all"):
+            courier.ask.of_all = of_all(study)
         try:
             more = restarts_of(folder, more=restart)
             run, offers = fit_study(study, folder, recorded, restarts=more, resume=resume, progress=progress)
-            summary = _write_results(study, folder, run, offers)
+            summary = _write_results(study, folder, run, offers, recorded.status["again"])
         except BaseException as error:
             reason = str(error) if isinstance(error, UserError) else f"it has stopped ({type(error).__name__})"
             _leave(courier, endings(recorded.status["known"], study.handshake, reason))
@@ -180,13 +184,19 @@ def fit_study(
     See :func:`serve`.
     """
     questions = Questions(study.clients, ask, study.handshake, torch.device("cpu"), restarts)
-    totals = prepare(questions, Summing(study), folder)
+    masks, summing, bounds = masked_sums(study, questions, folder), Summing(study), row_bounds(study)
+    if is_public(study):
+        totals = kept_public_sums(study, folder)
+    else:
+        totals = prepare(questions, summing, folder, masks, bounds)
+    summing.support.check(totals)
     outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)
     engine = partial(
         RemoteEngine, clients=study.clients, ask=ask, handshake=study.handshake, new_clients=study.new_clients,
-        greeting=numbered(totals), restarts=restarts,
+        greeting=numbered(totals), restarts=restarts, masks=masks, rows=declared_rows(study, bounds),
     )  # fmt: skip
     ready = Fit(study.method(network), outline, study.options("cpu"), engine)
+    ready.watch.before = tuple(bounds.unlike) if bounds else ()
     write_config(folder, study.configuration(study.name, "cpu", len(study.clients)))
     begun = resume and (folder / "checkpoint" / "checkpoint.json").is_file()
     run = ready.run(
@@ -200,22 +210,32 @@ class Summing:
     """See :class:`~hierfl.inference.engines.remote.preparation.Summing`."""
 
     def __init__(self, study: Study) -> None:
-        self.data, self.steps = study.data, study.data.steps
+        self.data, self.support = study.data, Support(study)
+        self.steps = study.data.steps + self.support.steps
 
     def form(self, before: Any) -> StateForm:
-        return {name: (shape, torch.float64) for name, shape in self.data.form(as_numbers(before)).items()}
+        self.support.check(before)
+        first = len(before) < self.support.steps
+        form = self.support.form() if first else self.data.form(as_numbers(before))
+        return {name: (shape, torch.float64) for name, shape in form.items()}
 
 
-def _write_results(study: Study, folder: Path, run: Run, offers: Offers) -> dict[str, Any]:
+def _write_results(study: Study, folder: Path, run: Run, offers: Offers, again: int) -> dict[str, Any]:
     """What the server may know; what is a client's own is in its site's folder."""
     write_metrics(folder, run.evaluations)
     write_frame(folder / "participation.csv", run.participation, "round")
+    write_watched(folder, run)
     effects, numbers = run.fitted.method.population_summary(run.fitted)
     if effects is not None:
         write_frame(folder / "effects.csv", effects)
     nothing = {**NO_CHAINS, "ood": None, "ood_auroc": None, "ood_draws_auroc": None}
-    summary = make_summary(run, study.loaded.name, numbers, nothing, NO_ROWS)
-    if "train" in study.options("cpu").splits and (words := offers.silence(len(run.ids))):
+    summary = make_summary(run, study.loaded.name, numbers, nothing, NO_ROWS, simulated=False, again=again)
+    if (joint := joint_posterior(run.fitted.method, run.fitted)) is not None:
+        write_frame(folder / "globals.csv", joint.globals_table())
+        write(joint.inference_data(rows=False, observed=False), folder / "posterior.nc")
+        summary["warnings"] = [*summary["warnings"], *joint.notes(run.rounds)]
+    # (with noise metrics are null anyway, and summary.json says why)
+    if not summary.get("dp") and "train" in study.options("cpu").splits and (words := offers.silence(len(run.ids))):
         summary["warnings"] = [*summary["warnings"], words]
     write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary

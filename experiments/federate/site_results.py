@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierfl.data.federated.model_data import ModelData
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.calibration.calibrate import calibration_of_client
@@ -16,6 +17,7 @@ from hierfl.inference.method.capabilities import level_names
 from hierfl.inference.run.result import Run
 from hierfl.metrics.pooling import over_clients
 from hierfl.metrics.registry import global_metrics, names_of
+from hierfl.models.any_model.fitted_model import FittedModel
 from hierfl.models.mixed_effects.report.predictions import predicted
 
 from ..run_folder.config_file import write_config
@@ -42,6 +44,8 @@ def site_run(member: Membership) -> Run:
     if site is None:
         raise UserError(f"{member.folder}: the study has not begun for this site; it predicts nothing yet")
     fitted, options = site.fitted(), site.options
+    if not options.splits:  # (a plain model has draws of its posterior, and nothing is scored)
+        return Run(fitted, [member.client], options, [], 0.0, fitted.trace.random)
     random = fitted.trace.random
     draws = (0, options.draws) if random else (0,)
     split = "test" if fitted.federation.sizes("test")[0] else "train"
@@ -73,7 +77,7 @@ def write_site_results(member: Membership, run: Run, *, by_row: bool = True) -> 
     reading = member.reading.as_table()
     config = member.study.configuration(str(member.data), run.options.device, 1, reading)
     write_config(folder, config.with_run(rows=by_row, observed_data=by_row))
-    write_results(folder, run, member.study.loaded.name, observed=by_row, by_row=by_row)
+    write_results(folder, run, member.study.loaded.name, observed=by_row, by_row=by_row, own=True)
     return folder
 
 
@@ -84,16 +88,19 @@ def predictions(member: Membership, run: Run, path: Path, draws: int, reading: R
         member: the site.
         run: of :func:`site_run`.
         path: a file of new examples, of the form of the site's own (an ``.npz`` with ``x``).
-        draws: that predictions are averaged over; 0 for the posterior mean.
+        draws: that predictions are averaged over; 0 for the posterior mean, of a plain model for all its draws.
         reading: what a table's file does not say of itself; None for what was said of the site's own.
 
     Returns:
         A row for each example: a probability for each class, at the study's temperature where it has found one, and
-        where it has sets the labels that are in them; or mean and standard deviation, and of a response whose levels
-        have an order a probability for each, too.
+        where it has sets the labels that are in them; or mean and standard deviation, with a 90 % interval of a plain
+        model, and of a response whose levels have an order a probability for each, too.
     """
     import pandas as pd
 
+    if isinstance(member.study.data, ModelData):
+        table = member.study.data.inputs(path, run.fitted.federation, reading or member.reading)
+        return FittedModel(run).predict(table, client=member.client, draws=draws or None).drop(columns="client")
     if draws and not run.random:
         raise UserError(f"{member.study.loaded.name} has no draws to average over: --draws 0")
     federation = run.fitted.federation

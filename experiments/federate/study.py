@@ -8,65 +8,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hierfl.data.federated.array_data import ArrayData
-from hierfl.data.federated.column_data import ColumnData
-from hierfl.data.federated.design import StudyFormula
-from hierfl.data.federated.dictionary import Dictionary
-from hierfl.data.federated.formula_data import FormulaData
 from hierfl.data.federated.study_data import StudyData
-from hierfl.data.formula.missing import Missing
-from hierfl.data.formula.row_numbers import RowColumns
-from hierfl.data.spellings import Spellings
-from hierfl.errors import UserError, unknown
+from hierfl.errors import UserError
 from hierfl.files import user_path
 from hierfl.inference.calibration.calibrate import check_wanted
 from hierfl.inference.engines.remote.expected import refuse_replies
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.wire import Handshake
-from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.method.settings import make_settings
 from hierfl.inference.options import Options
-from hierfl.schema import AnyOf, Number, Schema, check, read_toml
+from hierfl.schema import Number, check, read_toml
 
 from .. import fingerprints, methods
+from ..columns import NETWORK
 from ..config import Configuration, RunConfig, kinds, options
+from .maskable import refuse_unmaskable
+from .noise_check import refuse_noiseless
 from .roster_keys import check_names, read_keys
-from .study_format import FORMAT, check_format
+from .study_data import MODEL, check_kind, data_of
+from .study_format import DATA, FORMAT, PRIVACY, STUDY, check_format, refuse_strange
+from .study_rows import check_bounds
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
     from hierfl.nn.architecture import Architecture
 
-STUDY: Schema = {
-    "format": Number(int), "name": str, "method": str, "method_digest": str, "clients": [str], "keys?": {"*": str},
-    "settings": {"*": AnyOf(Number(), str, bool)}, "run": dict, "data": dict, "columns?": {"*": dict},
-    "privacy": {"new_clients": bool, "least_rows": Number(int, 1)},
-}  # fmt: skip
-#: the table "data" of each kind of site's file, beside "kind"
-DATA: dict[str, Schema] = {
-    "formula": {
-        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str, "spellings?": str,
-        "test_fraction": Number(float, 0, 1),
-        "validation_fraction": Number(float, 0, 1),
-    },
-    "columns": {
-        "x": [str], "y": str, "network": str, "response_sd": Number(), "learn_sd?": str,
-        "test_fraction": Number(float, 0, 1), "validation_fraction": Number(float, 0, 1), "spellings?": str,
-    },
-    "arrays": {
-        "inputs": [Number(int, 1)], "images": bool, "classes": Number(int, 0), "network": str,
-        "response_sd": Number(), "learn_sd?": str, "validation_fraction": Number(float, 0, 1),
-    },
-}  # fmt: skip
-
 
 def fit_options() -> list[str]:
     """Options of a run that all have to agree on; the others are each machine's own."""
-    return [name for name, about in options().items() if about.fit and (about.identity or name == "seed")]
+    agreed = [name for name, about in options().items() if about.fit and (about.identity or name == "seed")]
+    return [name for name in agreed if name not in PRIVACY]
 
 
 @dataclass(frozen=True)
@@ -109,34 +84,34 @@ class Study:
     ) -> Study:  # fmt: skip
         """The same from what is in the file."""
         check_format(table, path, finished)
-        _refuse_strange(table, STUDY, path)
-        _refuse_strange(table["privacy"], STUDY["privacy"], path)
-        run = {
-            f"{name}?" if options()[name].newer else name: Number(kinds()[name])
-            if kinds()[name] in (int, float)
-            else kinds()[name]
-            for name in fit_options()
-        }  # (what is newer than a study was not agreed on in it)
+        refuse_strange(table, STUDY, path)
+        refuse_strange(table["privacy"], STUDY["privacy"], path)
+        kinds_said = {name: Number(kind) if kind in (int, float) else kind for name, kind in kinds().items()}
+        # (what is newer than a study was not agreed on in it)
+        run = {f"{name}?" if options()[name].newer else name: kinds_said[name] for name in fit_options()}
         check(table["run"], run, path, "run")
-        _refuse_strange(table["run"], run, path)
+        refuse_strange(table["run"], run, path)
         kind = table["data"].get("kind")
         if kind not in DATA:
             raise UserError(f"{path}: data.kind is {kind!r}; known: {', '.join(DATA)}")
         check(table["data"], DATA[kind], path, "data")
-        _refuse_strange(table["data"], {**DATA[kind], "kind": str}, path)
+        refuse_strange(table["data"], {**DATA[kind], "kind": str}, path)
+        check_bounds(table["privacy"], path)
         check_names(table["clients"], path)
         if table["format"] == FORMAT:
             read_keys(table["keys"], table["clients"], path)
         loaded = _method_of(table, path, trust_code)
-        made = cls(path, table, loaded, _data_of(table, path))
-        if is_tabular(loaded.cls) != (kind == "formula"):
-            raise UserError(f"{path}: {loaded.name} is {'' if is_tabular(loaded.cls) else 'not '}for data of a formula")
+        check_kind(loaded, kind, path)
+        made = cls(path, table, loaded, data_of(table, path, loaded))
         refuse_replies(loaded.cls)
         make_settings(loaded.cls, table["settings"])
         given = made.options("cpu")
         if not finished:  # (sites would be asked for sums before the server said so)
             task = getattr(made.data, "task", "regression")
-            check_wanted(given, task, table["data"]["validation_fraction"] > 0)
+            check_wanted(given, task, table["data"].get("validation_fraction", 0.0) > 0)
+            design = getattr(made.data, "design", None)
+            refuse_unmaskable(loaded.cls, table["settings"], given, made.clients, made.keys, path, design)
+        refuse_noiseless(table, made.data, given, path)
         return made
 
     @property
@@ -191,7 +166,14 @@ class Study:
         if self.table["data"]["kind"] == "formula":  # (a statistician's digits, as for hierfl run)
             split = "test" if self.table["data"]["test_fraction"] else "train"
             given |= {"dtype": torch.float64, "splits": (split,)}
-        return Options(**given, device=device)
+        if self.table["data"]["kind"] == MODEL:
+            given |= {"dtype": torch.float64, "splits": ()}
+        return Options(**given, **self.privacy, device=device)
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """Options of the fit that its part "privacy" has."""
+        return {name: value for name, value in self.table["privacy"].items() if name in PRIVACY}
 
     def configuration(
         self, data: str, device: str, clients: int, reading: Mapping[str, Any] | None = None
@@ -207,10 +189,13 @@ class Study:
         agreed = self.table["data"]
         table = agreed["kind"] == "formula"
         own: dict[str, Any] = {
-            "network": agreed.get("network", "design"),
+            "network": agreed.get("network", NETWORK if agreed["kind"] == MODEL else "design"),
             "response_sd": agreed.get("response_sd", 1.0),
             "learn_sd": agreed.get("learn_sd", "no"),
         }
+        if agreed["kind"] == MODEL:
+            own |= {"na": agreed.get("na", "refuse"), "spellings": agreed.get("spellings", "keep"), "group": "",
+                    "model": self.table.get("model"), "reading": dict(reading or {}) or None}  # fmt: skip
         if table:
             own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")}
             own |= {name: agreed.get(name, "") for name in ("event", "weights")}
@@ -218,8 +203,8 @@ class Study:
             own |= {"reading": dict(reading or {}) or None}
         run = RunConfig(
             method=self.loaded.reference, method_digest=self.loaded.digest, data=data, data_root="", clients=clients,
-            split="sites", validation_fraction=agreed["validation_fraction"], chunk=0, device=device,
-            **self.table["run"], **own,
+            split="sites", validation_fraction=agreed.get("validation_fraction", 0.0), chunk=0, device=device,
+            **self.table["run"], **self.privacy, **own,
         )  # fmt: skip
         return Configuration(run, self.table["settings"])
 
@@ -245,39 +230,5 @@ def _method_of(table: Mapping[str, Any], path: Path, trust_code: bool) -> method
         return loaded
     if Path(name).name != name:
         raise UserError(f"{path}: a method's own file is beside it, not at {name!r}")
-    about = {"method": str(user_path(path.parent / name)), "method_digest": digest}
+    about = {"method": str(user_path(path.parent / name)), "method_digest": digest, "model": table.get("model")}
     return methods.load_of(path, about, trust_code=trust_code)
-
-
-def _data_of(table: Mapping[str, Any], path: Path) -> StudyData:
-    """What the sites' files are.
-
-    Raises:
-        UserError: for what is no such description.
-    """
-    said, seed, name = table["data"], table["run"]["seed"], table["name"]
-    held = {"validation": said["validation_fraction"], "seed": seed, "name": name}
-    if said["kind"] == "arrays":
-        held |= {name: said[name] for name in ("network", "response_sd")}
-        held["learn_sd"] = said.get("learn_sd", "no")
-        return ArrayData(tuple(said["inputs"]), said["images"], said["classes"], **held)
-    spellings = Spellings.of(said.get("spellings", "keep"))  # (studies from before this entry kept them apart)
-    dictionary = Dictionary.of(table.get("columns", {}), path, spellings)
-    held |= {"test": said["test_fraction"]}
-    if said["kind"] == "formula":
-        more = RowColumns(said["known_se"], said.get("event", ""), said.get("weights", ""))
-        na = said.get("na", "refuse")
-        if na not in get_args(Missing):
-            raise unknown(f"value of data.na in {path}:", na, get_args(Missing))
-        return FormulaData(StudyFormula(said["formula"], dictionary, said["family"], more), na=na, **held)
-    return ColumnData(
-        dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"],
-        learn_sd=said.get("learn_sd", "no"), **held,
-    )  # fmt: skip
-
-
-def _refuse_strange(table: Mapping[str, Any], schema: Schema, path: Path) -> None:
-    """An entry that says nothing is a mistake in one that does."""
-    known = {name.removesuffix("?") for name in schema}
-    if strange := sorted(table.keys() - known):
-        raise unknown(f"entry of {path}:", strange[0], sorted(known))

@@ -1,4 +1,4 @@
-"""Which formats of study.toml this version reads, and what for."""
+"""What is in study.toml, and which formats of it this version reads."""
 
 from __future__ import annotations
 
@@ -6,12 +6,43 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hierfl.errors import UserError
+from hierfl.errors import UserError, unknown
+from hierfl.schema import AnyOf, Number, Schema
 
 #: of the file; 2: with keys
 FORMAT = 2
 #: of files whose studies can have ended: they are read for what is in their folders
 EARLIER = 1
+STUDY: Schema = {
+    "format": Number(int), "name": str, "method": str, "model?": str, "method_digest": str, "clients": [str],
+    "keys?": {"*": str}, "settings": {"*": AnyOf(Number(), str, bool)}, "run": dict, "data": dict,
+    "columns?": {"*": dict},
+    "privacy": {
+        "new_clients": bool, "least_rows": Number(int, 1), "most_rows?": Number(int, 1), "masked?": bool,
+        "mask_groups?": Number(int, 0), "robust?": str, "dp?": str, "epsilon?": Number(float, 0),
+        "delta?": Number(float, 0, 1), "clip?": Number(float, 0), "patient_rows?": Number(int, 1), "patient?": str,
+        "usual_rows?": Number(int, 1),
+    },
+}  # fmt: skip
+#: options of a fit that study.toml has in its part "privacy", where it says more than the default
+PRIVACY = ("masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", "patient_rows", "usual_rows")
+#: the table "data" of each kind of site's file, beside "kind"
+DATA: dict[str, Schema] = {
+    "formula": {
+        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str, "spellings?": str,
+        "test_fraction": Number(float, 0, 1),
+        "validation_fraction": Number(float, 0, 1),
+    },
+    "columns": {
+        "x": [str], "y": str, "network": str, "response_sd": Number(), "learn_sd?": str,
+        "test_fraction": Number(float, 0, 1), "validation_fraction": Number(float, 0, 1), "spellings?": str,
+    },
+    "arrays": {
+        "inputs": [Number(int, 1)], "images": bool, "classes": Number(int, 0), "network": str,
+        "response_sd": Number(), "learn_sd?": str, "validation_fraction": Number(float, 0, 1),
+    },
+    "model": {"na?": str, "spellings?": str},
+}  # fmt: skip
 
 
 def check_format(table: Mapping[str, Any], path: Path, finished: bool) -> None:
@@ -30,3 +61,14 @@ def check_format(table: Mapping[str, Any], path: Path, finished: bool) -> None:
         raise UserError(f"{path} is of format {found}, and this version of hierfl reads {FORMAT}")
     if (found == FORMAT) != ("keys" in table):
         raise UserError(f"{path}: format {FORMAT} has the part keys, and format {EARLIER} has none")
+
+
+def refuse_strange(table: Mapping[str, Any], schema: Schema, path: Path) -> None:
+    """An entry that says nothing is a mistake in one that does.
+
+    Raises:
+        UserError: for one.
+    """
+    known = {name.removesuffix("?") for name in schema}
+    if strange := sorted(table.keys() - known):
+        raise unknown(f"entry of {path}:", strange[0], sorted(known))

@@ -6,26 +6,34 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 import torch
 
+from hierfl.data.federated.model_data import ModelData
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
+from hierfl.data.federated.support import SUPPORT
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
 from hierfl.files import make_folder, write_whole
 from hierfl.inference.engines.remote.preparation import PreparedSite
+from hierfl.inference.engines.remote.refusals import Refused
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.state import State
 from hierfl.schema import read_toml
 
 from ..messages import EscapedFormatter
 from .guard.home import SITE, STUDY_COPY, home_of
+from .public_sums import is_public, public_sums, same_sums
 from .study import STUDY, Study
+from .study_data import check_rows
+from .study_rows import most_rows
+from .support import Support
 
 #: of a study's folder at a site
 LOG = "site.log"
@@ -95,6 +103,11 @@ class Membership:
         data = SiteRows(read_site_data(study, self.data, self.client, self.reading), study)
 
         def make(totals: Sequence[State]) -> Site:
+            data.support.check(totals)
+            if is_public(study) and not same_sums(totals, public_sums(study)):
+                raise Refused(
+                    "with noise the first sums are the dictionary's, and those that are told are not", "bounds"
+                )
             named = as_numbers(totals)
             federation = data.held.federation(named)
             network = study.data.model(named, study.loaded.cls.latent)[1]
@@ -102,10 +115,11 @@ class Membership:
             options = study.options(device)
             return Site(
                 method, federation, options, self.folder, study.handshake, new_clients=study.new_clients,
-                train_scores=train_scores,
+                train_scores=train_scores, roster=study.clients,
             )  # fmt: skip
 
-        return PreparedSite(self.client, study.handshake, self.folder, study.data.steps, data, make)
+        steps = study.data.steps + data.support.steps
+        return PreparedSite(self.client, study.handshake, self.folder, steps, data, make)
 
 
 def read_site_data(study: Study, path: Path, client: str, reading: Reading | None = None) -> SiteData:
@@ -120,12 +134,16 @@ def read_site_data(study: Study, path: Path, client: str, reading: Reading | Non
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
     if held.rows < study.least_rows:
         raise UserError(f"{path} has {held.rows} rows, fewer than the {study.least_rows} that the study asks of a site")
+    if held.rows > (most := most_rows(study.table["privacy"])) > 0:
+        raise UserError(f"{path} has {held.rows} rows, more than the {most} that the study allows (most_rows)")
+    if isinstance(study.data, ModelData):
+        check_rows(study.loaded.cls, study.data.design, held, path)
     return held
 
 
 def as_numbers(totals: Sequence[State]) -> list[NamedSums]:
-    """Sums as the preparation takes them."""
-    return [{name: value.cpu().numpy() for name, value in sums.items()} for sums in totals]
+    """Sums as the preparation takes them, without those of :mod:`.support`."""
+    return [{name: value.cpu().numpy() for name, value in sums.items()} for sums in totals if SUPPORT not in sums]
 
 
 @dataclass(frozen=True)
@@ -135,8 +153,17 @@ class SiteRows:
     held: SiteData
     study: Study
 
+    @cached_property
+    def support(self) -> Support:
+        """What is counted first."""
+        return Support(self.study)
+
     def sums(self, before: Sequence[State]) -> State:
-        found: dict[str, Any] = self.held.sums(as_numbers(before))
+        if is_public(self.study):
+            raise Refused("sums of its rows are asked for, which have no share of epsilon", "policy")
+        self.support.check(before)
+        first = len(before) < self.support.steps
+        found: dict[str, Any] = self.support.sums(self.held) if first else self.held.sums(as_numbers(before))
         return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in found.items()}
 
     def digest(self) -> str:

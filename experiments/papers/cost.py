@@ -28,7 +28,7 @@ from ..run_folder.summary import read_summary
 def bytes_per_message(folder: Path) -> float:
     """What a message had, the mean over rounds and clients that reported (rejected messages among them)."""
     sent = read_frame(folder / "metrics.csv", ("split",))["bytes"].max()
-    reports = read_frame(folder / "participation.csv").drop(columns="round").isin([1, 2]).to_numpy().sum()
+    reports = read_frame(folder / "participation.csv").drop(columns="round").isin([1, 2, 4]).to_numpy().sum()
     return float(sent) / max(1, int(reports))
 
 

@@ -38,6 +38,8 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *,
         return []
     with working("drawing the posterior", progress):
         data = read(path)
+        if data.attrs.get("prior_of") == "model" and "client" not in data.posterior.dims:
+            return []  # (a plain model's globals alone, as at the server of a study: they are in a table)
         if rhat:
             mixing(data)
         drawn = panels(data if by_row else without_rows(data))

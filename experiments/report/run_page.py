@@ -11,11 +11,14 @@ import numpy as np
 from hierfl.metrics.registry import KINDS, client_metrics
 from hierfl.plots import registry
 
+from ..columns import NETWORK
 from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
+from ..config import RunConfig
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
-from ..run_folder.files import EFFECT_COLUMNS, read_effects, write_text
-from ..run_folder.summary import calibration_lines, fit_warnings, held_rows_line, read_summary
+from ..run_folder.dp_lines import dp_lines, dp_table
+from ..run_folder.files import EFFECT_COLUMNS, GLOBAL_COLUMNS, read_effects, read_globals, write_text
+from ..run_folder.summary import calibration_lines, fit_warnings, held_rows_line, masked_line, read_summary
 from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
 
@@ -23,6 +26,11 @@ from .page import Section, format_value, key_value_rows, render
 WITH_TEXT = ("Who reported when", "Cost")
 #: sections whose pictures have marks of single rows
 OF_ROWS = ("Posterior-predictive checks", "Features")
+#: options of a run that a plain model has no use for
+NOT_OF_MODELS = (
+    "draws", "response_sd", "learn_sd", "standardise", "validation_fraction", "evaluate_every", "calibrate",
+    "conformal", "final", "network", "clients", "split",
+)  # fmt: skip
 
 
 def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
@@ -34,7 +42,8 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     """
     config, summary = read_config(folder), read_summary(folder)
     title = f"{summary['method']} on {summary['data']}"
-    about = f"{summary['clients']} clients, {summary['split']}, {summary['rounds']} rounds, seed {summary['seed']}."
+    clients, rounds = (f"{summary[k]} {k if summary[k] != 1 else k[:-1]}" for k in ("clients", "rounds"))
+    about = f"{clients}, {summary['split']}, {rounds}, seed {summary['seed']}."
     names = [n for n in client_metrics() if summary.get(f"pm_{n}") is not None]
     rows = []
     best = summary.get("best") or {}
@@ -52,13 +61,18 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
     if found := [f"{line[0].upper()}{line[1:]}." for line in calibration_lines(summary)]:
         sections.append(Section("Temperature and sets", found))
+    if found := dp_lines(summary):
+        sections.append(Section("Differential privacy", found, tables=[dp_table(summary)]))
     if (folder / "effects.csv").is_file():
         sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
+    if (folder / "globals.csv").is_file():
+        sections.append(Section("Globals", tables=[(GLOBAL_COLUMNS, read_globals(folder))]))
     for heading in registry.sections("run"):
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT and (by_row or heading not in OF_ROWS):
             sections.append(Section(heading, pictures=mine))
-    apart = ("best", "versions", "dropped", "warnings", "held_rows")
+    apart = ("best", "versions", "dropped", "warnings", "held_rows", "dp")
+    said_masked = masked_line(summary).capitalize()
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in apart}
     sections += [
         _leave_one_out(folder),
@@ -66,12 +80,12 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
             "Who reported when", _participation_text(folder), pictures=in_section(pictures, "run", "Who reported when")
         ),
         _cost(folder, summary, in_section(pictures, "run", "Cost")),
-        Section("Single rows", [held_rows_line(summary)]),
+        Section("Single rows", [held_rows_line(summary), *([f"{said_masked}."] if said_masked else [])]),
         Section("All else that came out", tables=[(["what", "value"], key_value_rows(rest))]),
         Section(
             "Configuration",
             tables=[
-                (["option", "value"], key_value_rows(config.run.as_table())),
+                (["option", "value"], key_value_rows(_options(config.run))),
                 (["setting", "value"], key_value_rows(config.settings)),
             ],
         ),
@@ -79,6 +93,12 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     ]
     write_text(folder / "report.html", render(title, about, sections))
     return folder / "report.html"
+
+
+def _options(run: RunConfig) -> dict[str, Any]:
+    """Options of a run; of a plain model those that it uses."""
+    apart = NOT_OF_MODELS if run.network == NETWORK else ()
+    return {name: value for name, value in run.as_table().items() if name not in apart}
 
 
 def _leave_one_out(folder: Path) -> Section:
@@ -99,7 +119,10 @@ def _leave_one_out(folder: Path) -> Section:
             ["p_loo", f"{found['p_loo']:.1f}"]]  # fmt: skip
     if found["p_loo"] < 0.05:
         return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
-    table = read_config(folder).run.network == "design"
+    network = read_config(folder).run.network
+    if network == NETWORK:  # (draws are of the joint posterior)
+        return Section("Leave-one-out", [f"{text}."], [(["log predictive density", "nats"], rows)])
+    table = network == "design"
     optimistic = (
         "Draws of fixed effects and variances have seen the row that is left out: this is a little optimistic."
         if table
@@ -124,7 +147,11 @@ def _participation_text(folder: Path) -> list[str]:
         return ["There were no rounds."]
     if (values == 1).all():
         return [f"All {values.shape[1]} clients in every round."]
-    words, each = {2: "messages were rejected", 3: "times an absent client diverged"}, (values == 1).sum(0)
+    words = {
+        2: "messages were rejected", 3: "times an absent client diverged",
+        4: "messages may have been rejected: masks show how many were, and not whose",
+    }  # fmt: skip
+    each = (values == 1).sum(0)
     lines = [
         f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
         f"{(values == 1).sum(1).max()}; a client {each.min()} to {each.max()} times in {len(values)} rounds."
@@ -135,6 +162,8 @@ def _participation_text(folder: Path) -> list[str]:
 def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]]) -> Section:
     metrics = read_frame(folder / "metrics.csv", ("split",))
     rows = [["device", str(summary["device"])]]
+    if not len(metrics) and summary.get("seconds_per_round"):
+        rows.append(["seconds a round", f"{summary['seconds_per_round']:.3f}"])
     if len(metrics) and summary["rounds"]:
         sent, seconds = float(metrics["bytes"].iloc[-1]), float(metrics["seconds"].iloc[-1])
         rows += [

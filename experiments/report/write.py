@@ -11,6 +11,7 @@ from hierfl.errors import UserError
 from hierfl.inference.run.progress import working
 from hierfl.schema import read_json
 
+from ..columns import NETWORK
 from ..compare.comparison import compare_runs
 from ..federate.guard.home import Home
 from ..federate.site_results import site_run, write_site_results
@@ -72,7 +73,7 @@ def write_report(
     config = read_config(folder)
     read_summary(folder)  # (not finished? say so first)
     by_row &= config.run.rows
-    wanted = features and by_row and config.run.network != "design"
+    wanted = features and by_row and config.run.network not in ("design", NETWORK)
     if (place or trust_code) and not wanted:
         raise UserError("data and method are needed for features, which are not drawn here")
     drawn = draw_posterior(folder, progress, rhat, by_row=by_row)

@@ -58,6 +58,19 @@ def read_effects(folder: Path) -> list[list[str]]:
     return rows
 
 
+#: columns of :func:`read_globals`
+GLOBAL_COLUMNS = ("global", "mean", "sd", "5 %", "95 %")
+
+
+def read_globals(folder: Path) -> list[list[str]]:
+    """globals.csv as it is shown, with :data:`GLOBAL_COLUMNS`."""
+    frame = read_frame(folder / "globals.csv", ("name",), ("name", *GLOBAL_COLUMNS[1:]))
+    return [
+        [str(name), *(f"{value:.4g}" for value in numbers)]
+        for name, *numbers in frame[["name", *GLOBAL_COLUMNS[1:]]].itertuples(index=False)
+    ]
+
+
 def versions() -> dict[str, str]:
     """Of what a result may depend on."""
     packages = ("hierfl", "torch", "pyro-ppl", "numpy", "arviz", "scikit-learn")

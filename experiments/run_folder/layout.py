@@ -18,8 +18,8 @@ from ..config import Configuration
 from .config_file import write_config
 
 FILES = (
-    "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "effects.csv", "estimates.csv",
-    "posterior.nc", "summary.json", "report.html",
+    "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv", "without.csv",
+    "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "posterior.nc", "summary.json", "report.html",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "figures")
 

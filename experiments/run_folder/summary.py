@@ -12,6 +12,7 @@ from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
 from hierfl.models.mixed_effects.report.fit_notes import fit_notes
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
+from .dp_lines import DP_SCHEMA, dp_summary
 from .files import versions
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ SUMMARY_SCHEMA: Schema = {
     **dict.fromkeys(("method", "device"), str), **dict.fromkeys(("clients", "rounds", "seed"), Number(int, 0)),
     **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
     **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
-    "best_note?": AnyOf(str, None), "warnings?": [str], "dropped?": [str],
+    "dp?": DP_SCHEMA, "best_note?": AnyOf(str, None), "masked?": bool, "warnings?": [str], "dropped?": [str],
     "held_rows?": AnyOf({"groups": [str], "number": Number(int, 0), "clients": AnyOf(str, [str])}, str),
     "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
 }  # fmt: skip
@@ -50,7 +51,15 @@ def finite(value: Any) -> Any:
 
 
 def make_summary(
-    run: Run, name: str, report: Mapping[str, float], chains: Mapping[str, Any], held_rows: Mapping[str, Any] | str
+    run: Run,
+    name: str,
+    report: Mapping[str, float],
+    chains: Mapping[str, Any],
+    held_rows: Mapping[str, Any] | str,
+    *,
+    simulated: bool = True,
+    again: int = 0,
+    own: bool = False,
 ) -> dict[str, Any]:
     """summary.json: the last round, the best one by validation, and what it took.
 
@@ -62,6 +71,9 @@ def make_summary(
         report: numbers of the method's own.
         chains: how well they mixed, worst first; and how surely strange inputs are noticed.
         held_rows: what the folder holds of single rows (:func:`hierfl.arviz_io.held_rows`).
+        simulated: whether the clients were all in this process, not at sites of their own.
+        again: how many rounds sites have computed once more after restarts.
+        own: whether it is what one site of a study keeps for itself.
     """
     last, best, options, validated = run.last(), run.best(), run.options, run.validated
     federation = run.fitted.federation
@@ -72,6 +84,7 @@ def make_summary(
         "clients": len(run.ids),
         "rounds": run.rounds,
         "participation": options.participation,
+        **({"masked": True} if options.masked else {}),
         "seed": options.seed,
         **summary_metrics(last),
         "best": {"round": best["round"], **summary_metrics(best)} if best else None,
@@ -82,6 +95,7 @@ def make_summary(
         **({"dropped": dropped} if (dropped := federation.about.get("dropped")) else {}),
         **{k: finite(v) for k, v in chains.items()},
         **({} if run.calibration is None else {k: finite(v) for k, v in run.calibration.numbers.items()}),
+        **({} if run.noise is None else {"dp": dp_summary(run, simulated=simulated and not own, again=again, own=own)}),
         "rejected_messages": last.get("rejected"),
         "skipped_rounds": last.get("skipped"),
         "diverged_local_steps": last.get("diverged"),
@@ -131,6 +145,11 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
             held += ")" if unheard is None else f", those without validation data {unheard:.1%})"
             lines.append(f"{wanted} {held}, {summary['set_size']:.2f} labels each")
     return lines
+
+
+def masked_line(summary: Mapping[str, Any]) -> str:
+    """What the server got of clients, in words; empty without masks."""
+    return "masked: the server got sums over clients, and no single message" if summary.get("masked") else ""
 
 
 def held_rows_line(summary: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from ..rng import client_keys
 from .arrays import natural_pool
 from .batch import Batch, masked_zeros
 from .by_class import ByClass
+from .column_table import NO_RESPONSE, column_table
 from .federation_checks import check_clients, check_sizes
 from .fingerprint import fingerprint
 from .frames import frame_arrays
@@ -105,22 +106,15 @@ class Federation:
         y = np.concatenate([pool.y_train, pool.y_test])
         train, held = hold_out(parts.train, parts.ids, y, validation, seed, pool.task)
         return cls(
-            x=torch.as_tensor(np.concatenate([pool.x_train, pool.x_test])),
-            y=torch.as_tensor(y),
-            train=[torch.as_tensor(i) for i in train],
-            validation=[torch.as_tensor(i) for i in held],
-            test=[torch.as_tensor(i) for i in parts.test],
+            x=torch.as_tensor(np.concatenate([pool.x_train, pool.x_test])), y=torch.as_tensor(y),
+            train=[torch.as_tensor(i) for i in train], test=[torch.as_tensor(i) for i in parts.test],
+            validation=[torch.as_tensor(i) for i in held], classes=pool.classes, ids=parts.ids, task=pool.task,
             global_test=torch.as_tensor(np.unique(np.concatenate(parts.test))),
-            ids=parts.ids,
-            task=pool.task,
-            classes=pool.classes,
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
             response_units=ResponseUnits.of(pool.y_train) if pool.task == "regression" else None,
-            about={
-                "data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
-                "origin": pool.origin,
-            },
+            about={"data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
+                   "origin": pool.origin},
         )  # fmt: skip
 
     @classmethod
@@ -195,13 +189,19 @@ class Federation:
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
 
+    @classmethod
+    def from_columns(cls, df: pd.DataFrame, *, client: str, **how: Any) -> Federation:
+        """Columns by name for a plain Pyro model; see :func:`hierfl.data.column_federation.column_federation`."""
+        wide, of = column_table(df, client, **how)
+        how = {"test": 0.0, "task": "regression", "standardise": False, "spellings": "keep"}
+        made = cls.from_frame(wide, client=client, y=NO_RESPONSE, x=of["columns"], **how)
+        return replace(made, about={**made.about, **of})
+
     def __repr__(self) -> str:
         """Sizes, not data."""
-        sizes = self.sizes() or [0]
-        return (
-            f"Federation({self.about.get('data', 'data')}: {self.clients} clients, {self.task}, {min(sizes)} to "
-            f"{max(sizes)} training examples, inputs {tuple(self.event_shape)})"
-        )
+        n, name, shape = self.sizes() or [0], self.about.get("data", "data"), tuple(self.event_shape)
+        what = f"{self.clients} clients, {self.task}, {min(n)} to {max(n)} training examples, inputs {shape}"
+        return f"Federation({name}: {what})"
 
     @property
     def clients(self) -> int:

@@ -16,8 +16,18 @@ INTERVAL = 0.9
 
 
 def _random(posterior: Posterior) -> Iterator[Drawing]:
-    if posterior.random:
+    if posterior.random and not _of_model(posterior.data):
         yield "forest", {"data": posterior.data, "which": posterior.most_variable}
+
+
+def _random_of_model(posterior: Posterior) -> Iterator[Drawing]:
+    if posterior.random and _of_model(posterior.data):
+        yield "forest-clients", {"data": posterior.data, "which": posterior.most_variable}
+
+
+def _of_model(data: Any) -> bool:
+    """Whether all is drawn from the prior, globals too: a client without data has another distribution."""
+    return data.attrs.get("prior_of") == "model"
 
 
 @figure(
@@ -46,7 +56,8 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
         raise UserError(f"no client {strange[0]!r}")
     rows = {f"{who}  (n = {sizes[who]})": values.sel(client=who, drop=True) for who in names}
     prior = getattr(data, "prior", None)
-    if prior is not None and name in prior:  # of a client that is picked at random (its prior's width may be its own)
+    if not _of_model(data) and prior is not None and name in prior:
+        # of a client that is picked at random (its prior's width may be its own)
         drawn = prior[name].sel(place).stack(sample=("chain", "draw")).transpose("sample", "client").values
         rows = {"population": drawn[np.arange(len(drawn)), np.arange(len(drawn)) % drawn.shape[1]], **rows}
     # (as many draws of the prior as of all chains together)
@@ -55,5 +66,16 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
         az.plot_forest(table, combined=True, hdi_prob=INTERVAL, colors=PERSONAL, ax=ax, textsize=9,
                        linewidth=1.4, markersize=4)  # fmt: skip
     ax.axvline(0, color=QUIET, lw=0.8, ls="--", zorder=0)
-    ax.set_title(f"{words((name, place))}: population and clients, 90 % HDI")
+    ax.set_title(f"{words((name, place))}: {'population and ' * ('population' in rows)}clients, 90 % HDI")
     return ax
+
+
+@figure(
+    "forest-clients", "Population and clients",
+    "The number in which clients differ most, at eleven clients at most, from the largest to the smallest: "
+    "highest-density 90 % and central half.",
+    place=1, source="posterior", needs=_random_of_model, order=1,
+)  # fmt: skip
+def forest_of_clients(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:
+    """:func:`forest` of a posterior whose globals are random too; the axis."""
+    return forest(data, which, clients, ax)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from .style import COLOURS, GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axi
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: letters of a line beside an axis: a longer name is broken
+WIDEST = 36
 
 
 @figure(
@@ -68,7 +72,7 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
         errors = np.stack([part["gain"] - part["low"], part["high"] - part["gain"]]).clip(0)
         ax.errorbar(part["gain"], at, xerr=errors, fmt="o", ms=4, capsize=2, color=COLOURS[k], label=kinds[kind])
     ax.axvline(0, color=QUIET, lw=1, ls="--")
-    ax.set_yticks(range(len(names)), [f"over {name}" for name in names])
+    ax.set_yticks(range(len(names)), [fill(f"over {name}", WIDEST) for name in names])
     ax.set(xlabel=f"gain: {label.partition(',')[0]}", ylim=(len(names) - 0.5, -0.5), title="Gain, 95 % interval")
     ax.grid(visible=False, axis="y")
     if label.endswith("pp"):
@@ -93,7 +97,7 @@ def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -
         means = part.groupby(by_size(part["n"].to_numpy(float), max(1, min(6, len(part) // 4)))).mean()
         ax.plot(means["n"], means[metric], color=INK, lw=1.6, marker="o", ms=3, label="mean at this size")
         ax.legend(loc="best", fontsize=8)
-    ax.set(ylabel=label, title="Who gains")
+    ax.set(ylabel=fill(label, WIDEST), title="Who gains")
     size_axis(ax, part["n"])
     percent_axis(ax, metric)
     return ax

@@ -11,10 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..arviz_io import BY_ROW, import_arviz
 from . import registry
 from .posterior_numbers import Posterior
 
 
 def panels(data: Any) -> dict[str, Callable[[Any], Any]]:
     """The figures that an InferenceData allows, by name, each a function of an axis."""
-    return registry.panels("posterior", Posterior(data))
+    return registry.panels("posterior", Posterior(_with_response(data)))
+
+
+def _with_response(data: Any) -> Any:
+    """The same, where one number is observed by row with that number called y, whatever the model calls it."""
+    groups = [group for group in BY_ROW if group in data.groups()]
+    names = {name for group in groups for name, value in data[group].items() if value.dims[-1:] == ("obs",)}
+    if "y" in names or len(names) != 1:
+        return data
+    renamed = {group: data[group].rename({min(names): "y"}) for group in groups if min(names) in data[group]}
+    kept = {group: data[group] for group in data.groups()} | renamed
+    return import_arviz().InferenceData(attrs=data.attrs, **kept)

@@ -162,7 +162,8 @@ class Posterior:
     @property
     def predicted(self) -> bool:
         """Whether there is a posterior predictive to check."""
-        return {"posterior_predictive", "observed_data"} <= set(self.data.groups())
+        groups = ("posterior_predictive", "observed_data")
+        return set(groups) <= set(self.data.groups()) and all("y" in self.data[group] for group in groups)
 
     @cached_property
     def most_variable(self) -> Which:

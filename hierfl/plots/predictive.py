@@ -17,6 +17,8 @@ from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
 MAX_PREDICTIVE_DRAWS = 50
 #: rows that a picture of residuals shows
 MAX_ROWS = 2000
+#: numbers on the axis of whole ones
+MOST_TICKS = 11
 
 
 @figure(
@@ -39,7 +41,10 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     ax.set(xlabel="y", title="Posterior-predictive check, training data")
     ax.set_ylim(top=ax.get_ylim()[1] * 1.35)  # (room for the legend)
     if 0 < len(values) <= 20:  # (a bar begins at its number)
-        ax.set_xticks([v + 0.5 for v in values], [str(v) for v in values])
+        some = values[:1]
+        for v in values[1:]:
+            some += [v] * (v - some[-1] >= (values[-1] - values[0]) / MOST_TICKS)
+        ax.set_xticks([v + 0.5 for v in some], [str(v) for v in some])
     ax.legend(loc="upper right", fontsize=8)
     return ax
 

@@ -24,7 +24,8 @@ def panels(
     participation: pd.DataFrame | None = None,
     estimates: pd.DataFrame | None = None,
     effects: pd.DataFrame | None = None,
+    trace: pd.DataFrame | None = None,
 ) -> dict[str, Callable[[Any], Any]]:
     """The figures of a run by name, each a function of an axis; those that its data do not allow are left out."""
-    tables = RunTables(metrics, clients, bins, entropies, averaged, history, participation, estimates, effects)
+    tables = RunTables(metrics, clients, bins, entropies, averaged, history, participation, estimates, effects, trace)
     return registry.panels("run", tables)

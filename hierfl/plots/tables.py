@@ -28,6 +28,7 @@ class RunTables:
         participation: a row for each round, a column for each client.
         estimates: a mixed-effects model's, columns client, n, effect, local, population, pooled, hierarchical.
         effects: of the population, columns effect, estimate and upper.
+        trace: of a plain model's fit, columns round, phase, bound, moved, worth.
     """
 
     metrics: pd.DataFrame
@@ -39,6 +40,7 @@ class RunTables:
     participation: pd.DataFrame | None = None
     estimates: pd.DataFrame | None = None
     effects: pd.DataFrame | None = None
+    trace: pd.DataFrame | None = None
 
     @property
     def tested(self) -> int:

@@ -35,6 +35,37 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
     return ax
 
 
+@figure(
+    "bound", "Over rounds",
+    "How far the bound of the guide is below its highest value, with few draws and with many, on a logarithmic scale "
+    "from 1 on; and what the points of the exploration are worth in independent draws.",
+    place=2, source="run", order=2,
+    needs=lambda run: once(run.trace is not None and len(run.trace) > 1, "bound", trace=run.trace),
+)  # fmt: skip
+def bound_over_rounds(trace: pd.DataFrame, ax: Any = None) -> Any:
+    """The bound of a plain model's guide over the rounds of its climb, and the worth of the points; the axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax = axis_for(ax)
+    for phase, colour, label in (("rough", INK, "few draws"), ("fine", PERSONAL, "many draws")):
+        climb = trace[trace["phase"] == phase]
+        if len(climb):
+            below = climb["bound"].max() - climb["bound"]
+            ax.plot(climb["round"], below, color=colour, lw=1.8, marker="o", ms=3, label=label)
+    ax.legend(loc="upper center")
+    explored = trace[trace["phase"] == "explore"]
+    ax.set_yscale("symlog", linthresh=1)
+    ax.set(xlabel="round", ylabel="bound, below its highest", title="The guide's climb")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if len(explored):
+        other = ax.twinx()
+        other.plot(explored["round"], explored["worth"], color=GLOBAL, lw=1.8, marker="s", ms=3)
+        other.grid(visible=False)
+        other.set_ylim(0, 1.3 * explored["worth"].max() + 1)
+        other.set_ylabel("worth of the points, draws", color=GLOBAL)
+    return ax
+
+
 def _absent(run: RunTables) -> Iterator[Drawing]:
     reports = run.participation
     if reports is not None and (reports.to_numpy() != 1).any():

@@ -43,13 +43,33 @@ def answer(fitted: Fitted, question: Question, chunk: int) -> Answer:
         question: what is asked.
         chunk: clients at a time.
     """
+    rows, sets = _rows(fitted, question, chunk)
+    return _added(question, rows, sets, np.array(fitted.federation.sizes("validation")))
+
+
+def answers(fitted: Fitted, question: Question, chunk: int) -> tuple[Answer, list[dict[str, MetricSums]]]:
+    """The same, and each client's own sums. Arguments as of :func:`answer`."""
+    rows, sets = _rows(fitted, question, chunk)
+    sizes = np.array(fitted.federation.sizes("validation"))
+    each = [
+        _added(question, [_one(own, j) for own in rows], sets and _one(sets, j), sizes[j : j + 1]).sums
+        for j in range(fitted.federation.clients)
+    ]
+    return _added(question, rows, sets, sizes), each
+
+
+def _rows(fitted: Fitted, question: Question, chunk: int) -> tuple[list[dict[str, np.ndarray]], Rows | None]:
+    """Each client's numbers, (J, ...): of each kind of prediction, and of sets."""
     measures = [_measure(question, power) for power in question.powers]
     rows = evaluate_personal(fitted, question.split, chunk, question.draws, measures)
-    sets: Rows | None = None
-    if question.threshold is not None:
-        of_sets = [partial(_sets, threshold=question.threshold)]
-        (sets,) = evaluate_personal(fitted, question.split, chunk, question.draws[-1:], of_sets)
-    return _added(question, rows, sets, np.array(fitted.federation.sizes("validation")))
+    if question.threshold is None:
+        return rows, None
+    of_sets = [partial(_sets, threshold=question.threshold)]
+    return rows, evaluate_personal(fitted, question.split, chunk, question.draws[-1:], of_sets)[0]
+
+
+def _one(rows: Rows, client: int) -> Rows:
+    return {name: value[client : client + 1] for name, value in rows.items()}
 
 
 def no_answer(question: Question) -> dict[str, MetricSums]:

@@ -17,6 +17,7 @@ from hierfl.devices import send
 from hierfl.recorder import Recorder
 from hierfl.rng import ClientNoise
 
+from ..noise.privacy import Privacy
 from ..objective.joint_model import JointModel
 from ..state import State, client_view
 
@@ -34,6 +35,7 @@ class ClientChunk:
             broadcast value.
         examples: training data of (at least) these clients, gathered once.
         recorder: records steps and issues them again; None where each operation is issued by itself.
+        privacy: of a fit with noise; None without.
     """
 
     method: JointModel
@@ -45,20 +47,38 @@ class ClientChunk:
     values: State
     examples: ChunkData = field(default=None, repr=False)  # type: ignore[assignment]
     recorder: Recorder | None = None
+    privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
         if self.examples is None:
             object.__setattr__(self, "examples", ChunkData(self.federation, self.clients))
 
     @property
+    def ids(self) -> list[str]:
+        """The rows' names."""
+        return [str(self.federation.ids[j]) for j in self.clients]
+
+    @property
     def view(self) -> State:
         """What the rows see: {name: (*shape) or (S, 1, *shape)}."""
         return client_view(self.shared, self.values)
+
+    def healthy(self) -> Tensor:
+        """(S,): whether all of a client's values are finite (a sum, read once, is not finite where a term is not)."""
+        found = torch.ones(len(self.clients), dtype=torch.bool, device=self.federation.device)
+        for value in self.values.values():
+            found = found & value.flatten(1).sum(1).isfinite()
+        return found
 
     def moved(self) -> dict[str, float]:
         """How far the rows' own copies of shared values are from the broadcast ones, in root mean squares."""
         copies = {k: v for k, v in self.values.items() if k in self.shared and v.is_floating_point() and v.numel()}
         return {k: float((v - self.shared[k]).double().square().mean().sqrt()) for k, v in copies.items()}
+
+    @cached_property
+    def drawn(self) -> dict[str, Tensor]:
+        """What was drawn for the messages of these rows, (S,) each, by name: once for all groups."""
+        return {}
 
     @cached_property
     def sizes(self) -> list[int]:

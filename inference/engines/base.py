@@ -21,6 +21,7 @@ from hierfl.metrics.pooling import MetricSums
 from ..calibration.answer import Answer
 from ..calibration.question import Question
 from ..evaluation.fitted import Fitted
+from ..messages.singles import Singles
 from ..messages.sums import Sums
 from ..method.schedule import Plan
 from ..server.exchange import Exchange
@@ -38,6 +39,8 @@ class ClientStatus(IntEnum):
     REJECTED = 2
     #: it trained for itself alone, and that diverged: it keeps its previous values
     DIVERGED = 3
+    #: with masks: it has answered, and whether its message is in the sum it alone knows
+    UNKNOWN = 4
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,23 @@ class Reports:
     Attributes:
         sums: of the messages.
         status: (J,), uint8, :class:`ClientStatus`.
-        diverged: (J,), True where a client's own computation failed, whether it was to report or not.
+        diverged: (J,), True where a client's own computation failed, whether it was to report or not; with masks at
+            sites nowhere, and the sums count them.
+        singles: the messages one by one, a row for each of J clients (or group of clients) in their order; None where
+            they are not seen, or not wanted.
+        refused: messages that were not used, of clients that are not known.
     """
 
     sums: Sums
     status: Tensor
     diverged: Tensor
+    singles: Singles | None = None
+    refused: int = 0
+
+    @property
+    def used(self) -> Tensor:
+        """(J,): whose messages are in the sums, or may be: with masks a client knows whether its own is."""
+        return (self.status == ClientStatus.REPORTED) | (self.status == ClientStatus.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -85,11 +99,13 @@ class Scores:
             :func:`~hierfl.metrics.pooling.client_sums`.
         global_model: sums over the examples, see :func:`~hierfl.metrics.pooling.example_sums`; None without one.
         clients: for each kind each client's own, {metric: (J, ...)}; None where these stay where they are.
+        masked: whether nobody but a client knows its own: metrics and rounds are judged by sums alone.
     """
 
     personal: Sequence[MetricSums]
     global_model: MetricSums | None = None
     clients: list[dict[str, np.ndarray]] | None = None
+    masked: bool = False
 
     def __add__(self, other: Scores) -> Scores:
         """Sums of both; what each client has is left behind."""

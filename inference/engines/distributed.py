@@ -17,7 +17,7 @@ from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.metrics.classification import BINS
-from hierfl.metrics.pooling import MetricSums, client_sums
+from hierfl.metrics.pooling import MetricSums
 from hierfl.metrics.registry import client_metrics
 
 from ..calibration.answer import Answer
@@ -25,15 +25,21 @@ from ..calibration.question import Question
 from ..evaluation.fitted import Fitted, Population
 from ..evaluation.global_model import evaluate_global
 from ..evaluation.personal import evaluate_personal
+from ..messages.singles import Singles
 from ..messages.sums import Sums
 from ..method.base import Method
 from ..method.schedule import Plan
 from ..options import Options
 from ..server.exchange import Exchange
+from ..server.robust.watch import collects
 from ..state import State, StateForm
 from .base import Broadcast, Reports, Scores
+from .fixed import answer_digits, answer_sums, decoded, encoded, made_scores, unmarked
+from .groups import Collected, reports_of
+from .masking import check_enough, check_maskable, client_groups
 from .plate import PlateEngine
 from .ranks import Ranks, local_device, shards
+from .remote.wire import flat_answer
 
 
 class DistributedEngine:
@@ -52,7 +58,7 @@ class DistributedEngine:
 
     def __init__(self, method: Method, federation: Federation, options: Options) -> None:
         device = local_device(options.device)
-        self.method, self.federation = method, federation
+        self.method, self.federation, self.options = method, federation, options
         self.ranks = Ranks(device)
         self.ids, self.task, self.device = federation.ids, federation.task, device
         self.leads = self.ranks.rank == 0
@@ -86,7 +92,9 @@ class DistributedEngine:
         if self.method.replies:
             name = self.method.replies[0]
             raise UserError(f"the server makes each client's {name!r}, and ranks hear one broadcast: --engine plate")
+        check_maskable(self.method, exchange, self.options, len(self.ids))
         self.exchange = exchange
+        self.plate.groups = [set(self._mine(group)) for group in client_groups(self.ids, self.options)]
         self.plate.begin(shared, initial, exchange)
 
     def _here(self, broadcast: Broadcast) -> Broadcast:
@@ -99,38 +107,78 @@ class DistributedEngine:
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`: one reduction for each type of number."""
-        found = self.plate.round(self._here(broadcast), Plan(self._mine(plan.reporting), self._mine(plan.training)))
-        sums, clients = found.sums, len(self.ids)
+        mine = Plan(self._mine(plan.reporting), self._mine(plan.training))
+        here, clients = self.plate.collected(self._here(broadcast), mine), len(self.ids)
+        numbers = {
+            "\0status": self.ranks.scatter(here.status.long(), self.index, clients),
+            "\0who": self.ranks.scatter(here.diverged.long(), self.index, clients),
+        }
+        for group, sums in enumerate(here.groups):
+            numbers |= self._numbers(str(group), sums)
+        added = self.ranks.sum(numbers)
+        groups = [self._sums(str(group), added) for group in range(len(here.groups))]
+        status, who = added["\0status"].to(torch.uint8), added["\0who"].bool()
+        found = Collected(groups, status, who, self._collected(here.singles))
+        return reports_of(found, self.exchange, self.options, client_groups(self.ids, self.options), clients)
+
+    def _numbers(self, place: str, sums: Sums) -> State:
+        """A group's sums by name: those of no message are zeros."""
         counts = {
-            "reported": sums.reported, "diverged": sums.diverged,
-            "bytes": torch.tensor(sums.bytes, device=self.device),
-            "status": self.ranks.scatter(found.status.long(), self.index, clients),
-            "who": self.ranks.scatter(found.diverged.long(), self.index, clients),
+            "reported": sums.reported, "diverged": sums.diverged, "bytes": torch.tensor(sums.bytes, device=self.device)
         }  # fmt: skip
         totals = {
-            f"{group}\0{key}": sums.totals[group][key] if group in sums.totals else nothing
+            f"{place}\0{group}\0{key}": sums.totals[group][key] if group in sums.totals else nothing
             for group, form in self._nothing().items()
             for key, nothing in form.items()
         }
-        added = self.ranks.sum({**{f"\0{k}": v for k, v in counts.items()}, **totals})
+        return {**{f"{place}\0\0{k}": v for k, v in counts.items()}, **totals}
+
+    def _sums(self, place: str, numbers: Mapping[str, Tensor]) -> Sums:
+        """Undoes :meth:`_numbers`."""
         both: dict[str, State] = {}
-        for name, value in added.items():
-            group, _, key = name.partition("\0")
-            both.setdefault(group, {})[key] = value
+        for name, value in numbers.items():
+            where, _, rest = name.partition("\0")
+            if where == place and "\0" in rest:
+                group, _, key = rest.partition("\0")
+                both.setdefault(group, {})[key] = value
         of = both.pop("")
-        return Reports(
-            Sums(of["reported"], of["diverged"], both, int(of["bytes"])), of["status"].to(torch.uint8), of["who"].bool()
-        )
+        return Sums(of["reported"], of["diverged"], both, int(of["bytes"]))
+
+    def _collected(self, here: Singles | None) -> Singles | None:
+        """Every client's message on every rank, where they are collected: each updates the same shared values."""
+        clients, groups = len(self.ids), self.exchange.sending
+        if not collects(self.plate.options, self.exchange, clients):
+            return None
+        rows: State = {
+            f"{name}\0{key}": torch.zeros((len(self.index), *field.shape), dtype=field.dtype, device=self.device)
+            for name, group in groups.items()
+            for key, field in group.form.items()
+        }
+        rows |= {k: torch.zeros(len(self.index), dtype=torch.int64, device=self.device) for k in ("\0", "\0heard")}
+        if here is not None:
+            rows |= {f"{name}\0{key}": v for name, message in here.messages.items() for key, v in message.items()}
+            rows |= {"\0": here.counts, "\0heard": here.heard.long()}
+        everyone = self.ranks.sum({k: self.ranks.scatter(v, self.index, clients) for k, v in rows.items()})
+        counts, heard = everyone.pop("\0"), everyone.pop("\0heard") > 0
+        messages = {name: State() for name in groups}
+        for name, value in everyone.items():
+            group_name, _, key = name.partition("\0")
+            messages[group_name][key] = value
+        return Singles([[j] for j in range(clients)], counts, heard, messages)
 
     def _nothing(self) -> dict[str, State]:
         """The sum of no messages."""
-        return {
+        found = {
             name: {
-                key: torch.zeros((1, *field.shape), dtype=field.dtype, device=self.device).sum(0)
+                key: torch.zeros((1, *field.shape), dtype=field.dtype, device=self.device)
                 for key, field in group.form.items()
             }
             for name, group in self.exchange.sending.items()
         }
+        if self.options.masked:
+            clients = len(self.ids)
+            return {name: {k: v[:, 0] for k, v in encoded(form, clients).items()} for name, form in found.items()}
+        return {name: {key: value.sum(0) for key, value in form.items()} for name, form in found.items()}
 
     def _population(self, fitted: Fitted) -> Population:
         """What a new client begins with."""
@@ -150,16 +198,18 @@ class DistributedEngine:
             part = whole[self.ranks.rank :: self.ranks.size].to(self.device)
             sums = {k: torch.as_tensor(v) for k, v in evaluate_global(fitted, part).items()}
             everyone = {k: v.cpu().numpy() for k, v in self.ranks.sum(sums).items()}
-        return Scores([client_sums(rows, self.task) for rows in clients], everyone, clients)
+        return made_scores(clients, everyone, self.task, self.options)
 
     def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        here = self.plate.calibration(self._here(broadcast), question)
-        flat = {f"{group}|{k}": torch.as_tensor(v) for group, sums in here.sums.items() for k, v in sums.items()}
-        added: dict[str, MetricSums] = {}
-        for name, value in self.ranks.sum(flat).items():
-            group, _, key = name.partition("|")
-            added.setdefault(group, {})[key] = value.cpu().numpy()
+        check_enough(self.federation.sizes(question.split), question.split, self.options)
+        if self.options.masked:
+            fitted = self.plate.fitted(self._here(broadcast))
+            here, digits, nothing = answer_digits(fitted, question, self.plate.chunk, len(self.ids))
+            added = answer_sums(unmarked(decoded(self.ranks.sum(digits), nothing, len(self.ids))))
+        else:
+            here = self.plate.calibration(self._here(broadcast), question)
+            added = answer_sums(self.ranks.sum(flat_answer(here.sums)))
         own = {k: self.ranks.scatter(torch.as_tensor(v), self.index, len(self.ids)) for k, v in here.clients.items()}
         return Answer(added, {k: v.cpu().numpy() for k, v in self.ranks.sum(own).items()})
 

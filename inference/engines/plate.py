@@ -13,11 +13,10 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
 from hierfl.devices import Sending, send
-from hierfl.metrics.pooling import MetricSums, client_sums
 from hierfl.nn.precision import precision
 from hierfl.recorder import recorder
 
-from ..calibration.answer import Answer, answer
+from ..calibration.answer import Answer
 from ..calibration.question import Question
 from ..clients.checks import check_rows, check_shapes
 from ..clients.chunk import ClientChunk
@@ -29,13 +28,18 @@ from ..evaluation.response import response
 from ..local.base import LocalStep
 from ..method.base import Method
 from ..method.schedule import Plan
+from ..method.with_noise import privacy_of
 from ..model_check.check import check_model, is_shipped
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.receiver import Receiver
+from ..server.robust.watch import collects
 from ..state import State, StateForm, form_of_state
 from .base import Broadcast, ClientStatus, Reports, Scores
 from .chunk_size import suitable_chunk
+from .fixed import answer_of, made_scores
+from .groups import Collected, reports_of
+from .masking import check_enough, check_maskable, client_groups
 
 log = logging.getLogger("hierfl")
 
@@ -49,16 +53,16 @@ class PlateEngine:
         everyone: how many clients the fit has, where these are some of them.
     """
 
-    #: one process runs the fit, and may go back as far as it has to
-    leads, every_round = True, False
+    leads, every_round = True, False  # (one process runs the fit, and may go back as far as it has to)
 
     def __init__(self, method: Method, federation: Federation, options: Options, *, everyone: int = 0) -> None:
         self.method, self.options, self.everyone = method, options, everyone or federation.clients
         self.federation = federation.to(options.device, options.dtype)
-        self.schedule = method.schedule()
+        # (privacy is None without noise; a real site replaces its source)
+        self.schedule, self.privacy = method.schedule(), privacy_of(method, options)
         self.recorder = recorder(self.device) if options.cuda_graphs else None
-        #: (not kept in checkpoints: a function of the round's values)
-        self._final: tuple[int, State] | None = None
+        self.groups: list[set[int]] = []  # (whose messages are added up together)
+        self._final: tuple[int, State] | None = None  # (not in checkpoints: a function of the round's values)
         #: how far a client that is alone here has moved its copies of shared values: root mean squares
         self.moved: dict[str, float] = {}
 
@@ -99,6 +103,11 @@ class PlateEngine:
         copied = [k for group in method.local_copies for k in method.expand(group, shared)]
         tentative = self.schedule.commit == "if-used"
         self.initial, self.exchange = initial, exchange
+        if not self.groups:
+            check_maskable(method, exchange, self.options, self.everyone)
+            self.groups = client_groups(self.ids, self.options)
+        #: the fewest and the most rows that clients may declare: those that they have; with noise they declare none
+        self.rows = None if self.privacy else send(self.federation.sizes(), self.device, torch.float64).expand(2, -1)
         numbers = sum(v.numel() for v in (*initial.values(), *(shared[k] for k in copied)))
         self.chunk = self.options.chunk or suitable_chunk(self.federation, numbers)
         self.store = ClientStore(
@@ -115,30 +124,47 @@ class PlateEngine:
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
+        found = self.collected(broadcast, plan)
+        return reports_of(found, self.exchange, self.options, self.groups, self.everyone)
+
+    def collected(self, broadcast: Broadcast, plan: Plan) -> Collected:
+        """A round's local steps, and what the clients here have sent. Arguments as for :meth:`round`."""
         clients, reporting = len(self.ids), set(plan.reporting)
-        receiver = Receiver(
-            self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio, self.everyone
-        )
+        collect = collects(self.options, self.exchange, self.everyone)
+        receivers = [
+            Receiver(
+                self.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio, self.everyone,
+                rows=self.rows, collect=collect, fixed=self.options.masked,
+            )
+            for _ in self.groups
+        ]  # fmt: skip
         diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
         for chunk, healthy in self._trained(broadcast, plan.training):
             diverged[send(chunk.clients, self.device)] = ~healthy
-            senders = [row for row, j in enumerate(chunk.clients) if j in reporting]
-            if senders and self.exchange.groups:
-                sending = chunk if len(senders) == len(chunk.clients) else chunk.take(senders)
-                at = send(senders, self.device)
-                receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
-        sums = replace(receiver.sums, diverged=diverged.sum())  # (those who train for themselves alone, too)
+            for receiver, group in zip(receivers, self.groups, strict=True):
+                senders = [row for row, j in enumerate(chunk.clients) if j in reporting and j in group]
+                if senders and self.exchange.groups:
+                    sending = chunk if len(senders) == len(chunk.clients) else chunk.take(senders)
+                    at = send(senders, self.device)
+                    receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
+        sums = [receiver.sums for receiver in receivers]
+        # (those who train for themselves alone, too)
+        sums[0] = replace(sums[0], diverged=diverged.sum() - sum(part.diverged for part in sums[1:]))
         status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
         status[send(plan.reporting, self.device, torch.long)] = ClientStatus.REPORTED
-        status = torch.where(receiver.rejected > 0, ClientStatus.REJECTED, status)
-        return Reports(sums, status, diverged)
+        rejected = torch.stack([receiver.rejected for receiver in receivers]).sum(0)
+        kept = receivers[0].singles
+        return Collected(
+            sums, torch.where(rejected > 0, ClientStatus.REJECTED, status), diverged, kept and kept.of_all(clients)
+        )  # fmt: skip
 
-    def message(self, broadcast: Broadcast, *, reports: bool) -> tuple[dict[str, State], bool]:
+    def message(self, broadcast: Broadcast, *, reports: bool, always: bool = False) -> tuple[dict[str, State], bool]:
         """One client's round, where it is the only one here.
 
         Args:
             broadcast: as for :meth:`round`.
             reports: whether it is to send a message.
+            always: whether it sends one where its computation has failed, too: zeros, with its share of noise.
 
         Returns:
             The message {group: {key: (*shape)}}, empty where none is wanted, and whether its computation has failed.
@@ -148,10 +174,9 @@ class PlateEngine:
         for chunk, healthy in self._trained(broadcast, [0]):
             failed = not bool(healthy)
             self.moved = chunk.moved()
-            if reports and not failed:
-                found = {
-                    group: {k: v[0] for k, v in state.items()} for group, state in self.exchange.messages(chunk).items()
-                }
+            if reports and (always or not failed):
+                messages = self.exchange.messages(chunk)
+                found = {group: {k: v[0] for k, v in state.items()} for group, state in messages.items()}
         return found, failed
 
     def _trained(self, broadcast: Broadcast, clients: Sequence[int]) -> Iterator[tuple[ClientChunk, Tensor]]:
@@ -161,11 +186,11 @@ class PlateEngine:
         for rows, start in self._plates(clients):
             chunk = ClientChunk(
                 self.method, self.federation, rows, broadcast.round, self.options.seed, broadcast.shared, start,
-                recorder=self.recorder,
+                recorder=self.recorder, privacy=self.privacy,
             )  # fmt: skip
             with precision(self.options.precision):
                 chunk = _done(chunk, self.method.local())
-            healthy = _finite(chunk)
+            healthy = chunk.healthy()
             self.store.put(rows, chunk, healthy)
             yield chunk, healthy
         self.store.close()
@@ -234,14 +259,13 @@ class PlateEngine:
     def scores_of(self, fitted: Fitted, split: str, draws: Sequence[int]) -> Scores:
         """How the clients here predict with these values."""
         clients = evaluate_personal(fitted, split, self.chunk, draws)
-        everyone: MetricSums | None = None
-        if self.method.has_global_model:
-            everyone = evaluate_global(fitted, self._pooled(split))
-        return Scores([client_sums(rows, self.task) for rows in clients], everyone, clients)
+        everyone = evaluate_global(fitted, self._pooled(split)) if self.method.has_global_model else None
+        return made_scores(clients, everyone, self.task, self.options)
 
     def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        return answer(self.fitted(broadcast), question, self.chunk)
+        check_enough(self.federation.sizes(question.split), question.split, self.options)
+        return answer_of(self.fitted(broadcast), question, self.chunk, self.options)
 
     def _pooled(self, split: str) -> Tensor:
         """The examples on which the global model is evaluated here."""
@@ -274,11 +298,3 @@ def _done(chunk: ClientChunk, steps: Sequence[LocalStep], stage: str = "") -> Cl
     for phase, step in enumerate(steps):
         chunk = step.run(chunk, (stage, phase) if stage else phase)
     return chunk
-
-
-def _finite(chunk: ClientChunk) -> Tensor:
-    """(S,): whether all of a client's values are finite (a sum, read once, is not finite where a term is not)."""
-    healthy = torch.ones(len(chunk.clients), dtype=torch.bool, device=chunk.federation.device)
-    for value in chunk.values.values():
-        healthy = healthy & value.flatten(1).sum(1).isfinite()
-    return healthy

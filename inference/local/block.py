@@ -34,6 +34,11 @@ class Block:
         return 1 if self.transform is None else self.transform.batches
 
     @property
+    def gradients(self) -> int:
+        """How many gradients an iteration of it takes, on all of its minibatches."""
+        return self.batches if self.transform is None else getattr(self.transform, "gradients", self.batches)
+
+    @property
     def turns(self) -> int:
         """How many times it draws, each time anew: at every step, on each of its minibatches."""
         return self.repeats * self.batches

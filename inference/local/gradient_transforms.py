@@ -20,7 +20,11 @@ class GradientTransform(Protocol):
 
     @property
     def batches(self) -> int:
-        """How many minibatches an iteration uses."""
+        """How many minibatches an iteration uses.
+
+        One that takes two gradients of a minibatch has ``gradients`` beside it, how many it takes: each has noise of
+        its own in a fit with noise, and epsilon is of all of them.
+        """
         ...
 
     def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
@@ -97,8 +101,9 @@ class Preconditioned:
 class MetaGradient:
     """The gradient of the loss that is left after one step of gradient descent: (I - a H(w)) g(w - a g(w)).
 
-    The Hessian's product with a vector v is the difference (g(w + d v) - g(w - d v)) / 2 d. The three gradients are of
-    three minibatches (Per-FedAvg, HF; Fallah et al., NeurIPS 2020, Eq. 8 and Alg. 1).
+    The Hessian's product with a vector v is the difference (g(w + d v) - g(w - d v)) / 2 d. The gradients are of three
+    minibatches, both ends of the difference of the third one (Per-FedAvg, HF; Fallah et al., NeurIPS 2020, Eq. 8 and
+    Alg. 1).
 
     Args:
         step: a, the length of the inner step.
@@ -108,6 +113,7 @@ class MetaGradient:
     step: float
     difference: float
     batches: ClassVar[int] = 3
+    gradients: ClassVar[int] = 4
 
     def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
         """See the class."""

@@ -107,12 +107,22 @@ class SVI:
         """What is trained."""
         return tuple(name for block in self._blocks for name in block.names)
 
-    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Trains the rows; see the class."""
-        blocks = []
+    def blocks_of(self, chunk: ClientChunk) -> list[Block]:
+        """Its blocks with the names of all values; those without any are left out."""
+        found = []
         for block in self._blocks:
             names = [k for name in block.names for k in chunk.method.expand(name, chunk.view)]
-            blocks += [dataclasses.replace(block, names=names)] if names else []
+            found += [dataclasses.replace(block, names=names)] if names else []
+        return found
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """What is trained in turn, in order."""
+        return self._blocks
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """Trains the rows; see the class."""
+        blocks = self.blocks_of(chunk)
         trained = [k for block in blocks for k in block.names]
         chunk = chunk.own(trained)  # without epochs, too: what is trained is what is sent
         steps = self.steps(chunk) if callable(self.steps) else self.steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import torch
@@ -27,6 +27,9 @@ class Field:
         individual: whether the server gets each client's by itself, (J, *shape), zeros where none has come, and not
             their sum.
         agrees: what must be true of the message as a whole, from it to booleans (S, ...); None for nothing.
+        impossible: a number of this size says that something is impossible: in fixed point what is too large becomes
+            such a number, and is no reason to reject the message; 0 where no number says so.
+        rows: from this tensor to the number of training rows that it declares, (S,); None where it declares none.
     """
 
     shape: tuple[int, ...]
@@ -37,6 +40,8 @@ class Field:
     value: Callable[[Mapping[str, Tensor]], Tensor] | None = None
     agrees: Callable[[Mapping[str, Tensor]], Tensor] | None = None
     individual: bool = False
+    impossible: float = 0.0
+    rows: Callable[[Tensor], Tensor] | None = None
 
     @property
     def numel(self) -> int:
@@ -85,6 +90,13 @@ def beside(
 ) -> Field:
     """A field beside the values and of their dtype; by default one number above zero."""
     return Field(shape, next(iter(old.values())).dtype, holds)
+
+
+def row_count(old: Mapping[str, Tensor], slots: tuple[int, ...] = ()) -> Field:
+    """How many training rows a client has: one number above zero, or one for each slot, of which one is above zero."""
+    return replace(
+        beside(old, slots, some_weight if slots else positive), rows=lambda n: n.flatten(1).sum(1) if slots else n
+    )
 
 
 #: characters of what others have sent that a line of the log repeats

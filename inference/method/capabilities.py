@@ -7,11 +7,15 @@ ask ``isinstance(method, UsersUnits)``, or a function below, which gives the ans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from ..noise.accounting import Mechanism
 from ..state import State
+
+if TYPE_CHECKING:
+    from ..options import Options
 
 
 @runtime_checkable
@@ -112,6 +116,31 @@ class ShrinkageTable(Protocol):
 
 
 @runtime_checkable
+class ReadsColumns(Protocol):
+    """A method that is made from a table's columns by name, without a formula; see :func:`reads_columns`."""
+
+    reads_columns: ClassVar[bool]
+
+
+@runtime_checkable
+class JointPosterior(Protocol):
+    """A method that keeps draws of the joint posterior of globals and clients; see :func:`joint_posterior`."""
+
+    def joint_posterior(self, fitted: Any) -> Any:
+        """Those draws.
+
+        Args:
+            fitted: a :class:`~hierfl.inference.evaluation.fitted.Fitted`.
+
+        Returns:
+            An object with ``globals_table()``, ``client_table()`` and ``trace_table()``, data frames;
+            ``notes(rounds)``, lines for a reader; ``kept``, how many draws; ``some(draws, rows)``, the first draws of
+            some clients; ``bytes_per_draw(rows=)``; ``inference_data(rows=, observed=)``.
+        """
+        ...
+
+
+@runtime_checkable
 class EvaluatesPoints(Protocol):
     """A method whose round may ask about many points at once; see :func:`evaluated_points`."""
 
@@ -134,6 +163,16 @@ class EvaluatesPoints(Protocol):
 
 
 @runtime_checkable
+class BoundsExploration(Protocol):
+    """A method whose settings say at how many points it explores; see :func:`most_explored`."""
+
+    @property
+    def most_explored(self) -> int:
+        """Points of the explorations of a whole fit, at most."""
+        ...
+
+
+@runtime_checkable
 class ChecksBroadcasts(Protocol):
     """A method that knows which broadcasts an honest fit never makes; see :func:`broadcast_error`."""
 
@@ -147,6 +186,39 @@ class ChecksBroadcasts(Protocol):
         ...
 
 
+@runtime_checkable
+class AddsNoise(Protocol):
+    """A method whose messages can have noise for differential privacy; see :mod:`hierfl.inference.noise`."""
+
+    def mechanisms(self, options: Options) -> Sequence[Mechanism]:
+        """All that leaves a client in a fit with noise; the method adds it by ``chunk.privacy``.
+
+        Args:
+            options: of the fit; ``options.dp`` is "site" or "client".
+
+        Raises:
+            UserError: in one line, for a level or settings with which its messages cannot have noise.
+        """
+        ...
+
+
+@runtime_checkable
+class ChangesUnderNoise(Protocol):
+    """A method that is another one in a fit with noise: its units, messages and what the server makes of them."""
+
+    def under_noise(self, options: Options, federation: Any) -> Any:
+        """The method of such a fit.
+
+        Args:
+            options: of the fit; ``options.dp`` is not "none".
+            federation: whose declared ranges are used, and no row.
+
+        Raises:
+            UserError: in one line, for a model that has no such fit.
+        """
+        ...
+
+
 def is_tabular(method: object) -> bool:
     """Whether a method, or a class of methods, is made from a table's design."""
     return isinstance(method, Tabular) and method.tabular
@@ -154,7 +226,7 @@ def is_tabular(method: object) -> bool:
 
 def needs_everyone(method: object) -> bool:
     """Whether a round of a method, or of a class of methods, counts only with everybody's message."""
-    return isinstance(method, NeedsEveryone) and method.needs_everyone
+    return isinstance(method, NeedsEveryone) and bool(method.needs_everyone)  # (of a class it may be a property)
 
 
 def has_converged(method: object, shared: State) -> bool:
@@ -192,6 +264,16 @@ def shrinkage_table(method: object, fitted: Any) -> Any:
     return method.shrinkage_table(fitted) if isinstance(method, ShrinkageTable) else None
 
 
+def reads_columns(method: object) -> bool:
+    """Whether a method, or a class of methods, reads a table's columns by name."""
+    return isinstance(method, ReadsColumns) and method.reads_columns
+
+
+def joint_posterior(method: object, fitted: Any) -> Any:
+    """Draws of the joint posterior; None for a method that keeps none."""
+    return method.joint_posterior(fitted) if isinstance(method, JointPosterior) else None
+
+
 def evaluated_points(method: object, shared: State) -> int:
     """At how many points a round evaluates the likelihood of a client's rows; 1 by default."""
     return method.evaluated_points(shared) if isinstance(method, EvaluatesPoints) else 1
@@ -200,6 +282,11 @@ def evaluated_points(method: object, shared: State) -> int:
 def explored_points(method: object, shared: State) -> int:
     """How many of a round's points are heights alone, of an exploration; 0 by default."""
     return method.explored_points(shared) if isinstance(method, EvaluatesPoints) else 0
+
+
+def most_explored(method: object) -> int | None:
+    """At how many points a whole fit explores, at most; None where the method's settings do not say it."""
+    return method.most_explored if isinstance(method, BoundsExploration) else None
 
 
 def has_fixed_sums(method: object) -> bool:

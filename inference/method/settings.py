@@ -44,6 +44,7 @@ def setting(
     at_most: float | None = None,
     unless: Mapping[str, Collection[Any]] | None = None,
     scale_of: Collection[str] = (),
+    newer: bool = False,
 ) -> Any:
     """A field of a method's settings.
 
@@ -53,9 +54,11 @@ def setting(
         above, at_least, below, at_most: the range it must lie in.
         unless: values of other settings under which it changes nothing; a range for all from a number on.
         scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen again for each.
+        newer: checkpoints without it were begun with its default.
     """
     limits = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
-    return field(default=default, metadata={"about": about, **limits, "unless": unless or {}, "scale_of": scale_of})
+    more = {"unless": unless or {}, "scale_of": scale_of, "newer": newer}
+    return field(default=default, metadata={"about": about, **limits, **more})
 
 
 def make_settings(method: type[Configurable], given: Mapping[str, Any]) -> Any:

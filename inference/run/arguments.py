@@ -68,3 +68,23 @@ def folder_of(folder: object) -> Path | None:
             raise UserError(f"folder is {str(path)!r}, which is a file: name another one")
         return path
     raise UserError(f"folder is a name or path, such as 'runs/first', not {folder!r}")
+
+
+def check_values(method: Method, shared: State, personal: State) -> None:
+    """Refuses initial values that cannot be.
+
+    Args:
+        method: whose.
+        shared, personal: what server and clients begin with.
+
+    Raises:
+        UserError: for a value that is both, a reply that is none, or numbers that are not finite.
+    """
+    both = shared.keys() & personal.keys()
+    if both:
+        raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
+    if strange := set(method.replies) - personal.keys():
+        raise UserError(f"the method's replies name {sorted(strange)[0]!r}, which personal() does not declare")
+    for name, value in {**shared, **personal}.items():
+        if not bool(value.isfinite().all()):
+            raise UserError(f"the initial value of {name!r} is not finite in {value.dtype}")

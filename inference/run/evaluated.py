@@ -28,7 +28,7 @@ def metrics_row(scores: Scores, task: str) -> dict[str, Any]:
 
 
 def _personal(scores: Scores, kind: int, task: str) -> dict[str, float]:
-    """One number per metric: exact where every client's are here."""
-    if scores.clients is not None:
+    """One number per metric: exact where every client's are known."""
+    if scores.clients is not None and not scores.masked:
         return over_clients(scores.clients[kind], task)
     return from_client_sums(scores.personal[kind], task)

@@ -20,28 +20,31 @@ from hierfl.nn.precision import precision
 from hierfl.rng import client_keys
 
 from ..calibration.calibrate import calibrate, check_calibration
-from ..engines.base import Broadcast, ClientStatus, Engine
+from ..engines.base import Broadcast, Engine
+from ..engines.masking import least_reporting
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
 from ..method.capabilities import has_converged, needs_everyone
-from ..method.final_chains import ending_as
 from ..method.initial import InitialWeights
-from ..method.learned_sd import with_learned_sd
+from ..method.of_options import of_options
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
+from ..server.robust.usable import check_robust
+from ..server.robust.watch import Watch
 from ..server.server import Server
 from ..state import State, form_of_state
-from .arguments import check_fitted, folder_of, initial_values
+from .arguments import check_fitted, check_values, folder_of, initial_values
 from .coverage import interval_coverage, warned
 from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .network_check import check_network
-from .progress import Bar
+from .progress import Bar, warn_diverged
 from .restore import identity_of, load_checked
 from .result import Run
+from .watched import Watched, announce
 
 log = logging.getLogger("hierfl")
 #: from a method, its data and options to where its clients are
@@ -100,25 +103,29 @@ class Fit:
         if method.network.encoder is not None and not method.latent:
             name = method.name or type(method).__name__
             raise UserError(f"{name} has no latent features: architecture(spec, federation), without latent=True")
-        method, federation = with_learned_sd(method, federation)
-        self.options, self.method = options, (method := ending_as(options, method, federation))
+        method, federation = of_options(options, method, federation)
+        self.options, self.method = options, method
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
         self.engine = engine(method, federation, options)
         clients = len(self.engine.ids)
         if options.quorum > clients:
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
-        check_participation(clients, options.participation, options.quorum, method.name * needs_everyone(method))
+        whole = method.name * needs_everyone(method)
+        check_participation(clients, options.participation, least_reporting(options), whole)
         self.keys = client_keys(self.engine.ids)
         shared, self.initial = self._initial(federation)
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
         template = self.engine.template()
-        self.server = Server(method, exchange, template, self.initial, clients, options.quorum, options.seed)
+        least = least_reporting(options)
+        self.server = Server(method, exchange, template, self.initial, clients, least, options.seed)
         self.state = self.server.begin(shared)
         self.schedule = method.schedule().at_least(options.absent_clients)
         self.engine.begin(shared, self.initial, exchange)
         check_calibration(self.engine, options)
         self.journal = Journal()
+        self.watch = Watch.of(options, exchange)
+        check_robust(options, exchange, clients)
         #: whose messages of the last round were used, (J,); None before the first
         self.used: Tensor | None = None
         #: round and clients' metrics of the last evaluation on test data
@@ -139,14 +146,7 @@ class Fit:
             {k: v.detach().to(self.engine.device, self.options.dtype, copy=True) for k, v in values.items()}
             for values in initial_values(method, start)
         )
-        both = shared.keys() & personal.keys()
-        if both:
-            raise UserError(f"{sorted(both)[0]!r} is declared both shared and personal")
-        if strange := set(method.replies) - personal.keys():
-            raise UserError(f"the method's replies name {sorted(strange)[0]!r}, which personal() does not declare")
-        for name, value in {**shared, **personal}.items():
-            if not bool(value.isfinite().all()):
-                raise UserError(f"the initial value of {name!r} is not finite in {self.options.dtype}")
+        check_values(method, shared, personal)
         return shared, personal
 
     def _broadcast(self) -> Broadcast:
@@ -203,6 +203,7 @@ class Fit:
         return Run(
             fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
             journal.summaries, journal.statuses, calibration, journal.held_out, coverage,
+            Watched.of(self.watch, self.engine.ids),
         )  # fmt: skip
 
     @torch.no_grad()
@@ -211,24 +212,18 @@ class Fit:
         """One round: all clients' local steps, messages, the server's update."""
         options, start, number = self.options, time.perf_counter(), self.journal.round + 1
         self.journal.round = number  # (which is what is said where it fails)
-        ids = self.engine.ids
-        reporting = draw_participants(self.keys, number, options.seed, options.participation, options.quorum)
+        reporting = draw_participants(self.keys, number, options.seed, options.asked, least_reporting(options))
         personal = bool(self.initial or self.method.local_copies)
-        plan = self.schedule.plan(reporting, len(ids), evaluated=options.evaluates(number), personal=personal)
+        plan = self.schedule.plan(reporting, len(self.keys), evaluated=options.evaluates(number), personal=personal)
         broadcast = Broadcast(number, self.state.shared, self.used, replies=self.state.replies)
         reports = self.engine.round(broadcast, plan)
-        self.state = self.server(self.state, reports.sums)
-        self.used = (reports.status == ClientStatus.REPORTED) & ~self.state.last_skipped
-        self.journal.status.append(reports.status)
+        self.state = self.server(self.state, self.watch.seen(reports.sums, reports.singles, broadcast.shared))
+        self.used = reports.used & ~self.state.last_skipped
+        self.journal.add(reports)
         diverged = int(reports.sums.diverged)  # the round's one word to the host, after its end
         self.journal.seconds += time.perf_counter() - start
         self.journal.diverged += diverged
-        if diverged and self.engine.leads:
-            names = ", ".join(ids[j] for j in reports.diverged.nonzero().flatten().tolist()[:10])
-            log.warning(
-                "round %d: %d client%s diverged and kept the previous state: %s%s",
-                number, diverged, "s" * (diverged > 1), names, ", ..." * (diverged > 10),
-            )  # fmt: skip
+        warn_diverged(number, reports.diverged, self.engine.ids, diverged * self.engine.leads)
 
     @torch.no_grad()
     @precision("full")
@@ -239,6 +234,8 @@ class Fit:
                 self.journal.evaluations.append(self._evaluated(split))
         if own := self.engine.client_summary(self._broadcast()):
             self.journal.summaries.append((self.journal.round, {k: own[k].cpu() for k in sorted(own)}))
+        if self.engine.every_round:
+            announce(self.watch, self.engine.ids)
         self._show()
 
     def _show(self) -> None:
@@ -272,7 +269,7 @@ class Fit:
         return {
             **{f"server/{k}": v for k, v in self.state.tensors().items()},
             **{f"engine/{k}": v for k, v in self.engine.state(self._broadcast()).items()},
-            **{f"journal/{k}": v for k, v in self.journal.tensors().items()},
+            **{f"journal/{k}": v for k, v in {**self.journal.tensors(), **self.watch.tensors()}.items()},
         }
 
     def _record(self) -> dict[str, Any]:
@@ -297,4 +294,5 @@ class Fit:
         self.state = self.state.restored({k: v.to(self.engine.device) for k, v in under("server/").items()})
         self.engine.load(under("engine/"))
         self.journal = Journal.restored(under("journal/"), record, self.engine.device)
+        self.watch.restore(under("journal/"), self.journal.round)
         self._show()

@@ -11,13 +11,14 @@ import torch
 from pyro.distributions import ImproperUniform
 
 from hierfl.arviz_io import to_inference_data
+from hierfl.errors import UserError
 
 from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import has_rows
 from ..evaluation.personal import BUDGET, pieces
 from ..evaluation.response import response
 from ..local.langevin.names import STATS
-from ..method.capabilities import coordinates, in_users_units, level_names
+from ..method.capabilities import coordinates, in_users_units, joint_posterior, level_names
 from .client_draws import Groups, client_draws
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
@@ -32,6 +33,12 @@ def inference_data(
     by_row: bool = True,
 ) -> Any:  # fmt: skip
     """See :meth:`hierfl.inference.run.result.Run.posterior`; ``rows`` are the clients' places, ``by_row`` its rows."""
+    if (joint := joint_posterior(fitted.method, fitted)) is not None:
+        if draws is not None and draws > joint.kept:
+            raise UserError(f"{joint.kept} draws were kept: a fit with draws={draws} (--set draws={draws}) keeps more")
+        some = joint.some(draws, rows)
+        most = None if draws is not None else max(2, int(limit / some.bytes_per_draw(rows=by_row)))
+        return some.some(most, range(len(rows))).inference_data(rows=by_row, observed=observed)
     federation = fitted.federation
     trace = fitted.trace
     dtype = torch.float32 if float32 else federation.dtype

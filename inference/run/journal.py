@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hierfl.schema import AnyOf, Number, Schema
 
-from ..engines.base import ClientStatus, Scores
+from ..engines.base import ClientStatus, Reports, Scores
 from ..state import State
 from .rounds import held_out_sums
 
@@ -20,9 +20,10 @@ from .rounds import held_out_sums
 Row = dict[str, Any]
 #: what a checkpoint says beside the tensors; an evaluation has numbers, or nothing where one does not apply
 RECORD: Schema = {
-    "seconds": Number(float, 0), "diverged": Number(int, 0), "federation": str, "dtype": str,
+    "seconds": Number(float, 0), "diverged": Number(int, 0), "refused?": Number(int, 0), "federation": str,
+    "dtype": str,
     "metrics": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
-    "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str)},
+    "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str, bool)},
 }  # fmt: skip
 
 
@@ -34,6 +35,7 @@ class Journal:
         round: the round that runs, or else the last one that has ended.
         seconds: spent in them (evaluation and writing left out).
         diverged: how often a client's own computation has failed.
+        refused: messages that were not used, of clients that are not known.
         evaluations: one for each evaluated round and split.
         summaries: what the method has of each client, by evaluated round: {name: (J,)}.
         held_out: what validation data say of each evaluated round: (J, 2), see :mod:`.rounds`; empty where what single
@@ -48,6 +50,7 @@ class Journal:
     summaries: list[tuple[int, State]] = field(default_factory=list)
     status: list[Tensor] = field(default_factory=list)
     held_out: list[tuple[int, Tensor]] = field(default_factory=list)
+    refused: int = 0
 
     @property
     def statuses(self) -> np.ndarray | None:
@@ -56,13 +59,18 @@ class Journal:
 
     def note(self, split: str, scores: Scores) -> None:
         """Keeps what later rounds are compared by."""
-        if split == "validation" and scores.clients is not None:
+        if split == "validation" and scores.clients is not None and not scores.masked:
             self.held_out.append((self.round, held_out_sums(scores.clients[0])))
+
+    def add(self, reports: Reports) -> None:
+        """Keeps what became of a round's messages."""
+        self.status.append(reports.status)
+        self.refused += reports.refused
 
     @property
     def rejected(self) -> int:
         """Messages that were not used."""
-        return sum(int((status == ClientStatus.REJECTED).sum()) for status in self.status)
+        return self.refused + sum(int((status == ClientStatus.REJECTED).sum()) for status in self.status)
 
     def last(self, split: str) -> Row | None:
         """The last evaluation on a split."""
@@ -78,7 +86,8 @@ class Journal:
 
     def record(self) -> dict[str, Any]:
         """Its part of a checkpoint's json."""
-        return {"round": self.round, "seconds": self.seconds, "diverged": self.diverged, "metrics": self.evaluations}
+        found = {"round": self.round, "seconds": self.seconds, "diverged": self.diverged, "metrics": self.evaluations}
+        return {**found, "refused": self.refused} if self.refused else found
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any], device: torch.device) -> Journal:
@@ -93,5 +102,5 @@ class Journal:
         status = list(tensors["status"].to(device)) if "status" in tensors else []
         return cls(
             record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(held.items()), status,
-            sorted(held_out.items(), key=lambda pair: pair[0]),
+            sorted(held_out.items(), key=lambda pair: pair[0]), record.get("refused", 0),
         )  # fmt: skip

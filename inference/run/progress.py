@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from hierfl.metrics.registry import in_percent
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
+log = logging.getLogger("hierfl")
 PATIENCE = 2.0
 QUIET = 15.0  # seconds between lines where a bar cannot be drawn
 
@@ -76,6 +80,23 @@ class Bar:
         self._bar = Progress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task("", total=self.total, completed=self.done, last=self._text)
         self._bar.start()
+
+
+def warn_diverged(number: int, diverged: Tensor, ids: Sequence[str], count: int) -> None:
+    """Says who diverged in a round.
+
+    Args:
+        number: of the round.
+        diverged: (J,), True where a client did.
+        ids: the clients' names.
+        count: how many did.
+    """
+    if count:
+        names = ", ".join(ids[j] for j in diverged.nonzero().flatten().tolist()[:10]) or "masks hide which"
+        log.warning(
+            "round %d: %d client%s diverged and kept the previous state: %s%s",
+            number, count, "s" * (count > 1), names, ", ..." * (count > 10),
+        )  # fmt: skip
 
 
 def working(what: str, show: bool) -> AbstractContextManager[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ GROWS = ("server/rule_state/", "journal/")
 
 def identity_of(method: Method, options: Options) -> dict[str, Any]:
     """What must be the same for a resumed fit to be the one that was begun."""
-    settings = {k: repr(v) for k, v in vars(method.settings).items()}
+    newer = {f.name: f.default for f in fields(method.settings) if f.metadata.get("newer")}
+    settings = {k: repr(v) for k, v in vars(method.settings).items() if k not in newer or v != newer[k]}
     name, weights = type(method).__qualname__, given_weights(method.network)
     return {"method": name, "settings": settings, **options.identity, **weights}
 

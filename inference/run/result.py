@@ -21,6 +21,7 @@ from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, client_row, raw_inputs
 from ..evaluation.personal import evaluate_personal
 from ..method.capabilities import prediction_draws
+from ..method.with_noise import plan_of
 from ..options import Options
 from ..state import State
 from .coverage import Coverage
@@ -28,6 +29,7 @@ from .inference_data import inference_data
 from .journal import Row
 from .predictions import Examples, predicted, predicted_log_probs, predicted_new_client
 from .rounds import Chosen, chosen_round
+from .watched import Watched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +52,7 @@ class Run:
         calibration: a temperature and a threshold, where they were asked for.
         held_out: validation sums of each evaluated round, by which rounds are compared.
         coverage: of a regression's 90 % intervals on validation or training data.
+        watched: how each client's messages lie beside the others', where single messages were seen.
     """
 
     fitted: Fitted
@@ -64,6 +67,7 @@ class Run:
     calibration: Calibration | None = None
     held_out: Sequence[tuple[int, Tensor]] = ()
     coverage: Coverage | None = None
+    watched: Watched | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -104,10 +108,7 @@ class Run:
 
     @property
     def history(self) -> pd.DataFrame:
-        """What the method has of each client over the evaluated rounds: round, client, and columns such as tau.
-
-        Empty where it has nothing.
-        """
+        """What the method has of each client over the evaluated rounds: round, client, and such as tau; or empty."""
         from .tables import history_table
 
         return history_table(self.summaries, self.ids)
@@ -178,16 +179,21 @@ class Run:
 
     def best(self) -> Row:
         """The test metrics of the best round by validation: an earlier one only where it beats the last by more than
-        chance (:mod:`.rounds`), else the last. Empty where rounds are not compared: see :attr:`validated`.
-        """
+        chance (:mod:`.rounds`), else the last. Empty where rounds are not compared: see :attr:`validated`."""
         if (chosen := self.validated) is None:
             return {}
         return next((r for r in self.evaluations if r["split"] == "test" and r["round"] == chosen.round), {})
 
+    @cached_property
+    def noise(self) -> Any:
+        """The :class:`~hierfl.inference.noise.plan.Plan` of what left the clients; None of a fit without noise."""
+        return plan_of(self.fitted.method, self.options)
+
     @property
     def warnings(self) -> list[str]:
         """What a reader has to know of the fit, a line each."""
-        return [self.coverage.warning] if self.coverage is not None and self.coverage.warning else []
+        found = [self.coverage.warning] if self.coverage and self.coverage.warning else []
+        return [*found, *(self.watched.lines if self.watched else [])]
 
     # -- predictions ------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,11 @@ class Group:
         return getattr(self.rule, "moving", self.names)
 
     @property
+    def comparable(self) -> bool:
+        """Whether honest clients' messages of a round are alike, so that one may stand out beside the others."""
+        return getattr(self.rule, "comparable", True)
+
+    @property
     def growing(self) -> Sequence[str]:
         """Values that are sums over rows, as large as there are many: as the rule names them, or all."""
         found = getattr(self.rule, "growing", ())
@@ -108,6 +113,11 @@ class Exchange:
     def individual(self) -> list[str]:
         """Groups of whose messages the server does not get the sum alone."""
         return [name for name, g in self.sending.items() if any(field.individual for field in g.form.values())]
+
+    @cached_property
+    def forms(self) -> dict[str, Form]:
+        """{group: what must hold of a message once it is received}."""
+        return {name: group.form for name, group in self.sending.items()}
 
     @cached_property
     def bytes(self) -> int:

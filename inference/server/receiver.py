@@ -11,12 +11,17 @@ from torch import Tensor
 
 from hierfl.devices import send
 
+from ..messages.fixed_point import FixedPoint
 from ..messages.form import LONGEST, Field, Form, everywhere, largest, listed, malformed
+from ..messages.opened import clamped
+from ..messages.singles import Singles
 from ..messages.sums import Sums
 from ..state import State
 from .exchange import Exchange
 
 log = logging.getLogger("hierfl")
+#: of a row: how far a number of rows may be off, which are whole numbers
+HALF = 0.5
 
 
 class Receiver:
@@ -37,9 +42,14 @@ class Receiver:
         max_message_ratio: how far a client's value may go beyond the broadcast one; see
             :class:`~hierfl.inference.options.Options`.
         everyone: how many clients' messages are added up in all, where these are some of them.
+        rows: the fewest and the most training rows that each client may declare, (2, J); None for no such bounds.
+        collect: whether the messages are kept one by one as well, J of them.
+        fixed: whether they are added up in fixed point: then totals are digits, see
+            :mod:`~hierfl.inference.messages.opened`.
 
     Attributes:
         sums: of the valid messages so far.
+        singles: the messages of clients that exist, one by one, if they are collected and there are any.
         rejected: (J,), int64, how many messages of each client were rejected.
         unknown: messages of clients that do not exist.
     """
@@ -52,8 +62,13 @@ class Receiver:
         device: torch.device,
         max_message_ratio: float,
         everyone: int = 0,
+        *,
+        rows: Tensor | None = None,
+        collect: bool = False,
+        fixed: bool = False,
     ) -> None:
-        self.everyone = everyone or clients
+        self.everyone, self.rows, self.collect, self.fixed = everyone or clients, rows, collect, fixed
+        self.singles: Singles | None = None
         self.exchange, self.clients, self.device, self.max_message_ratio = exchange, clients, device, max_message_ratio
         self.sums = Sums.nothing(device)
         self.rejected = torch.zeros(clients, dtype=torch.int64, device=device)
@@ -93,11 +108,15 @@ class Receiver:
         else:
             groups = self.exchange.sending
             received = {name: groups[name].pipeline.receive(message) for name, message in messages.items()}
+            if self.fixed:
+                received = {name: self.clamped(name, message) for name, message in received.items()}
             valid = self._first(clients, exist)
             if healthy is not None:
                 valid = valid & healthy
             for name, message in received.items():
-                valid = valid & self._sound(name, message)
+                valid = valid & self._sound(name, message, index)
+            if self.collect:
+                self._keep(received, clients, exist, valid, healthy)
             totals = {
                 name: {key: self._total(self._forms[name][key], value, valid, index) for key, value in message.items()}
                 for name, message in received.items()
@@ -108,16 +127,36 @@ class Receiver:
         self.rejected.index_add_(0, send(index, device, torch.long), lost.long())
         return valid
 
+    def _keep(
+        self, received: Mapping[str, State], clients: Sequence[int], exist: Sequence[bool], valid: Tensor,
+        healthy: Tensor | None,
+    ) -> None:  # fmt: skip
+        """Collects messages of clients that exist."""
+        if not all(exist):
+            at = [row for row, there in enumerate(exist) if there]
+            place = send(at, self.device, torch.long)
+            received = {name: {k: v[place] for k, v in message.items()} for name, message in received.items()}
+            clients, valid = [clients[row] for row in at], valid[place]
+            healthy = None if healthy is None else healthy[place]
+        found = Singles.of_clients(clients, valid, received, healthy)
+        self.singles = found if self.singles is None else self.singles + found
+
     def _total(self, field: Field, value: Tensor, valid: Tensor, index: Sequence[int]) -> Tensor:
         """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places.
 
         Those of clients that do not exist, which are not valid, have any place.
         """
         kept = torch.where(valid.view(-1, *[1] * (value.dim() - 1)), value, 0)
+        if self.fixed:
+            return FixedPoint.of(field.dtype).encode(kept, self.everyone).sum(1).to(self.device)
         if not field.individual:
             return kept.sum(0)
         places = kept.new_zeros((self.clients, *field.shape))
         return places.index_add_(0, send(index, self.device, torch.long), kept)
+
+    def clamped(self, group: str, message: State) -> State:
+        """What fixed point can hold of a group's messages."""
+        return {key: clamped(value, self._forms[group][key], self.everyone) for key, value in message.items()}
 
     def _existing(self, clients: Sequence[int]) -> list[bool]:
         """Which of these clients there are; counts the others."""
@@ -155,19 +194,25 @@ class Receiver:
                 return problem
         return ""
 
-    def _sound(self, group: str, message: State) -> Tensor:
+    def _sound(self, group: str, message: State, index: Sequence[int]) -> Tensor:
         """(S,), True where the numbers are what the group's rule declares."""
         sound = torch.ones((), dtype=torch.bool, device=self.device)
         for key, field in self._forms[group].items():
             value = message[key]
             if value.numel():
                 sound = sound & self._fits(key, value, field, message)
+            if field.rows is not None and self.rows is not None:
+                least, most = self.rows[:, send(index, self.device, torch.long)]
+                declared = field.rows(value).to(most)
+                sound = sound & (declared > least - HALF) & (declared < most + HALF)
         return sound
 
     def _fits(self, key: str, value: Tensor, field: Field, message: State) -> Tensor:
         """(S,), True where the numbers under one key are finite, not too large, and what else must hold."""
         size = largest(value, 1)  # (not a number where one of them is not, and so below nothing)
         fits = size <= self.ceiling(value.dtype)
+        if self.fixed and not field.impossible:
+            fits = fits & (size <= FixedPoint.of(value.dtype).largest(self.everyone))
         if field.holds is not None:
             fits = fits & everywhere(field.holds(value))
         if field.agrees is not None:

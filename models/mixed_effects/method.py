@@ -5,17 +5,19 @@
     l(theta) = sum_j log integral p(D_j | b, theta) N(b | 0, L L^T) db                                    (likelihood)
 
 The population theta = (beta, L, the response's own numbers) is estimated by maximum likelihood, restricted maximum
-likelihood, or has a posterior under priors (``population``): the server climbs what it makes of the clients' sums of l
-and its derivatives (search.criterion, search.climb). Then it explores p(theta | all data) at many points
-(search.explore), and ends with draws of theta. Every client draws its b_j given its own data at each of them
-(likelihood.posterior): joint draws, in which what is not known of the population is in the clients' intervals. With
-population=ml or reml the density that is explored is the likelihood's, times what keeps standard deviations off zero
-(search.priors); the estimates have none of that.
+likelihood, or has a posterior under priors (``population``): the server climbs what it makes of the clients' sums of
+l and its derivatives (search.criterion, search.climb). Then it explores p(theta | all data) at many points
+(hierfl.inference.server.explored), and ends with draws of theta. Every client draws its b_j given its own data at
+each of them (likelihood.posterior): joint draws, in which what is not known of the population is in the clients'
+intervals. With population=ml or reml the density that is explored is the likelihood's, times what keeps standard
+deviations off zero (search.priors); the estimates have none of that.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,11 +26,14 @@ from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.noise.accounting import Mechanism
+from hierfl.inference.options import Options
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
@@ -37,6 +42,10 @@ from hierfl.ppl.plates import clients, param, sample
 from .likelihood.choice import likelihood_of
 from .likelihood.posterior import Conditional, JointDraws
 from .likelihood.protocol import Likelihood
+from .private.noisy_likelihood import NoisyGaussian
+from .private.private_fit import mechanisms, private_fit, refuse
+from .private.rule import NoisyProducts, NoisyRounds
+from .private.working_likelihood import NoisyWorking
 from .report.answers import Answers
 from .search import ranges
 from .search.loop import PopulationSearch
@@ -64,12 +73,39 @@ class MixedEffects(Answers):
     @cached_property
     def likelihood(self) -> Likelihood:
         """Chosen once."""
+        if self.private:
+            return NoisyGaussian(self) if not self.private.binary else NoisyWorking(self)
         return likelihood_of(self)
+
+    def under_noise(self, options: Options, federation: Federation) -> MixedEffects:
+        """See :class:`~hierfl.inference.method.capabilities.ChangesUnderNoise`: units are of declared ranges."""
+        private = private_fit(self, options, federation)
+        found = copy.copy(self)
+        found.__dict__.pop("likelihood", None)
+        found.private = private
+        if self.settings.population == "auto":
+            found.settings = replace(self.settings, population=found.likelihood.automatic)
+        found._describe(private.columns.design(self.network))
+        found.likelihood.check()
+        return found
+
+    def mechanisms(self, options: Options) -> Sequence[Mechanism]:
+        """See :class:`~hierfl.inference.method.capabilities.AddsNoise`."""
+        refuse(self, options)
+        return mechanisms(self.network.family)
 
     def shared(self, start: InitialWeights) -> State:
         search, values = PopulationSearch(self), super().shared(start)
         short = {k.partition(".")[2]: v for k, v in values.items()}
-        return {**values, **search.initial(), "effects.at": self.numbers(short)}
+        asked = {}
+        if self.private and self.private.binary:
+            asked = {"asked": torch.ones(()).double(), "middle": torch.zeros(len(self.network.fixed)).double()}
+        return {
+            **values,
+            **search.initial(),
+            **{f"effects.{k}": v for k, v in asked.items()},
+            "effects.at": self.numbers(short),
+        }
 
     def personal(self, start: InitialWeights) -> State:
         first: dict[str, Tensor] = {}
@@ -103,6 +139,8 @@ class MixedEffects(Answers):
         return super().new_client_steps()
 
     def exchange(self) -> dict[str, AggregationRule]:
+        if self.private:
+            return {"effects": NoisyProducts(self) if not self.private.binary else NoisyRounds(self)}
         return {"effects": CrossProducts(self) if self.settings.one_round else PopulationSearch(self)}
 
     def finished(self, shared: State) -> bool:
@@ -118,10 +156,15 @@ class MixedEffects(Answers):
         return HEIGHTS.points(shared) if HEIGHTS in carried(self, shared) else 0
 
     @property
+    def _other(self) -> bool:
+        """Whether the response is none whose sums are made once."""
+        return self.likelihood.searches_beta or bool(self.private and self.private.binary)
+
+    @property
     def fixed_sums(self) -> bool:
         """Of a gaussian response X'X, X'y and y'y, where all rows count the same and no groups are inside."""
         own = {"known", "weight"} & set(self.network.extras)
-        return not (self.likelihood.searches_beta or self.inside or own)
+        return not (self._other or self.inside or own)
 
     def broadcast_error(self, shared: State, inputs: Tensor) -> str:
         """See :class:`~hierfl.inference.method.capabilities.ChecksBroadcasts`."""
@@ -135,7 +178,7 @@ class MixedEffects(Answers):
     @property
     def global_moments(self) -> bool:
         """Of a gaussian response they say all, given the population."""
-        return not (self.likelihood.searches_beta or self.settings.draws or self.inside)
+        return not (self._other or self.settings.draws or self.inside)
 
 
 def effects(name: str, many: bool) -> Any:

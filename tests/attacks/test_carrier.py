@@ -8,10 +8,13 @@ import pytest
 from support.attacks.coordinator import initial
 from support.attacks.gated import GatedCoordinator, Hospital, outer
 from support.attacks.hospitals import SITES, hospital, table_study
+from support.masked import networks
 
+from hierfl.experiments.run_folder.csv_files import read_frame
+from hierfl.inference.engines.remote import files
 from hierfl.inference.engines.remote.files import answer_all, name_of
 from hierfl.inference.engines.remote.preparation import numbered
-from hierfl.inference.engines.remote.wire import encode
+from hierfl.inference.engines.remote.wire import encode, header
 
 FORMULA = "y ~ age + sex + (1 | site)"
 
@@ -61,3 +64,44 @@ def test_old_requests_and_later_totals_say_nothing_new(site: GatedCoordinator) -
     assert site.ask("hello", numbered(changed)) is None
     assert site.ask("hello", numbered(site.totals[:1])) is None
     assert site.classes()[0] == "answered"
+
+
+@pytest.mark.cpu(3, "a study of four sites, with keys, shares and signatures")
+def test_replies_and_requests_that_are_played_again_are_in_no_masked_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Keys, shares, signatures and masked answers of another site or question: one site's are lost, and no more."""
+    monkeypatch.setattr(files, "POLL", 0.01)
+    place, replayed = networks(tmp_path, rounds=3, evaluate_every=3), set[str]()
+    requests, replies = (tmp_path / "exchange" / "h03" / part for part in ("requests", "replies"))
+    old: dict[str, bytes] = {}
+    keys = tmp_path / "h03" / "studies"
+
+    def answers(names: list[str]) -> None:
+        asked = {path.stem: path.read_bytes() for path in requests.glob("*.request")}
+        place.answers(names)
+        (stem,) = asked
+        number, kind = stem.split("-")[:2]
+        own, theirs = replies / f"{stem}.reply", list((tmp_path / "exchange" / "h02" / "replies").glob("*.reply"))
+        if kind not in replayed and (int(number), kind) in ((1, "sign"), (1, "open"), (2, "round")):
+            replayed.add(kind)
+            own.write_bytes(old["round"] if kind == "round" else theirs[0].read_bytes())
+        elif number == "000003" and kind == "round" and "old" not in replayed:
+            replayed.add("old")
+            (state,) = keys.glob("*/masks/epoch.json")
+            before = state.read_bytes()
+            for request in (old[f"request {name}"] for name in ("keys", "shares", "round", "sign", "open")):
+                assert "masked" not in header(place.gates["h03"].answer(request))
+            assert state.read_bytes() == before
+        if number == "000001" and kind == "round":
+            old["round"] = own.read_bytes()
+        for data in asked.values():
+            old.setdefault(f"request {kind}", data)
+
+    place.serve(answers)
+    assert replayed == {"sign", "open", "round", "old"}
+    who = read_frame(tmp_path / "server" / "participation.csv")
+    assert who[["h00", "h01", "h02"]].to_numpy().tolist() == [[1, 1, 1]] * 3
+    assert who["h03"].tolist() == [1, 2, 1]
+    assert "the reply of h03 is dropped: another client has answered" in caplog.text
+    assert "the reply of h03 is dropped: it answers another question" in caplog.text

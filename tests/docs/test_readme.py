@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import runpy
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gallery import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,6 +55,20 @@ def test_every_client_has_a_posterior(shown: dict[str, Any]) -> None:
     _, of_new = run.predict_new_client(houses, draws=20_000)[0].tolist()
     assert 0.5 < mean < 3
     assert 0.75 < spread < of_new  # the residual's, the client's own uncertainty, the population's
+
+
+@pytest.mark.cpu(3, "a fit")
+def test_the_plain_model_is_fitted() -> None:
+    """The schools of its names have the published means."""
+    text = README.partition("## Any Pyro model")[2].partition("## Two commands")[0]
+    program = textwrap.dedent("\n".join(line for line in text.splitlines() if line.startswith("    ")))
+    start = "import hierfl, pyro\nfrom pyro.distributions import HalfCauchy, Normal\n"
+    schools = load("eight_schools").data().rename(columns={"y": "effect", "sigma": "error"})
+    names: dict[str, Any] = {"schools": schools}
+    exec(f"{start}{program}", names)
+    # (posteriordb: 4.4 and 3.6, with sds of 3.3 and 3.2; 1,000 draws)
+    assert names["fitted"].globals["mu"].mean() == pytest.approx(4.4, abs=0.4)
+    assert names["fitted"].globals["tau"].mean() == pytest.approx(3.6, abs=0.4)
 
 
 def test_links_point_to_files() -> None:

@@ -27,6 +27,10 @@ from hierfl.models import FedAvg, FedPer
 ELSEWHERE = {
     "MovedHead": "inference/method/test_final_chains.py",
     "CrossProducts": "models/mixed_effects/test_one_round.py",
+    **dict.fromkeys(("NoisyProducts", "Release"), "models/mixed_effects/test_private.py"),
+    **dict.fromkeys(("NoisyRounds", "WorkingRelease"), "models/mixed_effects/test_private_rounds.py"),
+    **dict.fromkeys(("FitOwn", "DrawOwn", "StochasticAscent"), "models/any_model/own_guide/test_own_guide.py"),
+    **dict.fromkeys(("FitRows", "DrawRows"), "models/any_model/by_rows/test_by_rows.py"),
 }
 #: no mechanisms by themselves
 BASES = {"SetValue", "Pipeline"}

@@ -105,6 +105,7 @@ def imported(module: Module, within: ast.AST | None = None) -> set[str]:
     return found - {module.name, ""}
 
 
+@pytest.mark.cpu(5, "the first of these tests parses every module of the house for all of them")
 def test_imports_run_downwards_only() -> None:
     """experiments -> models -> inference -> hierfl."""
     assert len(house()) > 300

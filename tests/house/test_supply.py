@@ -17,7 +17,13 @@ from support.paths import ROOT
 
 FLOORS = ("hierfl", "inference", "models", "experiments")
 #: of packages that are called otherwise than what is imported of them
-CALLED = {"pillow": "PIL", "pyro-ppl": "pyro", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}
+CALLED = {
+    "dp-accounting": "dp_accounting",
+    "pillow": "PIL",
+    "pyro-ppl": "pyro",
+    "scikit-learn": "sklearn",
+    "tomli-w": "tomli_w",
+}
 
 
 def shipped() -> list[Path]:
@@ -44,7 +50,7 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [
         *project["dependencies"],
-        *(one for extra in ("sun397", "flower") for one in project["optional-dependencies"][extra]),
+        *(one for extra in ("sun397", "flower", "privacy") for one in project["optional-dependencies"][extra]),
     ]
     declared = {re.split(r"[<>=!~\[ ]", one, maxsplit=1)[0] for one in wanted}
     known = {CALLED.get(name, name) for name in declared} | {"hierfl"} | set(sys.stdlib_module_names)

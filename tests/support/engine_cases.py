@@ -14,6 +14,8 @@ from unittest import mock
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.any_models import brief, normal
+from support.any_models import small as small_model
 from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs, costs
 from support.methods import case_name, network_for
@@ -91,6 +93,8 @@ CASES: dict[str, MakeFit] = {
     "mixed-binomial": _mixed("binomial"),
     "regression-shared": _regression("shared"),
     "regression-clients": _regression("clients"),
+    "plain-model": functools.partial(small_model, brief),
+    "plain-exact": functools.partial(small_model, normal),
 }
 
 

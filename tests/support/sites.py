@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from support.cancelled import Cancelled
 from support.federations import blobs
 from support.methods import network_for
 
@@ -17,8 +18,10 @@ from hierfl import Federation
 from hierfl.data.outline import without_data
 from hierfl.inference import Method, Run
 from hierfl.inference.engines.remote.engine import RemoteEngine
+from hierfl.inference.engines.remote.questions import Questions
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.wire import Handshake
+from hierfl.inference.method.capabilities import needs_everyone
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.state import State
@@ -62,14 +65,16 @@ class Sites:
         self.options, self.new_clients = Options(**options), new_clients
         self.sites: dict[str, Site] = {}
         self.asked = self.sent = self.received = 0
+        self.mode = "whole" if needs_everyone(method) else "shares"
         for name in self.own:
             self.restart(name)
 
     def restart(self, name: str) -> None:
         """A site is begun again, from what is on its disk."""
         self.sites[name] = Site(
-            self.method, self.own[name], self.options, self.folder / name, HANDSHAKE, new_clients=self.new_clients
-        )
+            self.method, self.own[name], self.options, self.folder / name, HANDSHAKE, new_clients=self.new_clients,
+            roster=list(self.own),
+        )  # fmt: skip
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Every request arrives, and every answer."""
@@ -85,10 +90,15 @@ class Sites:
         return server.run(progress=False, **how)
 
     def engine(self, ask: Any = None) -> Any:
-        """What makes the server's engine."""
+        """What makes the server's engine; with masks that have cancelled, of the mode that ``mode`` says."""
+        masks: Any = None
+        if self.options.masked:
+            questions = Questions(list(self.own), ask or self.ask, HANDSHAKE, torch.device("cpu"))
+            masks = Cancelled(questions, self.mode, self.options.mask_groups, str(self.options.seed))
         return partial(
-            RemoteEngine, clients=list(self.own), ask=ask or self.ask, handshake=HANDSHAKE, new_clients=self.new_clients
-        )
+            RemoteEngine, clients=list(self.own), ask=ask or self.ask, handshake=HANDSHAKE,
+            new_clients=self.new_clients, masks=masks,
+        )  # fmt: skip
 
     def values(self, part: str) -> State:
         """What the sites have, as a plate would: {name: (J, ...)}."""

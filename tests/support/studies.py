@@ -64,15 +64,17 @@ def write_tables(df: pd.DataFrame, folder: Path, column: str = "site") -> dict[s
 
 
 def formula_study(folder: Path, files: Mapping[str, Path], columns: Mapping[str, Any] = PATIENTS, **given: Any) -> Path:
-    """study.toml of a mixed-effects model of :func:`patients`."""
+    """study.toml of a mixed-effects model of :func:`patients`; with the cards of ``parties`` where they are given."""
     folder.mkdir(parents=True, exist_ok=True)
     sample = folder / "sample.csv"
     pd.DataFrame({"y": [0.5, 1.5], "age": [50.5, 60.5], "stage": ["I", "II"]}).to_csv(sample, index=False)
-    settings = given.pop("settings", {"draws": 0})
+    settings, parties = given.pop("settings", {"draws": 0}), given.pop("parties", None)
     options = {"formula": FORMULA, "rounds": 4, **given}
     return written(
-        folder, draft("mixed-effects", sample, list(files), "patients", options, settings, out=folder / "study.toml"),
-        columns,
+        folder, draft(
+            "mixed-effects", sample, list(files), "patients", options, settings,
+            keys=parties.keys if parties else None, out=folder / "study.toml",
+        ), columns,
     )  # fmt: skip
 
 

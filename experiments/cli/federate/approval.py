@@ -46,6 +46,7 @@ def approve(
     from ...federate.guard.approve import propose
     from ...federate.guard.home import Home
     from ...federate.leaving import leaving
+    from ...federate.masks import summed_over
     from ..screen import console
     from .showing import show_leaving, show_parties, show_rules
 
@@ -53,7 +54,7 @@ def approve(
         Home(home), study, data, Reading.of(reading) if reading else None,
         pins=[PublicCard.read(path) for path in pin or ()], allow=allow or (), trust_code=trust_code,
     )  # fmt: skip
-    show_leaving(leaving(found.member.study, found.data))
+    show_leaving(leaving(found.member.study, found.data), summed_over(found.member.study))
     console().print()
     show_rules(found.rules)
     show_parties(found.parties)

@@ -17,10 +17,21 @@ if TYPE_CHECKING:
     from ...federate.leaving import Leaving
 
 
-def show_leaving(values: Sequence[Leaving]) -> None:
-    """Prints every value that would leave a site."""
+def show_leaving(values: Sequence[Leaving], sites: int = 0) -> None:
+    """Prints every value that would leave a site.
+
+    Args:
+        values: in the order of the requests.
+        sites: of a study with masks, over how many sites each sum is; 0 without masks.
+    """
     screen = console()
-    screen.print("This would leave the site, and nothing else:")
+    if sites:
+        screen.print(
+            f"This would leave the site under masks, and nothing else. Alone each number is noise. The server gets "
+            f"sums over {sites} sites."
+        )
+    else:
+        screen.print("This would leave the site, and nothing else:")
     for request, group in groupby(values, key=lambda value: value.request):
         table, said = text_table("", "value", "shape", "bytes", "what it is"), ""
         for value in group:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hierfl.data.patients import beyond_words
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.files import shown
@@ -18,14 +19,17 @@ from .options import StudyFile
 STUDY_OPTIONS = (
     "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
     "seed", "precision", "calibrate", "conformal", "network", "response_sd", "learn_sd", "formula", "group", "family",
-    "known_se", "event", "weights", "spellings", "test_fraction", "validation_fraction",
+    "known_se", "event", "weights", "model", "spellings", "test_fraction", "validation_fraction",
+    "masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", "patient_rows", "patient", "usual_rows",
 )  # fmt: skip
 
 
 @with_reading()
 @with_run_options(*STUDY_OPTIONS)
 def study(
-    method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py that lies beside --out.")],
+    method: Annotated[
+        str, typer.Argument(help="A method (see hierfl methods), or FILE.py beside --out: one's own, or a plain model.")
+    ],
     sample: Annotated[Path, path_option("FILE", "A file of the form that every site's has, without real rows.")],
     site: Annotated[
         list[str],
@@ -75,6 +79,7 @@ def check(
     from ...federate.guard.approve import propose
     from ...federate.guard.home import Home
     from ...federate.leaving import leaving
+    from ...federate.masks import summed_over
     from ...federate.study import Study
     from ...federate.study_site import read_site_data
     from ..screen import console
@@ -87,7 +92,10 @@ def check(
     screen.print(f"{data}: {held.rows} rows fit {shown(agreed.name)} ({about})")
     if held.left_out:
         screen.print(f"{held.left_out} more rows lack a value, and are left out")
-    show_leaving(leaving(agreed, held))
+    if held.beyond:
+        privacy = agreed.table["privacy"]
+        screen.print(beyond_words(held.beyond, privacy["patient"], privacy.get("patient_rows", 1)))
+    show_leaving(leaving(agreed, held), summed_over(agreed))
     if home is not None:
         found = propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
         screen.print()

@@ -13,6 +13,7 @@ from hierfl.errors import UserError
 from hierfl.files import shown
 from hierfl.inference.engines.remote.keys import PublicCard
 from hierfl.inference.engines.remote.own_code import code_digest
+from hierfl.schema import read_toml
 
 from ..contributions import now
 from ..roster_keys import SERVER
@@ -20,8 +21,9 @@ from ..study import Study
 from ..study_site import Membership, read_site_data
 from .approval import Approval
 from .audit import Audit
-from .home import Home, has_ended
+from .home import STUDY_COPY, Home, has_ended
 from .ledger import Ledger
+from .noise import noise_rules
 from .points import budget_rule
 from .policy import Policy
 from .rows import keep_rows
@@ -151,6 +153,8 @@ def propose(
     parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))
     found = [_server_rule(parties[0]), _cards_rule(parties), *rules(agreed, rows, policy, known, allow, ledger)]
     found.append(budget_rule(agreed, rows, policy, allow, ledger, card.name))
+    found += _left_rule(home, agreed)
+    found += noise_rules(agreed, rows, policy, ledger, card.name)
     return Proposal(
         home, member, rows, policy, parties, tuple(found), tuple(pins), tuple(sorted(allow)), ledger
     )  # fmt: skip
@@ -178,6 +182,16 @@ def _cards_rule(parties: Sequence[Party]) -> Rule:
     lacking = [party.name for party in parties if party.card is None]
     words = f"none of {', '.join(lacking)} in study.toml: the coordinator adds it, and sends the file again"
     return Rule("cards", not lacking, words if lacking else "all who take part have one")
+
+
+def _left_rule(home: Home, study: Study) -> list[Rule]:
+    """Of a study with masks whose roster was another one: what two sums say of who has left."""
+    copy = home.folder_of(study) / STUDY_COPY
+    if not study.options("cpu").masked or not copy.is_file():
+        return []
+    left = sorted(set(read_toml(copy, {"clients": [str]})["clients"]) - set(study.clients))
+    words = f"{', '.join(left)}: a sum from before less the same sum without them is their own part"
+    return [Rule("sites that have left", True, words)] if left else []
 
 
 def _server_rule(server: Party) -> Rule:

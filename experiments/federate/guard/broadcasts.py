@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hierfl.inference.state import State
 
 from .replies import Refused
 
+log = logging.getLogger("hierfl")
 #: of a study's folder: what is remembered of the last broadcast
 LAST = "broadcast.safetensors"
 
@@ -27,7 +29,7 @@ class Broadcasts:
     """
 
     def __init__(self, folder: Path, site: Site) -> None:
-        self.path, self.site, self.bounds = folder / LAST, site, Bounds(site)
+        self.path, self.site, self.bounds, self._fit = folder / LAST, site, Bounds(site), True
         if self.path.is_file():
             self.bounds.memory = decode(self.path.read_bytes())[1]
 
@@ -42,20 +44,36 @@ class Broadcasts:
         except OutOfBounds as error:
             raise Refused("bounds", str(error)) from error
 
-    def check(self, head: Mapping[str, Any], tensors: State) -> None:
+    def check(self, head: Mapping[str, Any], tensors: State, *, by_rows: bool = True) -> None:
         """Refuses values that no honest server sends.
+
+        Args:
+            head, tensors: of the request.
+            by_rows: whether also those that none sends to a site with these rows.
 
         Raises:
             Refused: likewise.
         """
         try:
-            self.bounds.check(head, tensors)
+            self.bounds.check(head, tensors, by_rows=by_rows)
         except OutOfBounds as error:
             raise Refused("bounds", str(error)) from error
 
+    def fits(self, head: Mapping[str, Any], tensors: State) -> bool:
+        """The same without a refusal, which would say something of one site's rows; the site's log says why."""
+        device = self.site.plate.device
+        try:
+            self.check(head, {name: value.to(device) for name, value in tensors.items()})
+        except Refused as error:
+            log.warning("this site has no message: %s", error.reason)
+            self._fit = False
+        else:
+            self._fit = True
+        return self._fit
+
     def remember(self, head: Mapping[str, Any], tensors: State) -> None:
-        """Keeps what later values are compared with; it is on the disk when this returns."""
-        if head["kind"] != "round":
+        """Keeps what later values are compared with, of values that fit; it is on the disk when this returns."""
+        if head["kind"] != "round" or not self._fit:
             return
         self.bounds.answered(head, tensors)
         if self.bounds.memory:  # (a mixed model's bounds compare with nothing)

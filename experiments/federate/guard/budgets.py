@@ -2,7 +2,7 @@
 
 Of mixed models that is what honest fits have been measured to need, by family (``budgets.toml``, written by
 tests/support/honest_points.py), plus a quarter. Of other methods the study says how many rounds and evaluations there
-are, and it is these, plus a quarter.
+are, and it is these, plus a quarter. A plain model's settings say how many points it explores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
-from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular
+from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular, most_explored
 from hierfl.inference.options import Options
 from hierfl.schema import read_toml
 
@@ -42,8 +42,10 @@ def default_budget(method: Method, options: Options, *, exploration: bool = Fals
     """
     evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
     scored = len([split for split in options.splits if split != "train"])
-    needed, more = options.rounds, 0
-    if is_tabular(method):
+    needed, more, said = options.rounds, 0, most_explored(method)
+    if said is not None:
+        more = said if exploration else 0
+    elif is_tabular(method):
         held = _measured(method)
         needed = int(held["points"]) + PROFILE_ROUNDS * _ends(method) * int(held.get("nodes", 1))
         if exploration and not has_fixed_sums(method):
@@ -68,14 +70,22 @@ def usual_need(method: Method, options: Options, *, explores: bool = False) -> i
         UserError: for a family without a measured number.
     """
     scored = len([split for split in options.splits if split != "train"])
-    if not is_tabular(method):
+    said = most_explored(method)
+    if said is not None or not is_tabular(method):
         evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
-        return options.rounds + evaluations * scored
+        return options.rounds + evaluations * scored + (said or 0)
+    if options.dp != "none":
+        return releases(method, options)
     held = _measured(method)
     needed = int(held.get("points_95", held["points"])) + PROFILE_ROUNDS * _ends(method) * int(held.get("nodes", 1))
     if explores and not has_fixed_sums(method):
         needed += int(held.get("explored_95", held["explored"]))
     return needed + scored
+
+
+def releases(method: Any, options: Options) -> int:
+    """Messages of a formula's fit with noise: it asks nothing else."""
+    return sum(part.releases for part in method.mechanisms(options))
 
 
 def _measured(method: Any) -> dict[str, Any]:

@@ -24,6 +24,18 @@ LARGEST = 2**31
 FINISH = "finish"
 
 
+def takes_part(head: Mapping[str, Any], member: Membership) -> bool:
+    """Whether a site's rows are evaluated for a question: under masks all are asked, and some of them for zeros.
+
+    Args:
+        head: of the request.
+        member: which site of which study is asked.
+    """
+    entry = {"round": "training", "scores": "adding", "calibration": "adding"}.get(str(head.get("kind")), "")
+    names = head.get(entry) if member.study.options("cpu").masked else None
+    return not isinstance(names, list) or member.client in names
+
+
 def charge_of(
     question: str, head: Mapping[str, Any], slot: Slot, tensors: State, member: Membership, data: str,
     site: Site | None,
@@ -44,7 +56,9 @@ def charge_of(
     restart = head.get("restart", 0)
     if not isinstance(restart, int) or isinstance(restart, bool) or not 0 <= restart < LARGEST:
         raise Refused("bounds", "its restart record is no number")
-    points = points_of(site.method, head, tensors) if site is not None else 0
+    points = 0
+    if site is not None and takes_part(head, member):
+        points = points_of(site.method, head, tensors)
     values = values_of(slot, tensors)
     return Charge(data, member.study.digest, member.client, slot.text, question, restart, values, points)
 

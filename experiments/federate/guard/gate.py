@@ -1,8 +1,7 @@
 """What stands before a site: who asks, what was approved, each question once, within a budget.
 
-A question is charged to the account's ledger before anything is computed, and its sealed reply is on the disk before it
-is visible. Whatever moment a process is killed at, the same question gets the same values, and another one in its place
-is refused. Of a reason no more leaves than its class.
+A question is charged to the account's ledger before anything is computed; its sealed reply is on the disk before it is
+visible. After a kill the same question gets the same values, and another one is refused. Of a reason its class leaves.
 """
 
 from __future__ import annotations
@@ -14,22 +13,27 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import shown
+from hierfl.inference.engines.remote.masks.question import is_masked, without_masks
+from hierfl.inference.engines.remote.masks.site import MaskedSite
 from hierfl.inference.engines.remote.points import explores
-from hierfl.inference.engines.remote.preparation import ENDED, PreparedSite, unnumbered
-from hierfl.inference.engines.remote.sealed import open_request, sign_again
+from hierfl.inference.engines.remote.preparation import ENDED, unnumbered
+from hierfl.inference.engines.remote.sealed import open_request, question_digest, sign_again
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.wire import Unreadable, decode, encode, header
 from hierfl.inference.state import State
 
+from ..masks import MASK_KINDS, forget_masks, masked_site
 from ..study_site import Membership, SiteRows, as_numbers
 from .answers import Answers, Slot
 from .approval import Approval
 from .audit import Audit
 from .broadcasts import Broadcasts
-from .charges import LARGEST, charge_of, charged
+from .charges import LARGEST, charge_of, charged, takes_part
+from .claims import AccountClaims
 from .home import Home
 from .in_force import check_in_force, server_of
 from .ledger import AnsweredBefore, Ledger, OverBudget
+from .noise import charge_noise, note_answered
 from .points import budget_of, may_explore
 from .policy import Policy
 from .replies import Asked, Refused, Replies
@@ -73,10 +77,12 @@ class Gate:
         self._approval: Approval | None = self.home.approval_of(self.folder)
         self._policy, self._rows = Policy.read(self.home.folder), ""
         self.member = Membership.read(self.folder, finished=False)
-        self.site: PreparedSite = self.member.site(self.device, train_scores=self._policy.train_scores)
+        study, plain = self.member.study, self.member.site(self.device, train_scores=self._policy.train_scores)
+        claims = AccountClaims(self.ledger, study.digest, self.member.client)
+        self.site = masked_site(study, plain, self.home.identity, claims, self._fits)
         self.site.patient = True
         self._broadcasts: Broadcasts | None = None
-        self._told = Told(self.folder, self.member.study.digest, self.member.study.roster)
+        self._told = Told(self.folder, study.digest, study.roster)
 
     @property
     def client(self) -> str:
@@ -96,10 +102,7 @@ class Gate:
     # -- a request ----------------------------------------------------------------------------------------------
 
     def answer(self, request: bytes) -> bytes:
-        """The sealed reply to a sealed request: an answer, a stored one, or a refusal.
-
-        Args:
-            request: as it was carried.
+        """The sealed reply to a sealed request, as it was carried: an answer, a stored one, or a refusal.
 
         Returns:
             Bytes that may be seen: what they follow from is on the disk.
@@ -112,6 +115,8 @@ class Gate:
         refused: Refused | None = None
         try:
             reply = self._answer(asked)
+            if self.ended:
+                forget_masks(self.folder)
         except Refused as error:
             refused = error
         except (OSError, UserError):
@@ -131,9 +136,8 @@ class Gate:
         Raises:
             Refused: for anything else.
         """
-        server = server_of(self.home, self.member.study)
         try:
-            plain = open_request(asked.request, server, self.client)[0]
+            plain = open_request(asked.request, server_of(self.home, self.member.study), self.client)[0]
             if asked.outer["study"] != self.member.study.digest:
                 raise Refused("approval", "it is of another study than the one of this folder")
             head, tensors = decode(plain, LARGEST)
@@ -155,28 +159,35 @@ class Gate:
         if slot is None:
             raise Refused("bounds", "it is no request that this version knows")
         if (stored := self.answers.stored(slot, asked.question)) is not None:
-            asked.again = True
-            return sign_again(stored, self.home.identity)  # (the same bytes, but for a rotated key)
+            asked.again = True  # (the same bytes, but for a rotated key)
+            return sign_again(stored, self.home.identity)
+        about_masks = slot.kind in MASK_KINDS
+        if is_masked(head) and not about_masks:  # (with other masks it is the same question, and costs nothing)
+            bare = without_masks(plain)
+            asked.charged, head = question_digest(bare), header(bare)
+        site = None if about_masks else self.site.site  # (masks are of no rows)
         if slot.kind == "prepare":
             self._check_totals(tensors)
-        elif self.site.site is None:
+        elif site is not None:
+            self._check_round(asked.charged, head, slot, tensors)
+        elif not about_masks:
             return self._computed(asked, plain)[0]  # (it has yet to hear what all have agreed on, and says so)
-        else:
-            self._check_round(asked.question, head, slot, tensors)
-        self._charge(asked, head, slot, tensors)
-        if self.site.site is not None:  # (whether its values fit depends on the rows: it has its price by now)
-            self._broadcasts_of(self.site.site).check(head, tensors)
+        if not about_masks:
+            self._charge(asked, head, slot, tensors)
+        if site is not None:  # (whether its values fit depends on the rows: it has its price by now)
+            self._broadcasts_of(site).check(head, tensors, by_rows=not isinstance(self.site, MaskedSite))
         reply, answered = self._computed(asked, plain)
         if answered:
-            if self.site.site is not None:
-                self._broadcasts_of(self.site.site).remember(head, tensors)
+            if site is not None:
+                self._broadcasts_of(site).remember(head, tensors)
             self.answers.store(slot, asked.question, reply)
+            note_answered(self.ledger, self.member.study, self.client, slot)
             if slot.kind == "round":
                 self.answers.forget(slot.round)
         return reply
 
     def _computed(self, asked: Asked, plain: bytes) -> tuple[bytes, bool]:
-        """The sealed answer of the site, and whether it is one that is kept.
+        """The sealed answer of the site, and whether it is kept; not where it has other keys, and is asked again.
 
         Raises:
             Refused: where the site cannot answer.
@@ -186,9 +197,7 @@ class Gate:
         if "error" in head and head.get("unprepared") is not True:
             about = str(head.get("refused") or ("data" if asked.outer["kind"] == "prepare" else "failed"))
             raise Refused(about, str(head["error"]))
-        return self.replies.sealed(asked, self.member.study, answer), "error" not in head
-
-    # -- checks, in their order ---------------------------------------------------------------------------------
+        return self.replies.sealed(asked, self.member.study, answer), not head.keys() & {"error", "rekey"}
 
     def _check_approval(self, head: Mapping[str, Any]) -> None:
         """Refuses what was not approved as it is now.
@@ -251,12 +260,17 @@ class Gate:
         asked = self.member.study.digest, self.client, slot.text, question
         if site.state.ended and not self.ledger.has(*asked):  # (killed as it ended, it may still have to answer)
             raise Refused("answered", "the study has ended for this site")
-        if slot.kind == "scores" and head.get("split") == "train" and not self._policy.train_scores:
+        train = slot.kind == "scores" and head.get("split") == "train" and takes_part(head, self.member)
+        if train and not self._policy.train_scores:
             raise Refused("policy", "scores of training rows are asked for")
         self._broadcasts_of(site).check_form(head, tensors)
         assert self._approval is not None  # (as of _check_approval)
         if explores(site.method, head, tensors) and not may_explore(self._policy, self._approval.allowed):
             raise Refused("policy", "it explores, and the approval does not allow that")
+
+    def _fits(self, head: Mapping[str, Any], tensors: State) -> bool:
+        """Whether values of a question under masks are within bounds: nobody else hears which site they do not fit."""
+        return self.site.site is None or self._broadcasts_of(self.site.site).fits(head, tensors)
 
     def _broadcasts_of(self, site: Site) -> Broadcasts:
         if self._broadcasts is None or self._broadcasts.site is not site:
@@ -270,9 +284,8 @@ class Gate:
             Refused: where its slot is taken, or the budget is used up.
         """
         assert self._approval is not None  # (as of _check_approval)
-        site = self.site.site
-        charge = charge_of(asked.question, head, slot, tensors, self.member, self._approval.data, site)
-        study, allowed, budget = self.member.study, self._approval.allowed, 0
+        site, study, allowed, budget = self.site.site, self.member.study, self._approval.allowed, 0
+        charge = charge_of(asked.charged, head, slot, tensors, self.member, self._approval.data, site)
         if site is not None:
             try:
                 budget = budget_of(study, site.method, site.options, self._policy, allowed)
@@ -284,3 +297,4 @@ class Gate:
             raise Refused("answered", str(error)) from error
         except OverBudget as error:
             raise Refused("budget", str(error)) from error
+        charge_noise(self.ledger, charge, slot, site, self._policy, len(study.clients))

@@ -10,7 +10,7 @@ import hashlib
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from hierfl.data.disclosure.shared_rows import share_rows
 from hierfl.errors import UserError
 from hierfl.files import shown, write_whole
 from hierfl.schema import read_json
@@ -81,7 +82,8 @@ class Ledger:
         self._charges: list[Charge] = []
         self._asked: dict[tuple[str, str], list[Charge]] = defaultdict(list)
         self._points: Counter[str] = Counter()
-        self._budgets: dict[str, str] = {}
+        self._budgets: dict[str, list[str]] = {}
+        self._shared: dict[tuple[str, str], bool] = {}
 
     @property
     def secret(self) -> bytes:
@@ -116,21 +118,49 @@ class Ledger:
         path = self.row_sets().path_of(name)
         if not path.is_file():
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            first = next((other for other, held in self.row_sets().items() if same(hashes, held)), name)
-            data = save({k: np.ascontiguousarray(v) for k, v in hashes.items()}, {"budget": self.budget_of(first)})
-            write_whole(path, data, mode=0o600)
+            shared = self.budgets_shared(hashes, same) or [name]
+            arrays = {k: np.ascontiguousarray(v) for k, v in hashes.items()}
+            write_whole(path, save(arrays, {"budget": shared[0], "others": " ".join(shared[1:])}), mode=0o600)
         return name
 
+    def budgets_shared(self, hashes: RowHashes, same: Same) -> list[str]:
+        """The budgets of all row sets that have most of these rows, each once, in the order of the files."""
+        return list(
+            dict.fromkeys(self.budget_of(other) for other, held in self.row_sets().items() if same(hashes, held))
+        )
+
     def budget_of(self, data: str) -> str:
-        """Whose budget a row set uses: that of the first that has most of its rows."""
+        """The budget that has a row set's name for others: that of the first that has most of its rows."""
+        return self.budgets_of(data)[0]
+
+    def budgets_of(self, data: str) -> list[str]:
+        """All budgets that a row set uses: of each that had most of its rows when it came."""
         if data not in self._budgets:
             path = self.row_sets().path_of(data)
             if not path.is_file():
-                return data
+                return [data]
             raw = path.read_bytes()
-            table = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-            self._budgets[data] = str(table["__metadata__"]["budget"])
+            about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
+            self._budgets[data] = [str(about["budget"]), *str(about.get("others", "")).split()]
         return self._budgets[data]
+
+    def has_rows_of(self, data: str, other: str | RowHashes) -> bool:
+        """Whether a row set has a row of another one, as far as columns tell.
+
+        Args:
+            data: as the ledger names it.
+            other: likewise, or its hashes.
+        """
+        name = other if isinstance(other, str) else name_of(other)
+        if self.budget_of(data) == self.budget_of(name):
+            return True
+        pair = min(data, name), max(data, name)
+        if pair not in self._shared:
+            sets = self.row_sets()
+            held = sets.get(name) if isinstance(other, str) else other
+            against = sets.get(data)
+            self._shared[pair] = held is not None and against is not None and share_rows(held, against)
+        return self._shared[pair]
 
     # -- points -------------------------------------------------------------------------------------------------
 
@@ -158,10 +188,15 @@ class Ledger:
         return list(self._asked.get((study, client), ()))
 
     def used(self, data: str) -> int:
-        """Points that were evaluated on a row set, or on another that has most of its rows."""
+        """Points that were evaluated on a row set, and on all others that share most of its rows."""
+        return self.used_of(self.budgets_of(data))
+
+    def used_of(self, budgets: Collection[str]) -> int:
+        """Points that were evaluated on row sets that use any of these budgets."""
         self._catch_up()
-        budget = self.budget_of(data)
-        return sum(points for other, points in self._points.items() if self.budget_of(other) == budget)
+        return sum(
+            points for other, points in self._points.items() if not set(budgets).isdisjoint(self.budgets_of(other))
+        )
 
     def restarts(self, study: str, client: str) -> int:
         """The highest restart record that a site has seen of a study."""

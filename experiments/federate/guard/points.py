@@ -13,9 +13,10 @@ from hierfl.models import METHODS
 from hierfl.responses.registry import RESPONSES
 
 from ..study import Study
+from ..study_data import MODEL
 from .budgets import default_budget, usual_need
 from .ledger import Ledger
-from .policy import POLICY, Policy
+from .policy import PLAIN, POLICY, Policy
 from .rows import used
 
 #: the word that an approval needs for it, and the policy's entry
@@ -52,7 +53,9 @@ def budget_of(study: Study, method: Method, options: Options, policy: Policy, al
 
 
 def entries_of(study: Study) -> list[str]:
-    """Names that a policy's budget may have for a study: the family of a formula, the method."""
+    """Names that a policy's budget may have for a study: the family of a formula, the method; "model" of plain ones."""
+    if study.table["data"]["kind"] == MODEL:
+        return [PLAIN]
     names = study.table["data"].get("family", ""), study.loaded.name
     return [name for name in names if name in RESPONSES or name in METHODS]
 

@@ -19,6 +19,8 @@ from hierfl.models import METHODS
 from hierfl.responses.registry import RESPONSES
 from hierfl.schema import Number, Schema, check
 
+#: what a budget calls all plain models
+PLAIN = "model"
 #: in a site's folder
 POLICY = "policy.toml"
 #: what may be said of what a site's own word can allow: it is refused, allowed by ``approve --allow``, or allowed
@@ -38,12 +40,14 @@ SCHEMA: Schema = {
     "forbidden_methods?": [str],
     "single_messages?": bool,
     "networks?": str,
+    "models?": str,
     "label_counts?": str,
     "points?": str,
     "exploration?": str,
     "train_scores?": bool,
     "masked?": bool,
     "noise?": bool,
+    "largest_epsilon?": Number(float, 0, 1000),
     "budget?": {"*": Number(int, 0, 10**9)},
 }
 #: above each entry of the file
@@ -61,15 +65,18 @@ COMMENTS = {
     "forbidden_methods": "Methods that no study may run, such as fedavg; * is every method that is a file of its own.",
     "single_messages": "true: methods whose server reads each site's message by itself, such as one_round.",
     "networks": "Methods that train networks: refuse, approve (with approve --allow networks), or allow.",
+    "models": "Plain Pyro models, files of the study's own: what they send depends on all that is written in them.\n"
+    "refuse, approve (with approve --allow models), or allow.",
     "label_counts": "Messages that count this site's labels: refuse, approve (with --allow label-counts), or allow.",
-    "points": "Mixed models whose answers are no few sums (all but gaussian and log-normal ones of one level that\n"
-    "hold out no rows): what N answers tell of rows is in docs/points.md. refuse, approve (with approve --allow\n"
-    "points), or allow.",
-    "exploration": "Exploration of up to 4,096 points, but of gaussian models of one level: refuse, approve (with\n"
-    "--allow exploration), or allow.",
+    "points": "Plain models, and mixed models whose answers are no few sums (all but gaussian and log-normal ones of\n"
+    "one level that hold out no rows): what N answers tell of rows is in docs/points.md. refuse, approve (with\n"
+    "approve --allow points), or allow.",
+    "exploration": "Exploration of up to 4,096 points (of plain models as their settings say), but of gaussian models\n"
+    "of one level: refuse, approve (with --allow exploration), or allow.",
     "train_scores": "true: scores of training rows are answered. They can show outcomes of single rows.",
-    "masked": "true: messages must be masked. No study has masks yet, so that every study is refused.",
-    "noise": "true: messages must have noise. No study has noise yet, so that every study is refused.",
+    "masked": "true: a study needs masks, by which the server gets sums over all sites, and of one site nothing.",
+    "noise": 'true: a study needs noise that is added inside this site (dp = "site").',
+    "largest_epsilon": "Epsilon that studies with noise may spend on one data set, all of them together.",
     "budget": "Points that a study may ask about one data set, by family or method, in place of the defaults, such as\n"
     "binomial = 200. A data set is one across studies and names.",
 }
@@ -89,9 +96,10 @@ class Policy:
         forbidden_columns, forbidden_families, forbidden_methods: names that no study may use; "*" is every method
             that is a file of its own.
         single_messages: whether a method's server may read each site's message by itself.
-        networks, label_counts, points, exploration: each "refuse", "approve" or "allow".
+        networks, models, label_counts, points, exploration: each "refuse", "approve" or "allow".
         train_scores: whether scores of training rows are answered.
-        masked, noise: whether messages must be masked, or have noise.
+        masked, noise: whether messages must be masked, or have noise of this site's own.
+        largest_epsilon: of one data set, across studies and names.
         budget: points of each family or method in place of the defaults.
     """
 
@@ -108,12 +116,14 @@ class Policy:
     forbidden_methods: tuple[str, ...] = ()
     single_messages: bool = False
     networks: str = "approve"
+    models: str = "approve"
     label_counts: str = "approve"
     points: str = "approve"
     exploration: str = "approve"
     train_scores: bool = False
     masked: bool = False
     noise: bool = False
+    largest_epsilon: float = 4.0
     budget: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -131,7 +141,7 @@ class Policy:
         if strange := sorted(table.keys() - set(known)):
             raise unknown(f"entry of {path}:", strange[0], known)
         check(dict(table), SCHEMA, path)
-        for name in ("networks", "label_counts", "points", "exploration"):
+        for name in ("networks", "models", "label_counts", "points", "exploration"):
             if (said := table.get(name, "approve")) not in CHOICES:
                 raise unknown(f"value of {name} in {path}:", said, CHOICES)
         for name in table.get("forbidden_families", ()):
@@ -141,8 +151,8 @@ class Policy:
             if name != "*" and name not in METHODS:
                 raise unknown(f"method in {path}:", name, ("*", *METHODS))
         for name in table.get("budget", ()):
-            if name not in RESPONSES and name not in METHODS:
-                raise unknown(f"family or method in budget of {path}:", name, (*RESPONSES, *METHODS))
+            if name not in RESPONSES and name not in METHODS and name != PLAIN:
+                raise unknown(f"family or method in budget of {path}:", name, (*RESPONSES, *METHODS, PLAIN))
         held: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in table.items()}
         return cls(**held)
 

@@ -40,6 +40,7 @@ class Asked:
         request: as it was carried.
         outer: its header; of what is no request, one that says nothing.
         question: digest of what it asks.
+        charged: the same of the question as the ledger counts it, which is without its masks.
         slot: its place in the study.
         points: that it was charged.
         again: whether it was answered before, and the reply is the stored one.
@@ -48,6 +49,7 @@ class Asked:
     request: bytes
     outer: dict[str, Any]
     question: str = ""
+    charged: str = ""
     slot: Slot | None = None
     points: int = 0
     again: bool = False
@@ -57,7 +59,9 @@ class Asked:
         """A request that nobody may have signed."""
         try:
             plain, head = read_request(request)
-            return cls(request, head, question_digest(plain))  # (so that a server hears that it is refused)
+            return cls(
+                request, head, digest := question_digest(plain), digest
+            )  # (so that a server hears that it is refused)
         except Unreadable:
             return cls(request, {"kind": "unknown", "round": 0, "study": ""})
 

@@ -28,6 +28,5 @@ def keep_rows(data: SiteData, ledger: Ledger, totals: Sequence[NamedSums] = ()) 
 
 
 def used(data: SiteData, ledger: Ledger) -> int:
-    """Points that were evaluated on these rows, or on others that have most of them."""
-    hashes = row_hashes(data, ledger.secret)
-    return ledger.used(next((name for name, held in ledger.row_sets().items() if same_data(hashes, held)), ""))
+    """Points that were evaluated on these rows, and on all others that share most of them."""
+    return ledger.used_of(ledger.budgets_shared(row_hashes(data, ledger.secret), same_data))

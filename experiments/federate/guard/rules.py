@@ -5,29 +5,37 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from hierfl.data.disclosure.check import TWO, data_rules
 from hierfl.data.disclosure.row_hashes import RowHashes, columns_apart, least_difference, row_hashes
 from hierfl.data.disclosure.rule import Rule
 from hierfl.data.disclosure.totals import total_rules
 from hierfl.data.federated.column_data import ColumnData
 from hierfl.data.federated.formula_data import FormulaData
+from hierfl.data.federated.model_data import ModelData
 from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
-from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular
-from hierfl.inference.method.initial import InitialWeights
-from hierfl.inference.server.exchange import Exchange
+from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular, most_explored, reads_columns
 from hierfl.inference.server.rules.class_means import ClassMeans
 from hierfl.inference.server.rules.running import CountSum
 
+from ..maskable import exchange_of
+from ..masks import summed_over
+from ..public_sums import is_public, public_sums, same_sums
+
 if TYPE_CHECKING:
-    from hierfl.inference.method.base import Method
+    from hierfl.inference import Method
 
     from ..study import Study
     from .policy import Policy
 
 __all__ = ["Rule", "rules", "rules_of_totals"]
 #: what ``hierfl federate approve --allow`` takes, and the entry of the policy that asks for it
-ALLOWED = {"networks": "networks", "label-counts": "label_counts", "points": "points", "exploration": "exploration"}
+ALLOWED = {
+    "networks": "networks", "models": "models", "label-counts": "label_counts", "points": "points",
+    "exploration": "exploration",
+}  # fmt: skip
 
 
 class RowSets(Protocol):
@@ -82,10 +90,21 @@ def rules_of_totals(
             roster has changed since.
     """
     others = len(study.clients) - 1 if included else 1
-    found = total_rules(site, totals, others, study.least_rows, included=included)
+    found = (
+        [_public_totals(study, totals)]
+        if is_public(study)
+        else total_rules(site, totals, others, study.least_rows, included=included)
+    )
     if not all(rule.holds for rule in found):  # (rows are not looked at with totals that cannot be)
         return found
     return [*found, *data_rules(site, policy.limits, totals), *_difference_rules(site, policy, ledger, totals)]
+
+
+def _public_totals(study: Study, totals: Sequence[NamedSums]) -> Rule:
+    """Of a study with noise, whose first sums are nobody's."""
+    told = [{name: torch.as_tensor(value) for name, value in sums.items()} for sums in totals]
+    holds = same_sums(told, public_sums(study))
+    return Rule("totals", holds, f"they are {'' if holds else 'not '}those of the dictionary")
 
 
 def _roster_rules(study: Study, policy: Policy, known: Mapping[str, Any]) -> Iterator[Rule]:
@@ -117,6 +136,8 @@ def _name_rules(study: Study, policy: Policy) -> Iterator[Rule]:
         yield Rule("family", family not in policy.forbidden_families, family)
     elif isinstance(data, ColumnData):
         columns = {*data.x, data.y}
+    elif isinstance(data, ModelData):
+        columns = set(data.columns)
     forbidden = sorted(columns & set(policy.forbidden_columns))
     yield Rule("columns", not forbidden, f"{', '.join(forbidden)} forbidden" if forbidden else "none is forbidden")
     own_file = study.table["method"].endswith(".py")
@@ -128,15 +149,22 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
     """Of what the method's messages are."""
     _, network = study.data.form_model(site, study.loaded.cls.latent)
     method = study.method(network)
-    exchange, at_points = _exchange(method, study), is_tabular(method) and not has_fixed_sums(method)
+    exchange, at_points = (
+        exchange_of(method, study.options("cpu").seed),
+        is_tabular(method) and not has_fixed_sums(method),
+    )
     single = exchange.individual
+    noisy_sums = is_tabular(method) and study.options("cpu").dp == "site"
     what = f"the server reads each site's {single[0]}" if single else "the server needs sums alone"
+    what = "the server reads each site's sums, which have this site's noise" if noisy_sums else what
     yield Rule("single messages", policy.single_messages or not single, what)
     counting = any(isinstance(group.rule, ClassMeans | CountSum) for group in exchange.sending.values())
     asked = {
         "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
+        "models": reads_columns(method),
         # (scores of rows that are held out are no fixed sums: a narrow prediction counts the rows above a value)
-        "points": at_points or _holds_out(study), "exploration": explores(study) and at_points,
+        "points": (at_points or _holds_out(study)) and not noisy_sums,
+        "exploration": explores(study, method) and at_points and not noisy_sums,
     }  # fmt: skip
     for word, needed in asked.items():
         said = getattr(policy, entry := ALLOWED[word])
@@ -146,12 +174,36 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
             if said == "approve"
             else f"{entry} is {said!r} in the policy"
         )
-        way += "" if holds or word != "exploration" else "; a study with draws = 0 and without profile does not explore"
+        if word == "exploration" and not holds:
+            without = "reweigh = false" if reads_columns(method) else "draws = 0 and without profile"
+            way += f"; a study with {without} does not explore"
         yield Rule(word.replace("-", " "), holds, way if needed else "none")
     yield Rule("scores of training rows", True, _scores(study, policy))
-    for name in ("masked", "noise"):
-        wanted = getattr(policy, name)
-        yield Rule(name, not wanted, "demanded, and no study has it yet" if wanted else "not demanded")
+    yield _masks(study, policy)
+    yield _noise(study, policy)
+
+
+def _masks(study: Study, policy: Policy) -> Rule:
+    """Whether sums alone can be read, where that is demanded."""
+    there = summed_over(study)
+    words = [f"{'' if policy.masked else 'not '}demanded"]
+    words += [f"there: the server gets sums over {there} sites, and of one alone nothing"] * bool(there)
+    words += ["the study has none: the coordinator drafts it with --masked"] * (policy.masked and not there)
+    return Rule("masked", bool(there) or not policy.masked, "; ".join(words))
+
+
+def _noise(study: Study, policy: Policy) -> Rule:
+    """Whether messages have noise of this site's own, where that is demanded."""
+    options, demanded = study.options("cpu"), "demanded" if policy.noise else "not demanded"
+    if options.dp == "none":
+        more = ', and the study has none: dp = "site"' if policy.noise else ""
+        return Rule("noise", not policy.noise, demanded + more)
+    inside = options.dp == "site"
+    rows = options.patient_rows
+    hides = f"a patient of at most {rows} row{'s' * (rows > 1)}" if inside else "the whole site"
+    hides += f": epsilon {options.epsilon:g}, delta {options.delta:g}"
+    words = f"{demanded}; noise {'inside this site' if inside else 'on sums over sites'} hides {hides}"
+    return Rule("noise", inside or not policy.noise, words)
 
 
 def _scores(study: Study, policy: Policy) -> str:
@@ -166,21 +218,17 @@ def _scores(study: Study, policy: Policy) -> str:
 def _holds_out(study: Study) -> bool:
     """Whether scores of a formula's rows are asked for, at values of the server's choice."""
     said = study.table["data"]
-    return is_tabular(study.loaded.cls) and bool(said["test_fraction"] or said["validation_fraction"])
+    return is_tabular(study.loaded.cls) and bool(said.get("test_fraction") or said.get("validation_fraction"))
 
 
-def explores(study: Study) -> bool:
-    """Whether the fit of a formula asks for the likelihood at up to 4,096 points beside those of the search."""
-    said = study.table["settings"]
+def explores(study: Study, method: Method) -> bool:
+    """Whether a fit asks for the likelihood at many points beside those of the search: of a formula up to 4,096."""
+    said, most = study.table["settings"], most_explored(method)
+    if most is not None:
+        return most > 0
     return is_tabular(study.loaded.cls) and bool(
         said.get("draws") or said.get("profile") or said.get("population") == "bayes"
     )
-
-
-def _exchange(method: Method, study: Study) -> Exchange:
-    """What sites send, in form."""
-    shared = method.shared(InitialWeights.of(method.network, study.options("cpu").seed))
-    return Exchange(method.exchange(), method.pipeline(), method.expand, {k: v.detach() for k, v in shared.items()})
 
 
 def _difference_rules(

@@ -24,9 +24,9 @@ COORDINATOR = "coordinator"
 #: refuses nothing that can be sent at all
 OPEN = Policy(
     least_rows=1, least_cell=1, least_groups=1, parameters_per_row=1000.0, largest_share=1.0, differing_rows=1,
-    least_sites=1, single_messages=True, networks="allow", label_counts="allow", points="allow",
+    least_sites=1, single_messages=True, networks="allow", models="allow", label_counts="allow", points="allow",
     exploration="allow",
-    train_scores=True, budget=dict.fromkeys((*RESPONSES, *METHODS), 10**9),
+    train_scores=True, largest_epsilon=1000.0, budget=dict.fromkeys((*RESPONSES, *METHODS), 10**9),
 )  # fmt: skip
 
 

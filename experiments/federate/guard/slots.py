@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..masks import MASK_KINDS
 from .answers import Slot
 from .lines import canonical
 
@@ -32,9 +33,9 @@ def slot_of(head: Mapping[str, Any]) -> Slot | None:
         head: its header, whose handshake was checked.
     """
     kind, number = head.get("kind"), head.get("round")
-    if kind not in NAMES or not isinstance(number, int) or isinstance(number, bool) or number < 0:
+    if kind not in (*NAMES, *MASK_KINDS) or not isinstance(number, int) or isinstance(number, bool) or number < 0:
         return None
-    held = [head.get(name) for name in NAMES[kind]]
+    held = [head.get(name) for name in NAMES.get(kind, ())]
     if kind == "prepare":  # (sums over another roster are others; each roster is approved)
         held.append(head["handshake"]["roster"])
     return Slot(kind, number, canonical(held) if held else "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..masks import forget_masks
 from ..study_site import Membership
 from .audit import Audit
 from .gate import ENDED, Gate
@@ -73,4 +74,9 @@ def gate_of(home: Home, folder: Path, ledger: Ledger, device: str = "cpu") -> Ga
     """
     approval = home.approval_of(folder)
     left = approval and withdrawal_of(home, approval.study, approval.client, ledger)
-    return WithdrawnGate(home, folder, left, ledger) if left else Gate(home, folder, ledger=ledger, device=device)
+    if left:
+        return WithdrawnGate(home, folder, left, ledger)
+    found = Gate(home, folder, ledger=ledger, device=device)
+    if found.ended:  # (killed as it ended, it may have keys still)
+        forget_masks(folder)
+    return found

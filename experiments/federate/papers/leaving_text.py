@@ -30,6 +30,7 @@ def words_of(left: Withdrawal, deleted: int, study: Study, sent: Sequence[Mappin
     given = [line for line in sent if not line["refused"] and not line.get("again")]
     rounds = sorted({int(line["round"]) for line in given if line["kind"] == "round"})
     over = any(line["kind"] == FINISH for line in given)
+    design = getattr(study.data, "design", None)
     span = f", of rounds {rounds[0]} to {rounds[-1]}" if rounds else ""
     return [
         f"{left.client} has left {left.name}: decided by {left.by} on {left.when}.",
@@ -41,7 +42,7 @@ def words_of(left: Withdrawal, deleted: int, study: Study, sent: Sequence[Mappin
         f"  {len(given)} answers have left{span}. They are in sums, and sums cannot be undone.",
         "  The server may have kept each of them, and copies of the folders they went through have them, sealed.",
         f"  What the server's rules keep of them ({study.loaded.name}):",
-        *(f"    {line}" for line in kept_by_server(study.loaded, study.table["settings"])),
+        *(f"    {line}" for line in kept_by_server(study.loaded, study.table["settings"], design)),
         "  Sums before the first round (means, X'X) hold this site's rows for the rest of the study.",
         "  Points that were evaluated stay used: the budget of these rows is not given back.",
         "The study has ended. Ask the coordinator to delete the answers of this site."

@@ -12,6 +12,7 @@ from hierfl.data.outline import outline_of
 from hierfl.errors import UserError
 from hierfl.inference import Method
 from hierfl.inference.method.capabilities import is_tabular
+from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 
 from ...methods import Loaded
@@ -35,18 +36,21 @@ STAYS = {
     "KeptDraws": "draws from earlier rounds: those stay until later ones take their places",
     "RunningMean": "a mean over rounds: those that this site was part of stay in it",
     "CrossProducts": "one sum of one round: it stays",
+    "NaturalGradient": "a sum of what every site has last sent: this site's part stays in it, and in the draws that "
+    "the server keeps",
 }
 
 
-def kept_by_server(loaded: Loaded, settings: Mapping[str, Any]) -> list[str]:
+def kept_by_server(loaded: Loaded, settings: Mapping[str, Any], design: Architecture | None = None) -> list[str]:
     """What a server keeps of a site that has left, a line for each group of shared values.
 
     Args:
         loaded: the study's method.
         settings: the study's.
+        design: what the method is made with, where that is known; None for an example.
     """
     try:
-        method = _example(loaded, settings)
+        method = _example(loaded, settings) if design is None else loaded.cls(design, **settings)
     except UserError:
         return [f"{loaded.name}: what its rules keep cannot be said without its network; ask the coordinator"]
     lines = []

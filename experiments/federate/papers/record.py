@@ -17,6 +17,7 @@ from hierfl.schema import read_toml
 from ..contributions import now
 from ..guard.approval import APPROVALS, Approval
 from ..guard.audit import Audit
+from ..guard.epsilon import EpsilonLedger
 from ..guard.home import STUDIES, STUDY_COPY, Home, has_ended
 from ..guard.ledger import Ledger
 from ..guard.withdrawal import withdrawal_of
@@ -26,7 +27,7 @@ RETENTION = (
     ("studies/", "state of the model, stored answers, results, log", "until hierfl federate forget or withdraw"),
     ("approvals/", "digests of what was approved, who approved it; margins until forget", "as long as the folder"),
     ("audit.jsonl", "digests of requests, replies and deleted files; reasons of refusals", "as long as the folder"),
-    ("the account's ledger", "points that were evaluated; keyed hashes of rows", "as long as the account"),
+    ("the account's ledger", "points and epsilon that were spent; keyed hashes of rows", "as long as the account"),
     ("the server", "sums, and what it has kept of each answer", "the coordinator says"),
 )
 PACKAGES = ("hierfl", "torch", "pyro-ppl", "cryptography", "safetensors")
@@ -75,6 +76,7 @@ def record(home: Home, name: str, ledger: Ledger) -> dict[str, Any]:
             "points_of_this_study": sum(int(line.get("points", 0)) for line in lines),
             "points_of_these_rows": ledger.used(approval.data), "at_approval": approval.rules.get("budget", "not said"),
         },
+        "epsilon": _epsilon(approval, ledger),
         "withdrawn": None if left is None else {"by": left.by, "when": left.when},
         "forgotten": forgotten[-1] if forgotten else None,
         "retention": [dict(zip(("where", "what", "how long"), entry, strict=True)) for entry in RETENTION],
@@ -82,6 +84,14 @@ def record(home: Home, name: str, ledger: Ledger) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES},
                      "code": code_digest()},
     }  # fmt: skip
+
+
+def _epsilon(approval: Approval, ledger: Ledger) -> dict[str, float]:
+    """Spent by the study, and by all studies of its rows; zeros of rows that no study with noise has had."""
+    book = EpsilonLedger(ledger)
+    all_of_them, deltas = book.spent(approval.data)
+    others = book.spent(approval.data, but=(approval.study, approval.client))[0]
+    return {"of_this_study": all_of_them - others, "of_these_rows": all_of_them, "delta_of_these_rows": deltas}
 
 
 def _approval(home: Home, name: str) -> Approval:
@@ -163,6 +173,7 @@ def as_markdown(found: Mapping[str, Any]) -> str:
         ),
         f"Points: {budget['points_of_this_study']} in this study; {budget['points_of_these_rows']} for these "
         f"rows, in all studies together. As it was approved: {_cell(budget['at_approval'])}.",
+        *_epsilon_words(found["epsilon"]),
         "## Who received it",
         _table(("name", "fingerprint", "what"), [tuple(one.values()) for one in found["recipients"]]),
         "Whoever carried the files saw what the server asked: shared values and sums over all sites. Of replies they "
@@ -194,3 +205,12 @@ def _cell(value: Any) -> str:
     """Text as a cell of a table: on one line, and no markdown or html of its own."""
     text = " ".join(shown(value).split())
     return "".join(f"\\{c}" if c in "\\|<>[]`*_" else c for c in text)
+
+
+def _epsilon_words(spent: Mapping[str, float]) -> list[str]:
+    if not spent["of_these_rows"]:
+        return []
+    return [
+        f"Epsilon: {spent['of_this_study']:.3g} in this study; {spent['of_these_rows']:.3g} for these rows, in all "
+        f"studies together, at delta {spent['delta_of_these_rows']:g}."
+    ]

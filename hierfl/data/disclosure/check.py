@@ -9,13 +9,14 @@ from ...files import shown
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..federated.formula_data import FormulaSite
+from ..federated.model_data import ModelSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
 from .cells import cell_rules, selection_rules
 from .encodings import encoding_rules, raw_numbers
 from .formula_rows import formula_rows
 from .own_rows import OwnRows
-from .plain_rows import array_rows, column_rows
+from .plain_rows import array_rows, column_rows, model_rows
 from .rule import Limits, Rule, worst
 from .shares import column_rules, share_rules
 
@@ -74,6 +75,8 @@ def _made(site: SiteData, totals: Sequence[NamedSums]) -> OwnRows:
         return column_rows(site)
     if isinstance(site, ArraySite):
         return array_rows(site)
+    if isinstance(site, ModelSite):
+        return model_rows(site)
     raise TypeError(f"no rules for rows of a {type(site).__name__}")
 
 

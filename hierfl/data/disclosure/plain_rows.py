@@ -1,4 +1,4 @@
-"""A site's rows of a network's table or arrays, as the rules look at them."""
+"""A site's rows of a network's table or arrays, or of a plain model's table, as the rules look at them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
+from ..federated.model_data import ModelSite
 from ..partition.hold_out import hold_out
 from ..pool import PooledDataset
 from .own_rows import OwnRows, codes, few_values
@@ -35,6 +36,15 @@ def array_rows(site: ArraySite) -> OwnRows:
     numbers = {"the response": pool.y_train} if study.learns else {}
     held = _held_out(pool, study.validation, study.seed)
     return OwnRows(len(pool.x_train), held, _labels(pool, "the labels") | few_values(numbers), numbers)
+
+
+def model_rows(site: ModelSite) -> OwnRows:
+    """Of all rows: of every column that the model reads, whatever it makes of them."""
+    columns, table = site.study.dictionary.columns, site.df
+    kinds = {name: columns[name].kind for name in site.study.columns}
+    categories = {name: codes(table[name].to_numpy()) for name, kind in kinds.items() if kind in ("category", "flag")}
+    numbers = {name: table[name].to_numpy(dtype=float) for name, kind in kinds.items() if kind in ("number", "whole")}
+    return OwnRows(site.rows, {}, categories | few_values(numbers), numbers)
 
 
 def _labels(pool: PooledDataset, name: str) -> dict[str, np.ndarray]:

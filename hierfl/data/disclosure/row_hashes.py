@@ -17,6 +17,7 @@ from ..federated.array_data import ArraySite
 from ..federated.column_data import ColumnSite
 from ..federated.design import MEAN_AND_SD
 from ..federated.formula_data import FormulaSite
+from ..federated.model_data import ModelSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
 from .check import TWO, own_rows
@@ -65,7 +66,7 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
         }
         own, n, out = own_rows(site), len(inputs), np.arange(len(inputs)) >= len(pool.x_train)
     else:
-        assert isinstance(site, FormulaSite | ColumnSite)
+        assert isinstance(site, FormulaSite | ColumnSite | ModelSite)
         found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..readers.npz import read_npz
 from ..reading.options import Reading
 from ..reading.remedies import option_flags
 from ..response_units import ResponseUnits
+from .response_sums import PREFIX as RESPONSE
 from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
 from .study_data import SiteData
 from .sums import Moments, NamedSums
@@ -87,6 +89,17 @@ class ArrayData:
         """Names and shapes of a round's sums."""
         images: dict[str, tuple[int, ...]] = {"n": (), "total": (self.channels,), "square": (self.channels,)}
         return {**(images if self.images else {}), **(response_form() if self.learns else {})}
+
+    def declared_rows(self, step: int, sums: Mapping[str, Any]) -> float | None:
+        """Of images how many numbers there are; else of responses, where these are standardised."""
+        if self.images:
+            return float(sums["n"]) * self.channels / math.prod(self.inputs_shape)
+        return float(sums[f"{RESPONSE}n"]) if self.learns else None
+
+    def summed_columns(self, step: int) -> Mapping[str, Sequence[str]]:
+        """Channels of images, and a response that is standardised."""
+        channels = [f"channel {k + 1}" for k in range(self.channels * self.images)]
+        return {"": channels, **({RESPONSE: ("the response",)} if self.learns else {})}
 
     def meanings(self) -> Mapping[str, str]:
         """What each sum is."""
@@ -163,7 +176,7 @@ class ArraySite:
 
     study: ArrayData
     pool: PooledDataset
-    left_out = 0
+    left_out, beyond = 0, 0
 
     @property
     def rows(self) -> int:

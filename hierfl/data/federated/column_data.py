@@ -16,10 +16,12 @@ from ...nn.networks.build import architecture
 from ..arrays import natural_pool
 from ..federation import Federation
 from ..outline import outline_of
+from ..patients import within_cap
 from ..pool import PooledDataset, Task
 from ..reading.options import Reading
 from ..response_units import ResponseUnits
 from .dictionary import Dictionary
+from .response_sums import PREFIX as RESPONSE
 from .response_sums import noise_of, response_form, response_meanings, response_sums, response_units
 from .study_data import SiteData
 from .sums import Moments, NamedSums
@@ -79,6 +81,7 @@ class ColumnData:
         response_sd, learn_sd: a regression's standard deviation, or whose is learned, of responses that are
             standardised by sums ("shared", "clients"; "no": it is the number).
         test, validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_frame`.
+        patient, patient_rows: the column that names patients, and how many rows of one count; no column for all rows.
     """
 
     dictionary: Dictionary
@@ -91,6 +94,8 @@ class ColumnData:
     validation: float = 0.0
     seed: int = 0
     learn_sd: str = "no"
+    patient: str = ""
+    patient_rows: int = 1
     steps = 1
 
     def __post_init__(self) -> None:
@@ -127,6 +132,15 @@ class ColumnData:
         k = int(self.reader.numbers.sum())
         return {"n": (), "total": (k,), "square": (k,), **(response_form() if self.learns else {})}
 
+    def declared_rows(self, step: int, sums: Mapping[str, Any]) -> float | None:
+        """n."""
+        return float(sums["n"])
+
+    def summed_columns(self, step: int) -> Mapping[str, Sequence[str]]:
+        """The inputs that are numbers, and a response that is standardised."""
+        numbers = [name for name, number in zip(self.reader.names, self.reader.numbers, strict=True) if number]
+        return {"": numbers, **({RESPONSE: (self.y,)} if self.learns else {})}
+
     def meanings(self) -> Mapping[str, str]:
         """What each sum is."""
         numbers = ", ".join(np.array(self.reader.names)[self.reader.numbers]) or "no column"
@@ -144,9 +158,10 @@ class ColumnData:
 
     def site(self, path: Path, client: str, reading: Reading | None = None) -> ColumnSite:
         """A site's table."""
-        names = (*self.x, self.y)
-        whole = self.dictionary.written(path, names, reading)
-        df = self.dictionary.read(whole, sorted(names))
+        names, dictionary = (*self.x, self.y), self.dictionary.naming(self.patient)
+        file = dictionary.written(path, {*names, self.patient} - {""}, reading)
+        whole = file[within_cap(file, [self.patient], self.patient_rows)] if self.patient else file
+        df = dictionary.read(whole, sorted(names))
         y = df[self.y].to_numpy()
         if levels := self.dictionary.columns[self.y].levels:
             place = {level: k for k, level in enumerate(levels)}
@@ -155,7 +170,7 @@ class ColumnData:
             self.reader(df), np.asarray(y, float if self.task == "regression" else np.int64), [client] * len(df),
             None, None, None, self.test, self.seed, self.task, self.name, False, len(self.labels),
         )  # fmt: skip
-        return ColumnSite(self, pool, client, whole)
+        return ColumnSite(self, pool, client, whole, len(file) - len(whole))
 
     def constants(self, totals: Sequence[NamedSums]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each input, (k,): 0 and 1 of those that stay as they are."""
@@ -203,12 +218,14 @@ class ColumnSite:
         pool: its rows, split.
         client: its name.
         file: its table with all columns of its file.
+        beyond: how many rows do not count, beyond the first ones of their patients.
     """
 
     study: ColumnData
     pool: PooledDataset
     client: str
     file: pd.DataFrame
+    beyond: int = 0
     left_out = 0
 
     @property

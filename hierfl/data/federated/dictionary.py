@@ -161,6 +161,22 @@ class Dictionary:
                 raise UserError(f"{path}: columns.{name}: {error}") from error
         return cls(columns, spellings or Spellings())
 
+    def naming(self, name: str) -> Dictionary:
+        """The same with a column of names that stay at their site, where it has none of this name; none for no name."""
+        if not name or name in self.columns:
+            return self
+        return Dictionary({**self.columns, name: Column("name")}, self.spellings)
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Least and most of the columns that have both; of a flag 0 and 1."""
+        flags = {name: (0.0, 1.0) for name, column in self.columns.items() if column.kind == "flag"}
+        numbers = {
+            name: (column.least, column.most) for name, column in self.columns.items()
+            if column.least is not None and column.most is not None
+        }  # fmt: skip
+        return flags | numbers
+
     def as_table(self) -> dict[str, dict[str, Any]]:
         """Undoes :meth:`of`."""
         found = {}

@@ -18,6 +18,7 @@ from ..formula.design import Design
 from ..formula.missing import Missing, whole_rows
 from ..formula.trials import trials_columns
 from ..outline import outline_of
+from ..patients import within_cap
 from ..reading.options import Reading
 from .design import StudyFormula
 from .design_sums import DesignSums
@@ -39,6 +40,7 @@ class FormulaData:
         test, validation, seed: of rows that are held out, as for
             :func:`~hierfl.data.formula.federate.from_formula`.
         na: what becomes of rows that lack a value; likewise.
+        patient, patient_rows: the column that names patients, and how many rows of one count; no column for all rows.
     """
 
     formula: StudyFormula
@@ -47,6 +49,8 @@ class FormulaData:
     validation: float = 0.0
     seed: int = 0
     na: Missing = "refuse"
+    patient: str = ""
+    patient_rows: int = 1
     steps = 2
 
     def reader(self, totals: Sequence[NamedSums]) -> StudyReader:
@@ -82,6 +86,14 @@ class FormulaData:
             shapes |= {f"{part}.n": (), f"{part}.total": (k,), f"{part}.square": (k,)}
         return shapes
 
+    def declared_rows(self, step: int, sums: Mapping[str, Any]) -> float | None:
+        """n, in the first step."""
+        return None if step else float(sums["n"])
+
+    def summed_columns(self, step: int) -> Mapping[str, Sequence[str]]:
+        """The numbers first, then the response."""
+        return {"response.": ("the response",)} if step else {"": self.formula.numbers}
+
     def meanings(self) -> Mapping[str, str]:
         """What each sum is."""
         what = {"n": "rows", "total": "sums", "square": "sums of squares"}
@@ -101,12 +113,15 @@ class FormulaData:
 
     def site(self, path: Path, client: str, reading: Reading | None = None) -> FormulaSite:
         """A site's table."""
-        names, dictionary = sorted(self.formula.used), self.formula.dictionary
-        df = dictionary.written(path, names, reading)
+        names, dictionary = sorted(self.formula.used), self.formula.dictionary.naming(self.patient)
+        df = dictionary.written(path, {*names, self.patient} - {""}, reading)
         kept = df[whole_rows(df, names)] if self.na == "drop" else df
         if not len(kept):
             raise UserError(f"{path} has no row without missing values")
-        return FormulaSite(self, client, dictionary.read(kept, names), len(df) - len(kept), kept)
+        whole, left_out = kept, len(df) - len(kept)
+        if self.patient:
+            kept = kept[within_cap(kept, [self.patient], self.patient_rows)]
+        return FormulaSite(self, client, dictionary.read(kept, names), left_out, kept, len(whole) - len(kept))
 
     def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
         """The design, and the outline of its columns."""
@@ -132,6 +147,7 @@ class FormulaData:
     def about(self, reader: StudyReader) -> dict[str, Any]:
         """Of the federation."""
         about = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
+        about["ranges"] = self.formula.dictionary.ranges
         dropped = reader.reader.dropped
         return {**about, "dropped": dropped} if dropped else about
 
@@ -153,6 +169,7 @@ class FormulaSite:
         df: its table, checked.
         left_out: how many rows were not, for want of a value.
         whole: the same rows with all columns of its file; None for those of the table.
+        beyond: how many rows do not count, beyond the first ones of their patients.
     """
 
     study: FormulaData
@@ -160,6 +177,7 @@ class FormulaSite:
     df: pd.DataFrame
     left_out: int
     whole: pd.DataFrame | None = None
+    beyond: int = 0
 
     @property
     def file(self) -> pd.DataFrame:

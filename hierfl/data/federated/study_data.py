@@ -25,6 +25,11 @@ class SiteData(Protocol):
         """How many rows are not in them, for want of a value."""
         ...
 
+    @property
+    def beyond(self) -> int:
+        """How many rows do not count, beyond the first ones of their patients."""
+        ...
+
     def digest(self) -> str:
         """A fingerprint of its rows."""
         ...
@@ -48,6 +53,14 @@ class StudyData(Protocol):
 
     def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the sums of round ``len(before)``."""
+        ...
+
+    def declared_rows(self, step: int, sums: Mapping[str, Any]) -> float | None:
+        """How many rows a site's sums of a step are of; None where they do not say it."""
+        ...
+
+    def summed_columns(self, step: int) -> Mapping[str, Sequence[str]]:
+        """Of which columns a step has "n", "total" and "square", by the prefix of these names."""
         ...
 
     def meanings(self) -> Mapping[str, str]:

@@ -89,6 +89,15 @@ def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
     return problem + (f": write {other!r}" if other else "") + (f"; {note}" if note else "")
 
 
+def of_all_rows(formula: Formula) -> list[str]:
+    """Functions that a formula calls and that keep something of all rows, such as a mean or knots; sorted."""
+    from formulae.transforms import TRANSFORMS
+
+    called = set(re.findall(r"(?<![\w.])(\w+)\s*\(", re.sub("`[^`]*`", " ", formula.safe)))
+    # (formulae's transforms with a memory are classes, and those of single rows are functions)
+    return sorted(name for name in called if isinstance(TRANSFORMS.get(name), type))
+
+
 def response_alone(formula: Formula) -> Formula:
     """A formula of the same response, without effects."""
     tokens = list(tokens_of(formula.safe))

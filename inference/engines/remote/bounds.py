@@ -13,7 +13,8 @@ A value that clients train may move by :data:`OWN_STEPS` times what this site's 
 :data:`SHARE` of its size. Other values, and those that begin with zero, may move by :data:`SIZES` times their size.
 Both count for every round since. Sums over rows, such as counts, are as large as there are many rows, and have no
 such bound. Honest fits of all methods stay below (tests/inference/engines/test_bounds.py). The step bounds jumps, not
-drift: a server may go anywhere in many rounds.
+drift: a server may go anywhere in many rounds. With noise on a sum over clients no step is checked: noise moves values
+farther than training does, and what a site's own training moves is hidden.
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ class Bounds:
         self.site = site
         self.memory: State = {}
 
-    def check(self, head: Mapping[str, Any], tensors: State) -> None:
+    def check(self, head: Mapping[str, Any], tensors: State, *, by_rows: bool = True) -> None:
         """Checks a request, before it is answered.
 
         Args:
             head: of the request.
             tensors: of the request.
+            by_rows: whether bounds that depend on the site's rows are checked, too.
 
         Raises:
             OutOfBounds: for a broadcast that no honest fit makes.
@@ -78,9 +80,14 @@ class Bounds:
         number = int(head["round"]) + (head["kind"] != "round")  # (after a round, of which the next one has the values)
         if number == 1:
             self._begins(shared)
-        if problem := broadcast_error(self.site.method, shared, self._inputs()):
+        if not by_rows:
+            return
+        # (what has noise says as little of any rows anywhere, and a refusal by the rows would be without noise)
+        noisy = self.site.plate.privacy is not None
+        if not noisy and (problem := broadcast_error(self.site.method, shared, self._inputs())):
             raise OutOfBounds(problem)
-        if not is_tabular(self.site.method):
+        # (how far a client's own training moves is hidden by noise on a sum over clients: a refusal by it would tell)
+        if not is_tabular(self.site.method) and self.site.options.dp != "client":
             self._steps(number, shared)
 
     def formed(self, head: Mapping[str, Any], tensors: State) -> State | None:

@@ -6,13 +6,11 @@ How a request gets there is not its business: see :data:`Ask`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import add
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -25,25 +23,27 @@ from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
 from ...method.capabilities import needs_everyone
 from ...method.schedule import Plan
+from ...method.with_noise import privacy_of
 from ...options import Options
 from ...server.exchange import Exchange
-from ...server.receiver import Receiver
 from ...state import State, StateForm, form_of_state
-from ..base import Broadcast, ClientStatus, Reports, Scores
+from ..base import Broadcast, Reports, Scores
+from ..masking import check_enough, check_maskable
 from .expected import Expected, refuse_replies
+from .masked_summing import HiddenSums
+from .masks.question import basis_of
+from .masks.server import MaskedSums
 from .offers import Offers
 from .questions import Ask, Questions
+from .summing import PlainSums, Summation, SumQuestion
 from .wire import (
     Handshake,
-    Unreadable,
     check_calibration,
-    check_form,
     check_scores,
     check_size,
     flat_answer,
     flat_scores,
     flattened,
-    nbytes,
     nested,
     put_under,
 )
@@ -66,6 +66,11 @@ class RemoteEngine:
         greeting: what all have agreed on before the first round, see
             :func:`~hierfl.inference.engines.remote.preparation.prepare`: also those who come late are told.
         restarts: see :class:`.questions.Questions`.
+        rows: the fewest and the most training rows of each site, (2, J), as of its sums; None where they are not known.
+        masks: opens sums of masked answers, where the options say ``masked``.
+
+    Raises:
+        UserError: for masks without what opens them.
     """
 
     #: one process asks all sites, and each of them keeps its last round
@@ -74,14 +79,21 @@ class RemoteEngine:
     def __init__(
         self, method: Method, federation: Federation, options: Options, *, clients: Sequence[str], ask: Ask,
         handshake: Handshake, new_clients: bool = False, greeting: State | None = None, restarts: int = 0,
+        masks: MaskedSums | None = None, rows: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.greeting = greeting or {}
+        if options.masked != (masks is not None):
+            raise UserError("masked sums need keys of all sites: a study with masked = true, served by files or Flower")
+        self.greeting, self.privacy = greeting or {}, privacy_of(method, options)
         self.method, self.options, self.handshake, self.new_clients = method, options, handshake, new_clients
         self.federation = federation.to(options.device, options.dtype)
         self.ids = list(clients)
         self.task, self.device = federation.task, self.federation.device
-        self.questions = Questions(clients, ask, handshake, self.device, restarts)
+        self.questions = masks.questions if masks else Questions(clients, ask, handshake, self.device, restarts)
         self.offers = Offers()
+        self.summing: Summation = PlainSums(self.questions, self._asked, rows if options.dp == "none" else None)
+        if masks:
+            masks.greeted_by(self._greeted, basis_of(self.greeting))
+            self.summing = HiddenSums(masks, options)
 
     def agree(self, wish: bool) -> bool:
         """One process asks all sites."""
@@ -92,12 +104,21 @@ class RemoteEngine:
         return self.federation.template()
 
     def digest(self) -> str:
-        """Of the study: the data are known to their sites alone."""
+        """Of the study."""
         return self.handshake.study
 
     def has_data(self, split: str) -> bool:
-        """Whether any site has said that it has examples; all have training examples."""
-        return self.offers.has(split)
+        """Whether any site has said so; all have training examples. With noise none says, and rows have no metrics."""
+        return self.offers.has(split) if self.privacy is None else split != "validation"
+
+    def _adding(self, split: str) -> list[int]:
+        """Who has something to say of a split: without masks all are asked but those that keep training rows.
+
+        With noise nobody is: scores have no share of epsilon.
+        """
+        if self.privacy is not None:
+            return []
+        return self.offers.adding(split) if self.options.masked else self.offers.asked(split, len(self.ids))
 
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """Greets the sites.
@@ -106,6 +127,7 @@ class RemoteEngine:
             UserError: if none of them is there; for a method whose server has something to say to single clients.
         """
         refuse_replies(self.method)
+        check_maskable(self.method, exchange, self.options, len(self.ids))
         self.expected = Expected(self.method, self.federation, self.options, shared, initial, exchange)
         #: the last round of each site, as it has said
         self._at: dict[int, object] = {}
@@ -154,63 +176,32 @@ class RemoteEngine:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         self._settle(broadcast, broadcast.round - 1)
         self._check_places(broadcast.round)
-        clients, reporting = len(self.ids), set(plan.reporting) if self.expected.exchange.groups else set()
-        receiver = Receiver(
-            self.expected.exchange, broadcast.shared, clients, self.device, self.options.max_message_ratio
-        )
-        diverged = torch.zeros(clients, dtype=torch.bool, device=self.device)
-        about = {"kind": "round", "round": broadcast.round}
-        own = {j: {"reports": j in reporting} for j in plan.training}
-        answers = self._asked(about, broadcast.shared, sorted(plan.training), self.expected.exchange.bytes, own)
-        if plan.training and not answers:
-            raise self.questions.missing(plan.training, f"no site has answered in round {broadcast.round}")
-        self.questions.check_quorum(sorted(reporting), None if needs_everyone(self.method) else self.options.quorum)
-        used = torch.zeros(clients, dtype=torch.bool, device=self.device)
-        for j, (head, tensors) in answers.items():
-            diverged[j] = head.get("diverged") is True
-            if j not in reporting or head.get("reports") is not True:
-                continue
-            try:
-                sent = nested(check_form(tensors, self.expected.message))
-                message = {g: {k: v[None] for k, v in state.items()} for g, state in sent.items()}
-                used[j] = receiver.add(message, [j])[0]
-                if not used[j]:
-                    raise Unreadable("its numbers are too large, or not what the method's rules declare")
-            except Unreadable as error:
-                self.questions.refuse(j, "round", error)
-        sums = replace(receiver.sums, diverged=diverged.sum())
-        status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
-        for j in plan.reporting:
-            heard = bool(used[j]) if reporting else j in answers
-            status[j] = ClientStatus.REPORTED if heard else ClientStatus.REJECTED
-        return Reports(sums, status, diverged)
+        reports = self.summing.round(broadcast, plan, self.expected)
+        reporting = sorted(plan.reporting) if self.expected.exchange.groups else []
+        self.questions.check_quorum(reporting, None if needs_everyone(self.method) else self.options.quorum)
+        return reports
 
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
-        """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there."""
+        """Sums, see :class:`~hierfl.inference.engines.base.Engine`. With noise no site is asked: they have no share."""
         self._settle(broadcast, broadcast.round)
-        everyone = range(len(self.ids))
-        if late := [j for j in everyone if j not in self.offers.by_site and self.questions.counted[j] > 0]:
-            self._greeted(late)  # (it was away at the beginning, and has not said what it has)
-        new, asked = State(), self.offers.asked(split, len(self.ids))
+        self._hear_of_late()
+        new, asked = State(), self._adding(split)
         if asked and self.method.has_global_model and self._sends_new(broadcast):
             new = self._population(broadcast, summary=False).new_client_means
-        nobody = self.expected.no_scores(len(draws))
-        form = form_of_state(flat_scores(nobody))
         about = {
             "kind": "scores", "round": broadcast.round, "final": broadcast.final, "split": split, "draws": list(draws),
         }  # fmt: skip
         tensors = {**put_under("shared", broadcast.shared), **put_under("new", new)}
-        found = [nobody]
-        for j, (_, held) in self._asked(about, tensors, asked, nbytes(form)).items():
-            try:
-                check_form(held, form, finite=False)
-                check_scores(held)
-            except Unreadable as error:
-                self.questions.refuse(j, "scores", error)
-                continue
-            parts = {g: {k: v.cpu().numpy() for k, v in s.items()} for g, s in nested(held).items()}
-            found.append(Scores([parts[str(kind)] for kind in range(len(draws))], parts.get("global")))
-        return reduce(add, found)
+        nothing = flat_scores(self.expected.no_scores(len(draws)))
+        found = self.summing.total(SumQuestion(about, tensors, nothing, asked, check_scores, finite=False)).sums
+        parts = {g: {k: v.cpu().numpy() for k, v in s.items()} for g, s in nested(found).items()}
+        return Scores([parts[str(kind)] for kind in range(len(draws))], parts.get("global"))
+
+    def _hear_of_late(self) -> None:
+        """Asks what sites have that were away at the beginning, and have been there since."""
+        late = [j for j in range(len(self.ids)) if j not in self.offers.by_site and self.questions.counted[j] > 0]
+        if late:
+            self._greeted(late)
 
     def _sends_new(self, broadcast: Broadcast) -> bool:
         """Whether sites are asked for what a new client begins with."""
@@ -226,34 +217,29 @@ class RemoteEngine:
         total = {k: v.to(self.device) for k, v in flattened(nothing).items()}
         if not total:
             return Population({}, {})
-        sums = nested(self._summed("sums", broadcast, {"summary": summary, "new": "new" in nothing}, total))
+        about = {"summary": summary, "new": "new" in nothing}
+        check = partial(check_size, clients=len(self.ids))
+        sums = nested(self._summed("sums", broadcast, about, total, check))
         means = {k: v / len(self.ids) for k, v in sums.get("new", {}).items()}
         return Population(means, sums.get("summary", {}))
 
-    def _summed(self, kind: str, broadcast: Broadcast, more: Mapping[str, Any], total: State) -> State:
+    def _summed(
+        self, kind: str, broadcast: Broadcast, more: Mapping[str, Any], nothing: State,
+        check: Callable[[Mapping[str, Tensor]], None], adding: Sequence[int] = (),
+    ) -> State:  # fmt: skip
         """What all sites answer, added to what none does.
 
         Raises:
             UserError: where one is missing.
         """
-        form, answered = form_of_state(total), 0
         about = {"kind": kind, "round": broadcast.round, "final": broadcast.final, **more}
-        tensors = put_under("shared", broadcast.shared)
-        for j, (_, held) in self._asked(about, tensors, range(len(self.ids)), nbytes(form)).items():
-            try:
-                check_form(held, form, finite=kind == "sums")
-                if kind == "sums":
-                    check_size(held, len(self.ids))
-                else:
-                    check_calibration(held)
-            except Unreadable as error:
-                self.questions.refuse(j, kind, error)
-                continue
-            total, answered = {k: v + held[k] for k, v in total.items()}, answered + 1
-        if answered < len(self.ids):
-            words = f"{answered} of {len(self.ids)} sites have answered after round {broadcast.round}"
-            raise self.questions.missing(range(len(self.ids)), words)
-        return total
+        tensors, everyone = put_under("shared", broadcast.shared), range(len(self.ids))
+        question = SumQuestion(about, tensors, nothing, adding or everyone, check, finite=kind == "sums")
+        found = self.summing.total(question)
+        if len(found.clients) < len(self.ids):
+            words = f"{len(found.clients)} of {len(self.ids)} sites have answered after round {broadcast.round}"
+            raise self.questions.missing(everyone, words)
+        return found.sums
 
     def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
         """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there.
@@ -263,7 +249,11 @@ class RemoteEngine:
         """
         self._settle(broadcast, broadcast.round)
         nothing = {k: v.to(self.device) for k, v in flat_answer(no_answer(question)).items()}
-        total = self._summed("calibration", broadcast, {"question": question.table()}, nothing)
+        self._hear_of_late()
+        adding = self.offers.adding(question.split) if self.options.masked else []
+        check_enough([int(j in adding) for j in range(len(self.ids))], question.split, self.options)
+        about = {"question": question.table()}
+        total = self._summed("calibration", broadcast, about, nothing, check_calibration, adding)
         return Answer({group: {k: v.cpu().numpy() for k, v in sums.items()} for group, sums in nested(total).items()})
 
     def client_summary(self, broadcast: Broadcast) -> State:
@@ -277,7 +267,7 @@ class RemoteEngine:
     def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
         """What all clients have in common; the sites keep what they need to predict."""
         self._settle(broadcast, broadcast.round)
-        population = self._population(broadcast, summary=True)
+        population = self._population(broadcast, summary=self.privacy is None)
         tensors = {
             **put_under("shared", broadcast.shared), **put_under("new", population.new_client_means),
             **put_under("summary", population.summary_sums), **put_under("calibration", calibrated or {}),

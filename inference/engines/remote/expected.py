@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
@@ -14,6 +15,8 @@ from ...evaluation.fitted import Fitted
 from ...method.base import Method
 from ...options import Options
 from ...server.exchange import Exchange
+from ...server.receiver import Receiver
+from ...server.robust.watch import collects
 from ...state import State, StateForm
 from ..base import Broadcast, Scores
 
@@ -59,6 +62,12 @@ class Expected:
             for name, group in self.exchange.sending.items()
             for key, field in group.pipeline.sent.items()
         }
+
+    def receiver(self, shared: State, clients: int, device: torch.device, rows: Tensor | None) -> Receiver:
+        """What checks a round's messages; see :class:`~hierfl.inference.server.receiver.Receiver`."""
+        collect = collects(self.options, self.exchange, clients)
+        ratio = self.options.max_message_ratio
+        return Receiver(self.exchange, shared, clients, device, ratio, rows=rows, collect=collect)
 
     def no_scores(self, kinds: int) -> Scores:
         """Scores of no client, for so many kinds of prediction: those of one have this form."""

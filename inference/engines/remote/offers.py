@@ -35,6 +35,10 @@ class Offers:
         """Which of the sites are asked about a split: about training rows those alone that offer them."""
         return [j for j in range(sites) if split != "train" or "train" in self.by_site.get(j, ())]
 
+    def adding(self, split: str) -> list[int]:
+        """Which sites have said that they answer about a split."""
+        return sorted(j for j, splits in self.by_site.items() if split in splits)
+
     def silence(self, sites: int) -> str:
         """What is lost where sites give no scores of training rows; empty where all give them."""
         silent = sites - len(self.asked("train", sites))

@@ -16,23 +16,15 @@ from hierfl.files import make_folder, shown, write_whole
 from ...messages.form import LONGEST
 from ...state import State, StateForm
 from .answering import Desk
+from .masked_summing import HiddenSums
+from .masks.question import basis_of
+from .masks.server import MaskedSums
 from .questions import Questions
 from .refusals import Refused
+from .row_counts import ROWS, UNLIKE, RowBounds
 from .site import Site
-from .wire import (
-    FORMAT,
-    LARGEST_HEADER,
-    Handshake,
-    Unreadable,
-    check_form,
-    check_size,
-    decode,
-    encode,
-    flattened,
-    header,
-    nbytes,
-    nested,
-)
+from .summing import PlainSums, Summation, SumQuestion
+from .wire import FORMAT, LARGEST_HEADER, Handshake, Unreadable, check_size, decode, encode, flattened, header, nested
 
 log = logging.getLogger("hierfl")
 #: of a server's and of a site's folder: the sums over all sites
@@ -74,42 +66,51 @@ class SiteSums(Protocol):
         ...
 
 
-def prepare(questions: Questions, data: Summing, folder: Path) -> list[State]:
+def prepare(
+    questions: Questions, data: Summing, folder: Path, masks: MaskedSums | None = None, rows: RowBounds | None = None
+) -> list[State]:
     """The sums over all sites, once and for all: they are kept, and those who join later are given them.
 
     Args:
         questions: asks the sites.
         data: what they are asked for.
         folder: the server's.
+        masks: opens sums of masked answers; None where each answer is read.
+        rows: what sites may declare, which is told what they have; None where nothing is known of it.
 
     Raises:
         UserError: where a site is missing: columns made without it would be others.
     """
     path, study = folder / PREPARED_FILE, questions.handshake.study
     if path.is_file():
-        head, totals = _read(path, study)
+        head, kept = _read(path, study)
         log.debug("sums over %s sites", head.get("sites"))
-        return totals
-    totals = []
+        if rows is not None and isinstance(said := head.get(ROWS), dict):
+            rows.found.update({j: int(said[name]) for j, name in enumerate(questions.ids) if name in said})
+            rows.unlike.extend(map(str, head.get(UNLIKE, ())))
+        return kept
+    totals: list[State] = []
+    summing: Summation = HiddenSums(masks) if masks else PlainSums(questions)
+    clients = len(questions.ids)
     for step in range(data.steps):
         form, everyone = data.form(totals), range(len(questions.ids))
-        total = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in form.items()}
-        about, answered = {"kind": "prepare", "round": 0, "step": step}, 0
-        for j, (_, held) in questions.asked(about, numbered(totals), everyone, nbytes(form)).items():
-            try:
-                check_form(held, form)
-                check_size(held, len(questions.ids))
-            except Unreadable as error:
-                questions.refuse(j, "prepare", error)
-                continue
-            total, answered = {k: v + held[k].cpu() for k, v in total.items()}, answered + 1
-        if answered < len(questions.ids):
+        nothing = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in form.items()}
+        about = {"kind": "prepare", "round": 0, "step": step}
+        check = partial(rows.check, step, clients) if rows else partial(check_size, clients=clients)
+        note = partial(rows.note, step) if rows else None
+        found = summing.total(SumQuestion(about, numbered(totals), nothing, everyone, check, note=note))
+        if len(found.clients) < clients:
             raise questions.missing(
-                everyone, f"{answered} of {len(questions.ids)} sites have sent their sums (step {step + 1} of "
+                everyone, f"{len(found.clients)} of {clients} sites have sent their sums (step {step + 1} of "
                 f"{data.steps})", "go on when all have (--resume), or take those who cannot off the roster",
             )  # fmt: skip
-        totals.append(total)
-    _write(path, {"study": study, "sites": len(questions.ids)}, totals)
+        totals.append(found.sums)
+        if rows:
+            rows.compare(step, questions.ids)
+    noted: dict[str, Any] = {}
+    if rows and rows.found:
+        noted = {ROWS: {questions.ids[j]: n for j, n in rows.found.items()}, UNLIKE: rows.unlike}
+    _write(path, {"study": study, "sites": clients, **noted}, totals)
     return totals
 
 
@@ -172,6 +173,11 @@ class PreparedSite:
         return bool(self.closed) or (self.site is not None and self.site.state.ended)
 
     @property
+    def basis(self) -> str:
+        """Digest of the sums over all sites with which it began; empty before."""
+        return basis_of(numbered(self.totals or []))
+
+    @property
     def patient(self) -> bool:
         """Whether an error of the disk is raised, for whoever asks to try again; else it is answered as a failure."""
         return self._patient
@@ -215,6 +221,8 @@ class PreparedSite:
             raise Unreadable("it is no step of this study's preparation")
         try:
             found = self.data.sums(before)
+        except Refused:
+            raise
         except UserError as error:  # (what is wrong with the data is this site's to know)
             log.error("the data cannot be summed: %s", shown(error))
             raise Refused("its data cannot be summed: see the site's own log", "data") from error

@@ -8,7 +8,7 @@ answered, in one file. It answers a repeated request with the same bytes, and an
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,22 +25,25 @@ from ...calibration.question import Question, calibrated_form
 from ...evaluation.fitted import Fitted, Population
 from ...method.base import Method
 from ...method.capabilities import has_converged
-from ...method.final_chains import ending_as
 from ...method.initial import InitialWeights
-from ...method.learned_sd import with_learned_sd
+from ...method.of_options import of_options
 from ...options import Options
 from ...server.exchange import Exchange
 from ...state import State, form_of_state
 from ..base import Broadcast
 from ..plate import PlateEngine
 from .answering import Desk, Handler
-from .expected import refuse_replies
+from .expected import Expected, refuse_replies
+from .own_part import OwnPart
+from .refusals import Refused
 from .site_state import SiteState
 from .wire import LARGEST_HEADER, Handshake, Unreadable, check_form, flat_answer, flat_scores, flattened, under
 
 log = logging.getLogger("hierfl")
 #: bytes of what a method's report needs of all clients
 LARGEST_REPORT = 2**24
+#: kinds of requests whose answers have no noise: in a study with noise they have no share of epsilon
+WITHOUT_NOISE = ("scores", "sums", "calibration")
 
 
 class Site:
@@ -55,30 +58,41 @@ class Site:
         new_clients: whether it sends what a new client begins with, where the method makes that from the clients'
             values: of some methods that is all of a personal model, in a sum.
         train_scores: whether it says how well its training rows are predicted, at values of the server's choice.
+        roster: names of all clients; needed with masks, and where noise on a sum is divided among them.
 
     Raises:
         UserError: for more than one client, a folder of another study, or a method that sites do not know.
     """
 
+    #: digest of sums over all sites with which it began: none by itself; see :class:`.preparation.PreparedSite`
+    basis = ""
+
     def __init__(
         self, method: Method, federation: Federation, options: Options, folder: Path, handshake: Handshake, *,
-        new_clients: bool = False, train_scores: bool = True,
+        new_clients: bool = False, train_scores: bool = True, roster: Sequence[str] = (),
     ) -> None:  # fmt: skip
         if federation.clients != 1:
             raise UserError(f"a site is one client, not {federation.clients}")
         refuse_replies(method)
-        method, federation = with_learned_sd(method, federation, alone=True)
-        method = ending_as(options, method, federation)
+        method, federation = of_options(options, method, federation, alone=True, everyone=len(roster))
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
-        self.plate = PlateEngine(method, federation, replace(options, chunk=1))
+        plain = replace(options, chunk=1, masked=False, mask_groups=0, robust="none")
+        self.plate = PlateEngine(method, federation, plain)
         self.client, self.new_clients = federation.ids[0], new_clients
         self.splits = [split for split in SPLITS if self.plate.has_data(split) and (train_scores or split != "train")]
+        if self.plate.privacy is not None:  # (scores have no share, and which splits it has depends on its rows)
+            self.plate.privacy, self.splits = self.plate.privacy.at_a_site(), []
         start, device = InitialWeights.of(method.network, options.seed), self.plate.device
         self.shared, initial = (
             {k: v.detach().to(device, options.dtype, copy=True) for k, v in values.items()}
             for values in (method.shared(start), method.personal(start))
         )
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, self.shared)
+        #: what it adds to masked sums
+        self.part: OwnPart | None = None
+        if options.masked:
+            expected = Expected(method, self.plate.federation, options, self.shared, initial, exchange)
+            self.part = OwnPart(self.client, roster, expected)
         self.tentative = method.schedule().commit == "if-used"
         with torch.no_grad(), pyro.get_param_store().scope():
             self.plate.begin(self.shared, initial, exchange)
@@ -101,6 +115,8 @@ class Site:
 
     def _checked(self, handler: Handler, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         self._check(head)
+        if self.plate.privacy is not None and head["kind"] in WITHOUT_NOISE:
+            raise Refused(f"{head['kind']} have no noise, and this study's answers do", "policy")
         return handler(head, tensors, digest)
 
     def _check(self, head: Mapping[str, Any]) -> None:
@@ -125,16 +141,25 @@ class Site:
         if number == held.round and digest == held.request:
             return held.answer  # (it was lost, or the server was)
         shared = check_form(tensors, form_of_state(self.shared))
+        reports = self.part.adds(head) if self.part else bool(head.get("reports"))
+        if self.part and not self.part.trains(head):
+            return self.desk.says({"round": number, "counts": [0, 0, 0]}, self.part.no_message())
         # the same round with other values: what was done is undone
         before = held.before if number == held.round else self._settled(head)
         self.plate.load(before)
         self._current = None
-        message, diverged = self.plate.message(Broadcast(number, shared), reports=bool(head.get("reports")))
-        sent = flattened(message)
+        message, diverged = self.plate.message(
+            Broadcast(number, shared), reports=reports, always=self.part is not None and self.part.always
+        )
+        sent, after = flattened(message), self.plate.store.state()
         finite = all(bool(v.isfinite().all()) for v in sent.values() if v.is_floating_point())
         about = {"round": number, "diverged": diverged, "reports": bool(sent) and finite}
-        answer = self.desk.says(about, sent if finite else {})
-        self._keep(SiteState(before, self.plate.store.state(), number, digest, answer))
+        if self.part is not None:
+            sent, counts = self.part.message(shared, sent, diverged=diverged, reports=reports)
+            about |= {"counts": counts}
+            after = before if self.tentative and counts[2] else after  # (nobody else knows that it was not used)
+        answer = self.desk.says(about, sent if finite or self.part else {})
+        self._keep(SiteState(before, after, number, digest, answer))
         return answer
 
     def _keep(self, state: SiteState) -> None:
@@ -147,6 +172,10 @@ class Site:
         split, draws = head.get("split"), head.get("draws")
         if split not in SPLITS or draws not in ([0], [0, self.options.draws]):
             raise Unreadable("it says no split, or other draws than the study")
+        if self.part is not None:
+            adds = self.part.adds(head) and split in self.splits
+            found = flat_scores(self.plate.scores_of(fitted, split, draws)) if adds else None
+            return self._says(head, *self.part.scores(found, len(draws)))
         if split not in self.splits and self.plate.has_data(split):
             raise Unreadable("this site gives no scores on its training rows: its policy.toml would have to allow them")
         return self.desk.says({"round": head["round"]}, flat_scores(self.plate.scores_of(fitted, split, draws)))
@@ -160,6 +189,8 @@ class Site:
             found["new"] = fitted.new_client_sums()
         if head.get("summary"):
             found["summary"] = self.method.summary_terms(fitted)
+        if self.part is not None:
+            return self._says(head, *self.part.sums(flattened(found)))
         return self.desk.says({"round": head["round"]}, flattened(found))
 
     def _calibration(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
@@ -168,7 +199,14 @@ class Site:
             question = Question.of(head.get("question"), self.options)
         except UserError as error:
             raise Unreadable("it asks for what this study's calibration does not need") from error
-        return self.desk.says({"round": head["round"]}, flat_answer(answer(fitted, question, 1).sums))
+        found = flat_answer(answer(fitted, question, 1).sums)
+        if self.part is not None:
+            return self._says(head, *self.part.answer(found, adds=self.part.adds(head)))
+        return self.desk.says({"round": head["round"]}, found)
+
+    def _says(self, head: Mapping[str, Any], numbers: State, counts: list[int]) -> bytes:
+        """What it adds to a masked sum."""
+        return self.desk.says({"round": head["round"], "counts": counts}, numbers)
 
     def _finish(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         """Keeps what is needed to predict here, without any server."""

@@ -18,7 +18,8 @@ from ...state import State
 class AggregationRule(Protocol):
     """How some shared values are exchanged: a message of which the server needs only the sum, and the update.
 
-    A rule with ``sends = False`` has no message: its values follow from others that the server has.
+    A rule with ``sends = False`` has no message: its values follow from others that the server has. One with
+    ``comparable = False`` has messages that say nothing beside one another: no client is named by them.
     """
 
     @property

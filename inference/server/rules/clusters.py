@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...clients.chunk import ClientChunk
-from ...messages.form import Form, beside, some_weight, values_form
+from ...messages.form import Form, row_count, values_form
 from ...state import State
 from .base import AggregationContext
 from .weights import append_dims, server_step
@@ -34,7 +34,7 @@ class ClusterMeans:
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The slots times their weights, none of which is below zero, and one of which is above."""
         ((_, value),) = old.items()
-        weight = beside(old, tuple(value.shape[:1]), some_weight)
+        weight = row_count(old, tuple(value.shape[:1]))
         return {**values_form(old, scaled=True, weight="weight"), "weight": weight}
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:

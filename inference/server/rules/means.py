@@ -12,7 +12,7 @@ from torch import Tensor
 from hierfl.nn.layers.batch_norm import is_statistic
 
 from ...clients.chunk import ClientChunk
-from ...messages.form import Form, beside, values_form
+from ...messages.form import Form, beside, row_count, values_form
 from ...state import State
 from .base import AggregationContext
 from .weights import server_step, times_rows
@@ -40,7 +40,7 @@ class SampleWeighted:
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The values times a weight above zero."""
-        return {**values_form(old, scaled=True, weight="weight"), "weight": beside(old)}
+        return {**values_form(old, scaled=True, weight="weight"), "weight": row_count(old)}
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(n_j theta_j, n_j)."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ...clients.chunk import ClientChunk
-from ...messages.form import Form, beside, values_form
+from ...messages.form import Form, row_count, values_form
 from ...state import State
 from .base import AggregationContext
 from .weights import server_step, times_rows
@@ -30,7 +30,7 @@ class SampleWeightedMeanOf:
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The value times a weight above zero."""
-        return {**values_form(old, scaled=True, weight="weight"), "weight": beside(old)}
+        return {**values_form(old, scaled=True, weight="weight"), "weight": row_count(old)}
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(n_j f_j, n_j)."""

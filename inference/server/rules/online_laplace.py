@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...clients.chunk import ClientChunk
-from ...messages.form import Field, Form, beside, positive
+from ...messages.form import Field, Form, positive, row_count
 from ...state import State
 from .base import AggregationContext
 from .weights import server_step, times_rows
@@ -52,8 +52,8 @@ class OnlineLaplace:
         shape, dtype = tuple(old[mean].shape), old[mean].dtype
         return {
             mean: Field(shape, dtype, scaled=True, weight=itemgetter(precision)),
-            precision: Field(shape, dtype, positive),
-            "weight": beside(old),
+            precision: Field(shape, dtype, positive, weight=itemgetter("weight")),
+            "weight": row_count(old),
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:

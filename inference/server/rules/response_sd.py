@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import ClassVar
 
 from torch import Tensor
 
 from ...clients.chunk import ClientChunk
 from ...clients.squared_residuals import mean_squared_residuals
-from ...messages.form import Form, beside, not_negative, values_form
+from ...messages.form import Form, beside, not_negative, row_count, values_form
 from ...state import State
 from .base import AggregationContext
 
@@ -30,8 +31,9 @@ class PooledResponseSd:
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """A sum of squares, and the examples that it is over."""
-        squares = {k: beside(old, v.shape, not_negative) for k, v in values_form(old).items()}
-        return {**squares, "weight": beside(old)}
+        weight = itemgetter("weight")
+        squares = {k: replace(beside(old, v.shape, not_negative), weight=weight) for k, v in values_form(old).items()}
+        return {**squares, "weight": row_count(old)}
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(n_j E_q (y - E[y | x, w_j])^2, n_j)."""

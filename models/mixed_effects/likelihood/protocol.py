@@ -27,10 +27,12 @@ class Coefficients(NamedTuple):
     Attributes:
         integrated: whether they are integrated out; else the criterion is the maximum over them.
         prior: their prior's means and standard deviations, (p,) each; None for a flat one.
+        mixing: whether it is the density that draws are from.
     """
 
     integrated: bool = False
     prior: tuple[Tensor, Tensor] | None = None
+    mixing: bool = False
 
 
 class Drawn(NamedTuple):

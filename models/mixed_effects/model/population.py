@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from .levels import Level, levels_of
 from .prior_text import check_priors
 from .settings import Settings as MixedSettings
 
+if TYPE_CHECKING:
+    from ..private.noise_of_fit import PrivateFit
+
 
 class Population(Method):
     """Levels, the response, and the numbers that are searched."""
@@ -40,18 +43,14 @@ class Population(Method):
         """See :class:`.settings.Settings`."""
 
     settings: Settings
+    #: columns and noise of a fit with differential privacy inside its clients; None without
+    private: PrivateFit | None = None
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if not isinstance(network, Design):
             raise UserError("mixed-effects models are made from a Design (--formula), not from a network")
         super().__init__(network, **settings)
-        if self.settings.covariance == "diagonal":
-            network = self.network = network.uncorrelated()
-        #: by the names of the shared values that are their roots: the levels' effects, and their covariances
-        self.levels = levels_of(network)
-        self.groupings: dict[str, Grouping] = {level.name: level.grouping for level in self.levels}
-        self.covariances: dict[str, Covariance] = {level.name: level.covariance for level in self.levels}
-        self.covariance = self.covariances["root"]
+        self._describe(network.uncorrelated() if self.settings.covariance == "diagonal" else network)
         if self.settings.population == "auto":
             self.settings = replace(self.settings, population=self.likelihood.automatic)
         s = self.settings
@@ -63,7 +62,16 @@ class Population(Method):
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
         if s.one_round and self.likelihood.searches_beta:
             raise UserError(f"one_round is of a gaussian response, not a {network.family} one")
-        self.response_family = response_of(network, s)
+
+    def _describe(self, network: Design) -> None:
+        """What follows from the columns."""
+        self.network = network
+        #: by the names of the shared values that are their roots: the levels' effects, and their covariances
+        self.levels = levels_of(network)
+        self.groupings: dict[str, Grouping] = {level.name: level.grouping for level in self.levels}
+        self.covariances: dict[str, Covariance] = {level.name: level.covariance for level in self.levels}
+        self.covariance = self.covariances["root"]
+        self.response_family = response_of(network, self.settings)
 
     @property
     def likelihood(self) -> Likelihood:

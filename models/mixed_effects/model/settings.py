@@ -86,3 +86,7 @@ class Settings:
     lkj: float = setting(
         1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED
     )
+    ranges: str = setting(
+        "", "noise inside clients (dp=site): least and most of columns of numbers and of the response, as in 'age 18 "
+        "95; sbp 70 230'; values beyond count at the end; a study has them in its dictionary", newer=True
+    )  # fmt: skip

@@ -79,7 +79,8 @@ def _wald(label: str, value: float, step: float) -> float:
     if label.startswith("p("):
         odds = value / (1 - value) * np.exp(step / (value * (1 - value)))
         return float(odds / (1 + odds))
-    return float(value * np.exp(step / value)) if value > 0 else value + step
+    with np.errstate(over="ignore"):  # (of a number of which next to nothing is known)
+        return float(value * np.exp(step / value)) if value > 0 else value + step
 
 
 def belong(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from hierfl.inference.server.explored import NOWHERE
 from hierfl.inference.state import State
 
 from ..model.arithmetic import IMPOSSIBLE
@@ -22,9 +23,9 @@ FIRST_RADIUS, LARGEST_RADIUS = 5.0, 1e3
 LONGEST = 2.0
 #: curvature below this share of its diagonal is none
 FLAT = 1e-10
-#: the height of a point that nothing is known of, and how far it is from a maximum: numbers, since a server's memory
+#: how far a point of which nothing is known is from a maximum: a number, since a server's memory
 #: holds nothing else
-NOWHERE, FAR = -1e300, 1e9
+FAR = 1e9
 #: a step that has lost less than this, relative to the height, has lost nothing but digits
 ROUNDING = 1e-12
 

@@ -111,7 +111,8 @@ class Surface:
 
     def coefficients(self, criterion: Criterion) -> Coefficients:
         """What a criterion does with coefficients in which the clients' sums are quadratic."""
-        return Coefficients(criterion != "ml", Priors(self.method).beta() if criterion == "mixing" else None)
+        mixing = criterion == "mixing"
+        return Coefficients(criterion != "ml", Priors(self.method).beta() if mixing else None, mixing)
 
     @property
     def reml_constant(self) -> float:

@@ -64,7 +64,7 @@ class CrossProducts:
         number, upper = torch.float64, self.columns * (self.columns + 1) // 2
         return {
             "gram": Field((upper,), number, individual=True), "rows": Field((2,), number, individual=True),
-            "counts": Field((2,), number),
+            "counts": Field((2,), number, rows=lambda counts: counts[:, 1]),
         }  # fmt: skip
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hierfl.inference.server.explored import systematic
 from hierfl.rng import key
 
 from ..likelihood.protocol import Drawn
-from .explore import systematic
 from .state import Search
 
 

@@ -8,7 +8,7 @@ Form and message follow from the requests of :mod:`.requests`. Every message pas
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -16,10 +16,15 @@ from torch import Tensor
 
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.messages.form import Field, Form
+from hierfl.inference.messages.singles import Singles
+from hierfl.inference.server.robust.judged import Judged
+from hierfl.inference.server.robust.rules import RobustRule
 from hierfl.inference.state import State
 
+from ..model.arithmetic import IMPOSSIBLE
 from ..model.equations import MixedModel
-from .requests import REQUESTS, Asked, Request, carried, most_points
+from . import single_sites
+from .requests import REQUESTS, Asked, Phase, Request, carried, most_points
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,26 @@ class Likelihoods:
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Around one point, and at many; what a round is not about is zero."""
         shapes = [shape for request in REQUESTS for shape in request.reply(self.method).items()]
-        return {name: Field(shape, torch.float64) for name, shape in shapes}
+        found = {name: Field(shape, torch.float64, impossible=-IMPOSSIBLE) for name, shape in shapes}
+        return found | {"counts": replace(found["counts"], rows=lambda counts: counts[:, 1])}
+
+    @property
+    def estimated(self) -> Sequence[str]:
+        """The coefficients."""
+        return self.method.network.fixed
+
+    def says(self, old: State) -> bool:
+        """See :class:`~hierfl.inference.server.robust.judged.Judging`: climbs do."""
+        return Phase(int(old["effects.phase"])) in (Phase.CLIMB, Phase.MODE) and bool(self.estimated)
+
+    def judged(
+        self, old: State, message: Mapping[str, Tensor], singles: Singles, rule: RobustRule | None, memory: State
+    ) -> Judged:
+        """See :class:`~hierfl.inference.server.robust.judged.Judging`: elsewhere nothing is known."""
+        there = singles.valid
+        if self.says(old):
+            return single_sites.judged(self.method, old, message, there, rule, memory)
+        return Judged(torch.full((len(there), 4), torch.nan, dtype=torch.float64), there.to(torch.float64))
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Each client's log likelihood as a function of the population: around a point, or at many; 1, n, groups."""

@@ -19,7 +19,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .climb import NOWHERE, eigen, newton_step
+from hierfl.inference.server.explored import NOWHERE
+
+from .climb import eigen, newton_step
 from .restricted_point import Point
 from .restricted_state import RestrictedState
 

@@ -8,9 +8,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from hierfl.inference.server.explored import NOWHERE
 from hierfl.inference.state import State
 
-from .climb import NOWHERE
 from .restricted_point import Point
 
 #: the length of a flat direction's part among theta, or among the coefficients, from which on it is one there

@@ -29,8 +29,8 @@ def test_a_run_leaves_what_the_contract_says(hierfl: Call, tmp_path: Path) -> No
     assert "everything is in runs/0001-pfedvem-digits" in out
     folder = tmp_path / "runs/0001-pfedvem-digits"
     assert {p.name for p in folder.iterdir() if p.name != ".lock"} == {
-        "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "posterior.nc", "summary.json",
-        "checkpoint", "figures",
+        "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv",
+        "posterior.nc", "summary.json", "checkpoint", "figures",
     }  # fmt: skip
     summary = json.loads((folder / "summary.json").read_text())
     wanted = [

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call
+from support.parties import Parties
 from support.studies import PATIENTS, formula_study, patients, write_tables, written
 
 from hierfl.data.federated.dictionary import Column
@@ -39,6 +40,16 @@ def test_a_whole_study(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> No
     assert "kB to a site" in text
     assert "it comes to its end" in text
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("masked", "more"), [(False, 0), (True, 2)])
+def test_requests_are_those_of_a_site_with_the_usual_policy(
+    masked: bool, more: int, own: dict[str, Path], tmp_path: Path
+) -> None:
+    """Sums, a greeting, the rounds and the end; with masks keys and counts of sites too. Scores are not asked for."""
+    found = dry_run(Study.read(formula_study(tmp_path, own, rounds=20, masked=masked, parties=Parties.of(list(own)))))
+    assert found.requests == 2 + 1 + found.rounds + 1 + more
+    assert found.masks == more
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -32,8 +32,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "POLL", 0.01)
 
 
-@pytest.mark.parametrize("counts", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.cpu(9, "thirty sites approve, and find in sixty rounds what the table would")
+@pytest.mark.slow
+@pytest.mark.parametrize("counts", [False, True])
 def test_thirty_sites_by_files_find_what_the_table_would(counts: bool, tmp_path: Path) -> None:
     """One command a site and round; ten sites lack a level, and none sends more than sums."""
     df, family = patients(30, counts=counts), "poisson" if counts else "gaussian"

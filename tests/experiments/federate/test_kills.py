@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,13 +96,16 @@ def round_of(place: Processes) -> int:
 
 
 @pytest.mark.slow
-def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("masked", [False, True])
+def test_twenty_kills_change_nothing(masked: bool, tmp_path: Path) -> None:
     """``kill -9`` of the server and of sites at random moments; whoever was killed is begun again, and awaited."""
-    own = write_tables(patients(3), tmp_path / "data")
+    own, given = write_tables(patients(3), tmp_path / "data"), dict[str, Any]()
+    if masked:  # (each stage would have to be at three sites)
+        given = {"masked": True, "parties": Parties.of(own), "formula": "y ~ center(age) + (1 | site)"}
     # (until a step is exactly zero, after some ten rounds: fewer than those that are waited for below)
     settings = {"draws": 0, "tol": 1e-300}
-    study = formula_study(tmp_path, own, rounds=60, evaluate_every=20, settings=settings)
-    plain = FileStudy(study, own, tmp_path / "plain")
+    study = formula_study(tmp_path, own, rounds=60, evaluate_every=20, settings=settings, **given)
+    plain = FileStudy(study, own, tmp_path / "plain", given.get("parties"))
     plain.serve()
     rng, end = random.Random(0), time.monotonic() + PATIENCE
     with processes(study, own, tmp_path / "killed", plain.parties) as place:

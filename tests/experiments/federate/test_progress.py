@@ -70,6 +70,18 @@ def test_a_server_that_waits(folder: Path) -> None:
     assert "south is usually slow: 60 s a round, where the others take 2" in text
 
 
+def test_rounds_that_are_asked_once_more_after_a_restart_are_counted(tmp_path: Path) -> None:
+    """Each once, whoever asks for it again with the same record; and at least one for each restart."""
+    counted = []
+    for restart, numbers in ((0, [1, 2]), (0, [2]), (1, [2, 3]), (1, [3]), (2, [2, 3, 4]), (3, [5])):
+        recorded = Recorded(tmp_path, "s", 20, SITES)  # (each a process of its own)
+        for number in numbers:
+            about = {"kind": "round", "round": number, **({"restart": restart} if restart else {})}
+            recorded(dict.fromkeys(SITES, encode(about, {})))
+        counted.append(read_status(tmp_path)["again"])
+    assert counted == [0, 0, 1, 1, 3, 3]
+
+
 def test_who_has_answered_while_others_are_waited_for_is_seen(tmp_path: Path) -> None:
     """Also of the first request, whose answers are written down together."""
     recorded = Recorded(tmp_path, "s", 20, SITES)

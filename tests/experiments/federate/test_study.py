@@ -54,7 +54,7 @@ CHANGES: list[tuple[Callable[[dict], Any], str]] = [
     (lambda t: t["columns"]["stage"].update(levels=[]), "a category has levels"),
     (lambda t: t["settings"].update(noise=1), "noise"),
     (lambda t: t["privacy"].update(least_rows=0), "privacy.least_rows is 0"),
-    (lambda t: t["privacy"].update(epsilon=1), "unknown entry of .*: 'epsilon'"),
+    (lambda t: t["privacy"].update(epsilom=1), "unknown entry of .*: 'epsilom'"),
 ]
 
 

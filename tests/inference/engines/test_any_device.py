@@ -16,7 +16,7 @@ import torch
 from support.accelerator import DEVICE, Held, SimulatedRecorder, Waits, simulated
 from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs, slopes
-from support.methods import TUTORIAL, network_for
+from support.methods import TUTORIAL, case_name, network_for
 from support.mixed import table
 from support.pfedvmp import bumps
 from support.representatives import of_all, of_local, of_state, over_methods, representatives
@@ -36,6 +36,9 @@ SHORT = FEW_STEPS[FedPop]
 #: clients of which some take steps of the same shape again
 RECORDED = [60, 50, 23]
 Case = tuple[type[Method], dict]
+TABLES = [("gaussian", "1"), ("binomial", "1"), ("binomial", "1 + x"), ("poisson", "1"), ("poisson", "1 + x")]
+#: pFedEB takes five times as long as the others, and is in the slow set
+ON_HOST = [case for case in representatives(METHODS, of_state) if case[0] is not PFedEB]
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},
@@ -189,7 +192,7 @@ def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cpu(8, "three fits, two of which are simulated")
-@over_methods(METHODS, of_state)
+@pytest.mark.parametrize("case", of_all(METHODS, ON_HOST, case_name))
 def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> None:
     """Then the device holds those of one plate alone; numbers are the same, also of a run that goes on."""
     cls, settings = case
@@ -251,16 +254,11 @@ def test_regressions(cls: type[Method]) -> None:
     both(lambda: (cls(architecture("mlp:5", federation, latent=cls.latent), **more), federation))
 
 
-@pytest.mark.cpu(10, "a whole search, each operation of which is simulated")
+@pytest.mark.cpu(13, "a whole search, each operation of which is simulated")
 @pytest.mark.parametrize(
     ("family", "random"),
-    [
-        ("gaussian", "1 + x"), ("binomial", "1"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in [
-            ("gaussian", "1"), ("binomial", "1 + x"), ("poisson", "1"), ("poisson", "1 + x"),
-        ]),
-    ],
-)  # fmt: skip
+    [("gaussian", "1 + x"), *(pytest.param(*case, marks=pytest.mark.slow) for case in TABLES)],
+)
 def test_tables(family: str, random: str) -> None:
     df = table(5)
     if family != "gaussian":

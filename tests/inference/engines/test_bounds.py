@@ -17,6 +17,7 @@ from support.sites import HOW, Sites, ready
 
 from hierfl.experiments.methods import load
 from hierfl.inference import Method
+from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.inference.engines.remote.wire import decode, put_under
 from hierfl.models import FedAvg
@@ -56,6 +57,25 @@ def test_round_1_begins_where_every_fit_begins(tmp_path: Path) -> None:
     with pytest.raises(OutOfBounds, match="is not what every fit begins with") as error:
         bounds.check(head, shared)
     assert error.value.refused == "bounds"
+
+
+def test_with_noise_on_a_sum_no_step_is_checked_and_each_answer_has_noise(tmp_path: Path) -> None:
+    """A refusal by how far a site's own training moves would be a bit without noise; a missing share, too."""
+    noise = {"dp": "client", "epsilon": 4.0, "clip": 1.0, "masked": True, "rounds": 3, "participation": 1.0}
+    site = ready(FedAvg, {}, tmp_path, **noise).sites["place-00"]
+    bounds, shared = Bounds(site), {k: v.clone() for k, v in site.shared.items()}
+    far = {k: v + 1e3 for k, v in shared.items()}
+    bounds.check({"kind": "round", "round": 1}, shared)
+    bounds.answered({"kind": "round", "round": 1}, shared)
+    bounds.check({"kind": "round", "round": 2}, far)
+    broken = {k: torch.full_like(v, torch.nan) for k, v in shared.items()}
+    with torch.no_grad():
+        message, failed = site.plate.message(Broadcast(1, broken), reports=True, always=True)
+    assert failed
+    sent = torch.cat([v.flatten() for group in message.values() for v in group.values()])
+    assert sent.isfinite().all()
+    assert 0 < float(sent.std()) < 1e3
+    assert not site.plate.message(Broadcast(1, broken), reports=True)[0]
 
 
 @pytest.mark.parametrize("kind", ["round", "scores", "sums", "calibration", "finish"])

@@ -24,7 +24,7 @@ def ranks_agree(ranks: int, names: list[str], once: Once, tmp_path: Path) -> Non
         agree(one[name] / name, tmp_path / name, name)
 
 
-@pytest.mark.cpu(20, "two processes that import torch, and every aggregation rule")
+@pytest.mark.cpu(24, "two processes that import torch, and every aggregation rule")
 def test_two_ranks_agree_with_the_plate(once: Once, tmp_path: Path) -> None:
     ranks_agree(2, quick_messages(), once, tmp_path)
 

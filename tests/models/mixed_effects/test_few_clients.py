@@ -104,7 +104,7 @@ def test_kenward_and_rogers_are_those_of_dense_matrices() -> None:
     assert found.reference == f"F(2, {df_2:.1f}), Kenward and Roger"
 
 
-@pytest.mark.cpu(4, "seven fits")
+@pytest.mark.cpu(6, "seven fits")
 @pytest.mark.parametrize("family", ["binomial", pytest.param("negative-binomial", marks=pytest.mark.slow)])
 def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) -> None:
     """The criterion at spreads that are held, log |I| included, of which the search must have found the highest."""

@@ -13,11 +13,11 @@ from support.mixed import fitted, table
 from torch.distributions import LKJCholesky
 
 from hierfl import UserError
+from hierfl.inference.server.explored import Explored, log_student, systematic
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.model.covariance import Covariance
 from hierfl.models.mixed_effects.model.prior_text import log_density, read
 from hierfl.models.mixed_effects.search.climb import FAR, Climb, newton_step
-from hierfl.models.mixed_effects.search.explore import Explored, log_student, systematic
 from hierfl.models.mixed_effects.search.priors import Priors
 from hierfl.rng import generator
 

@@ -20,6 +20,7 @@ from sklearn.datasets import load_digits
 
 from hierfl import Federation, fit, mixed_model
 from hierfl.experiments import methods
+from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
@@ -105,13 +106,25 @@ def network(name: str, x: np.ndarray, y: np.ndarray, clients: int, **options: ob
         )
         net = architecture(shape, federation)
         ran = fit(methods.load(name).cls(net, **settings), federation, seed=seed, progress=False, **how)
-        with torch.no_grad():
-            inputs = (torch.as_tensor(x).float()[:, None] / 255 - federation.mean) / federation.std
-            logits = global_logits(net, ran.shared, inputs).log_softmax(-1)
-            own = logits.gather(1, torch.as_tensor(y)[:, None])[-len(member) :, 0].double()
-            return (own - torch.log1p(-own.exp().clamp(max=1 - 1e-7))).numpy()
+        return confidences(ran, net, x, y)[-len(member) :]
 
     return fitted
+
+
+def confidences(run: Run, net: Architecture, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the global model for each row's label, in logits, (N,); inputs are standardised as in the fit.
+
+    Args:
+        run: the fit.
+        net: its network.
+        x, y: (N, 8, 8) uint8 and (N,).
+    """
+    data = run.fitted.federation  # (with noise pixels are standardised by constants, not as the data were)
+    with torch.no_grad():
+        inputs = (torch.as_tensor(x).float()[:, None] / 255 - data.mean) / data.std
+        logits = global_logits(net, run.shared, inputs).log_softmax(-1)
+        own = logits.gather(1, torch.as_tensor(y)[:, None])[:, 0].double()
+        return (own - torch.log1p(-own.exp().clamp(max=1 - 1e-7))).numpy()
 
 
 def digits(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

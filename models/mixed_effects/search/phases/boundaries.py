@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import torch
 
+from hierfl.inference.server.explored import NOWHERE
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
 from ..boundary import Face, deviations, tested
 from ..bounds import at_bounds
-from ..climb import NOWHERE, Climb
+from ..climb import Climb
 from ..requests import EXPANSION, NOT_YET, Phase
 from .base import SearchPhase
 

@@ -1,19 +1,20 @@
 """Many points of the density p(theta | all data) around its mode, many a round; at the end draws of the population.
 
-Rounds end once the weighted points are worth :data:`WORTH` independent draws; see :mod:`..explore`. Those rounds have
-room for one point with derivatives, too: :class:`.boundaries.Boundaries` has it.
+Rounds end once the weighted points are worth :data:`WORTH` independent draws; see
+:mod:`hierfl.inference.server.explored`. Those rounds have room for one point with derivatives, too:
+:class:`.boundaries.Boundaries` has it.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from hierfl.inference.server.explored import Explored
 from hierfl.inference.state import State
 from hierfl.rng import key
 
 from ...model.equations import MixedModel
 from ..climb import Climb, spread
-from ..explore import Explored
 from ..population_draws import draw_population
 from ..requests import HEIGHTS, Phase, between
 from .base import SearchPhase

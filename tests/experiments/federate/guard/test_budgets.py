@@ -15,7 +15,7 @@ from support.homes import small_study
 from hierfl.data.formula.federate import from_formula
 from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.approve import propose
-from hierfl.experiments.federate.guard.budgets import BUDGETS, EXPLORATION, MORE, default_budget
+from hierfl.experiments.federate.guard.budgets import BUDGETS, EXPLORATION, MORE, default_budget, usual_need
 from hierfl.experiments.federate.guard.ledger import Charge
 from hierfl.experiments.federate.guard.policy import POLICY, Policy
 from hierfl.experiments.federate.guard.rows import keep_rows
@@ -47,6 +47,12 @@ def method(family: str, terms: str = "(1 | site)", known_se: str | None = None, 
 def shared(of: MixedEffects, phase: float) -> dict[str, torch.Tensor]:
     values = {k: v.double() for k, v in of.shared(InitialWeights.of(of.network, 0)).items()}
     return {**values, "effects.phase": torch.tensor(phase, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize(("family", "need"), [("gaussian", 1), ("binomial", 4)])
+def test_a_fit_with_noise_needs_its_releases_alone(family: str, need: int) -> None:
+    noisy = Options(rounds=100, splits=("train",), dp="site", epsilon=4.0)
+    assert usual_need(method(family, draws=100), noisy, explores=True) == need
 
 
 @pytest.mark.parametrize("family", RESPONSES)

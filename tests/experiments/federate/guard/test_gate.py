@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> FileStudy:
 @pytest.fixture
 def no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other broadcasts would be answered with, as far as the ledger lets them."""
-    monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors: None)
+    monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors, **how: None)
 
 
 @pytest.mark.usefixtures("no_bounds")

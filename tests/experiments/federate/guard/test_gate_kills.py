@@ -12,11 +12,11 @@ import torch
 from support.asking import ROUND, Server, prepared, study_of_counts
 from support.studies import FileStudy
 
-from hierfl.experiments.federate.guard import gate as gates
 from hierfl.experiments.federate.guard.answers import Answers
 from hierfl.experiments.federate.guard.audit import Audit
 from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.inference.engines.remote.preparation import PreparedSite
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def place(tmp_path: Path) -> FileStudy:
 @pytest.fixture
 def no_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other broadcasts would be answered with, as far as the ledger lets them."""
-    monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors: None)
+    monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors, **how: None)
 
 
 class Killed(BaseException):
@@ -37,7 +37,7 @@ class Killed(BaseException):
 
 #: the moments between what a round brings to the disk, in their order
 MOMENTS: list[tuple[Any, str]] = [
-    (Ledger, "charge"), (gates.PreparedSite, "answer"), (Broadcasts, "remember"), (Answers, "store"), (Audit, "append"),
+    (Ledger, "charge"), (PreparedSite, "answer"), (Broadcasts, "remember"), (Answers, "store"), (Audit, "append"),
     (Ledger, "see"),
 ]  # fmt: skip
 

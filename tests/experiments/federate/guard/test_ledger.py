@@ -15,7 +15,9 @@ import pytest
 from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.answers import Answers, Slot
 from hierfl.experiments.federate.guard.audit import Audit
+from hierfl.experiments.federate.guard.claims import AccountClaims
 from hierfl.experiments.federate.guard.ledger import AnsweredBefore, Charge, Ledger, OverBudget
+from hierfl.inference.engines.remote.refusals import Refused
 
 FIRST = Charge("rows", "study", "north", "round 1", "q1", 0, "v1", 1)
 
@@ -81,6 +83,21 @@ def test_another_cut_of_the_rows_has_the_same_budget(tmp_path: Path) -> None:
     ledger.charge(replace(FIRST, data=one), 5)
     assert Ledger(tmp_path).used(other) == 1
     assert ledger.budget_of(ledger.add_rows({"x": np.arange(95, 300)}, same)) not in (one, other)
+
+
+def test_rows_of_two_earlier_sets_use_the_budgets_of_both(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    sets = {"a": np.arange(100), "b": np.arange(1000, 1100)}
+    sets["both"] = np.concatenate([sets["a"][:60], sets["b"][:60]])
+    names = {key: ledger.add_rows({"x": rows}, same) for key, rows in sets.items()}
+    for points, (key, name) in enumerate(names.items(), 1):
+        ledger.charge(replace(FIRST, study=key, data=name, points=points), 9)
+    fresh = Ledger(tmp_path)
+    assert {key: fresh.used(name) for key, name in names.items()} == {"a": 1 + 3, "b": 2 + 3, "both": 1 + 2 + 3}
+    # (rows that are not in the ledger yet, as before an approval)
+    assert fresh.used_of(fresh.budgets_shared({"x": sets["both"][:-1]}, same)) == 6
+    with pytest.raises(OverBudget, match="6 of 6 points are used"):
+        fresh.charge(replace(FIRST, study="fourth", data=names["both"]), 6)
 
 
 def test_the_secret_is_made_once_and_private(tmp_path: Path) -> None:
@@ -196,3 +213,23 @@ def test_a_long_ledger_costs_a_request_no_more(tmp_path: Path) -> None:
         ledger.has("study", "north", "round 1", str(k))
         ledger.restarts("study", "north")
     assert time.process_time() - start < 1.0  # (0.02; it was 4 seconds where all lines were looked at)
+
+
+def test_a_mask_covers_one_message_whatever_home_it_is_asked_in(tmp_path: Path) -> None:
+    """The account knows what a copy of a home does not; it keeps keyed digests, and no message."""
+    used = AccountClaims(Ledger(tmp_path), "study", "north")
+    used.claim("mask 1", "ab" * 32)
+    used.claim("mask 2", "ab" * 32)
+    for again in (used, AccountClaims(Ledger(tmp_path), "study", "north")):
+        again.claim("mask 1", "ab" * 32)
+        with pytest.raises(Refused, match="another value is on record for mask") as found:
+            again.claim("mask 1", "cd" * 32)
+        assert found.value.refused == "answered"
+    AccountClaims(Ledger(tmp_path), "study", "south").claim("mask 1", "cd" * 32)
+    text = used.path.read_bytes()
+    assert text.count(b"\n") == 2
+    assert b"abab" not in text
+    assert stat.S_IMODE(used.path.stat().st_mode) == 0o600
+    used.path.write_text('{"what": "mask 3"}\n')
+    with pytest.raises(UserError, match="is damaged: a line lacks 'value'"):
+        AccountClaims(Ledger(tmp_path), "study", "north").claim("mask 1", "cd" * 32)

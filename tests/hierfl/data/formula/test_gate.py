@@ -19,6 +19,7 @@ from support.paths import ROOT
 from support.tables import table
 
 from hierfl.data.formula import gate
+from hierfl.data.formula.calls import CALLS
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.gate import evaluate, parse
 from hierfl.data.tables import TABLES
@@ -201,6 +202,20 @@ def test_a_column_is_never_a_function_and_a_function_never_a_column() -> None:
     df["np"], df["log"], df["Sum"], df["np.log"] = df.x + 1, df.x**2, df.x**3, np.sin(df.x)
     _, design = from_formula(df, "y ~ scale(scale) + np + log + Sum + np.log + C(g, Treatment) + (1 | site)")
     assert design.fixed[:6] == ("Intercept", "scale(scale)", "np", "log", "Sum", "np.log")
+
+
+def test_functions_of_all_rows_are_those_whose_other_values_move_with_one_row() -> None:
+    """Each of the list is tried: a row far out is left out."""
+    x = np.random.default_rng(0).uniform(1, 9, 40)
+    df = pd.DataFrame({"y": 1.0, "x": [*x, 30.0], "z": [*"abcd" * 10, "a"], "g": "g"})
+    arguments = {"cc": "x, 40, 3", "C": "z", "S": "z", "T": "z", "B": "z, 'a'", "binary": "z, 'a'", "poly": "x, 2"}
+    arguments |= dict.fromkeys(("bs", "cr", "tp"), "x, 4")
+    for name in sorted(set(CALLS) - {"p", "prop", "proportion", "offset"}):
+        values = ", ".join(["x"] * len(CALLS[name].places))
+        formula = gate.parse(f"y ~ {name}({arguments.get(name, values)}) + (1 | g)")
+        columns = [np.asarray(gate.evaluate(formula, rows).common)[:40] for rows in (df, df[:-1])]
+        assert bool(gate.of_all_rows(formula)) != np.allclose(*columns, equal_nan=True), name
+    assert gate.of_all_rows(gate.parse("scale(y) ~ `center(x)` + (poly(x, 2) | g)")) == ["poly", "scale"]
 
 
 def test_two_effects_that_read_alike_are_not_made_one() -> None:

@@ -16,10 +16,10 @@ from scipy import stats
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
-from hierfl.inference.state import State
+from ..state import State
 
-from .climb import NOWHERE
-
+#: the height of a point that has none
+NOWHERE = -1e300
 #: degrees of freedom of what points are drawn from, and how much wider than the density it is
 DF, WIDER = 5.0, 1.15
 
@@ -113,6 +113,15 @@ class Explored:
     def effective(self, light: int) -> float:
         """The number of independent draws that the weighted points are worth."""
         return float((-(2 * self.log_weights(light)).logsumexp(0)).exp())
+
+    def alone(self, number: int) -> tuple[Tensor, Tensor, float]:
+        """Mean and standard deviation (k,) by one round's points alone, and their effective number; tails all alike."""
+        some = slice(number * self.each, (number + 1) * self.each)
+        points = self.points[some]
+        w = (self.heights[some] - log_student(points, self.centres[number], self.roots[number], 0)).softmax(0)
+        mean = w @ points
+        sd = (w @ (points - mean).square()).clamp_min(1e-300).sqrt()
+        return mean, sd, float(1 / w.square().sum())
 
     def moments(self, light: int) -> tuple[Tensor, Tensor]:
         """Mean (k,), and a factor (k, k) of the covariance of the weighted points."""

@@ -1,0 +1,172 @@
+"""A site's part in opening a sum over survivors: one list is signed, and of each site one share is given, ever."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..keys import PublicCard
+from ..refusals import Refused
+from ..wire import Unreadable
+from .claims import Claims
+from .dealing import KEY, PACKET_BYTES, SEED, opened, own_shares
+from .groups import threshold
+from .keyring import Keyring
+from .question import fewest, needed, reports_enough
+from .said_to_sites import TOLD_BYTES, is_there
+from .streams import digest_of
+from .survivors import SurvivorList
+
+log = logging.getLogger("hierfl")
+
+
+class Opening:
+    """What a site does for a sum over survivors.
+
+    Args:
+        ring: its secrets, with the signed keys of all.
+        claims: where it is kept what was signed and opened.
+        cards: of all clients on the roster.
+        everyone: names among whom shares were dealt, ascending.
+        quorum: the fewest survivors, and the fewest that are to report, of which a sum is opened.
+    """
+
+    def __init__(
+        self, ring: Keyring, claims: Claims, cards: Mapping[str, PublicCard], everyone: Sequence[str], quorum: int
+    ) -> None:
+        self.ring, self.claims, self.cards, self.everyone, self.quorum = ring, claims, cards, list(everyone), quorum
+
+    @property
+    def _name(self) -> str:
+        return self.ring.identity.name
+
+    def _listed(self, masks: Mapping[str, Any]) -> SurvivorList:
+        """The list of survivors of a request.
+
+        Raises:
+            Unreadable: for one that this site does not sign, whatever it has answered.
+            Refused: for one of another question than it has answered, or of too few.
+        """
+        found, table = SurvivorList.read(masks.get("list")), self.ring.table
+        assert table is not None  # (as of the caller)
+        if found.table != table.digest:
+            raise Unreadable("its list of survivors is of other keys")
+        if not set(found.members) <= set(self.everyone) & table.keys.keys() or self._name not in found.members:
+            raise Unreadable("its list of survivors names others")
+        least = max(threshold(len(self.everyone)), fewest(len(self.everyone), self.quorum))
+        answered = self.ring.slot(found.slot).question
+        if not answered and self._name in found.survivors:
+            raise Refused("its list names this site, which has not answered", "answered")
+        said = found.as_json()
+        if any(answered[name] != said[name] for name in ("context", "broadcast", "own", "members") if answered):
+            raise Refused("its list is of another question than this site has answered", "answered")
+        if len(found.survivors) < least or not reports_enough(
+            answered.get("reporting", []), found.survivors, self._needed(answered)
+        ):
+            raise Refused("its list names too few survivors", "policy")
+        return found
+
+    def _needed(self, answered: Mapping[str, Any]) -> int:
+        """How many messages the sum of a question has at least."""
+        return needed(answered.get("kind", ""), len(self.everyone), self.quorum)
+
+    def too_few(self, masks: Mapping[str, Any]) -> int | None:
+        """How many messages a sum would have, where these are too few; None where they are enough.
+
+        Args:
+            masks: with the list, and ``told``: packets of the survivors but this site, in order of their names.
+
+        Raises:
+            Unreadable, Refused: as :meth:`sign`.
+        """
+        found = self._listed(masks)
+        there = self._there(found, masks)
+        answered = self.ring.slot(found.slot).question
+        if not answered or not answered["reporting"]:  # (it knows of no message, or nobody is to send one)
+            return None
+        there |= {self._name} if answered["there"] and self._name in found.survivors else set()
+        messages = len(there & set(answered["reporting"]))
+        return None if messages >= self._needed(answered) else messages
+
+    def _there(self, found: SurvivorList, masks: Mapping[str, Any]) -> set[str]:
+        """Which of the other survivors have said that their message is there.
+
+        Raises:
+            Refused: where one of them has said nothing of this question. It may answer another one yet, with the mask
+                of its own of which this list would give shares.
+        """
+        others = [name for name in found.survivors if name != self._name]
+        packets = _packets(masks.get("told"), len(others), TOLD_BYTES)
+        said = {
+            name: is_there(self.ring, found.context, name, packet)
+            for name, packet in zip(others, packets, strict=True)
+        }  # fmt: skip
+        if silent := [name for name, there in said.items() if there is None]:
+            raise Refused(f"its list names {', '.join(silent)}: not known to have answered", "answered")
+        return {name for name, there in said.items() if there}
+
+    def _agree(self, found: SurvivorList) -> None:
+        """This list, and no other one of this question, ever."""
+        self.claims.claim(f"list {digest_of('list', found.table, found.slot)}", found.digest)
+        self.ring.note(found.slot, signed=found.digest)
+
+    def sign(self, masks: Mapping[str, Any]) -> bytes:
+        """A signature of the list of survivors, 64 bytes.
+
+        Args:
+            masks: as of :meth:`too_few`.
+
+        Raises:
+            Unreadable: for a list that cannot be.
+            Refused: for another list than this site has signed, of another question than it has answered, or with a
+                survivor that has not answered.
+        """
+        found = self._listed(masks)
+        self._there(found, masks)
+        self._agree(found)
+        return found.signature(self.ring.identity)
+
+    def open(self, masks: Mapping[str, Any]) -> dict[str, bytes]:
+        """Shares: of a survivor's own mask, and of the pairwise masks of a member that is none.
+
+        Args:
+            masks: with the list, its signatures, and packets of the other members in order of their names.
+
+        Returns:
+            {name: 66 bytes}, by name; without those whose packet is not theirs to this site.
+
+        Raises:
+            Unreadable: for a list that two thirds have not signed.
+            Refused: where the same broadcast was summed over others; or as :meth:`sign`, but for survivors that have
+                not answered: of those who have signed at least one site has seen that all did.
+        """
+        found = self._listed(masks)
+        signers = found.signers(masks.get("signatures"), {name: self.cards[name] for name in found.members})
+        if len(signers) < threshold(len(self.everyone)):
+            raise Unreadable(f"{len(signers)} sites have signed its list of survivors: too few")
+        others = [other for other in found.members if other != self._name]
+        held = _packets(masks.get("packets"), len(others), PACKET_BYTES)
+        self._agree(found)
+        self.claims.claim(f"sum {found.broadcast}", found.opens)
+        which = {other: SEED if other in found.survivors else KEY for other in found.members}
+        own = own_shares(self.ring, found.slot, self.everyone, threshold(len(self.everyone)))
+        given = {self._name: own[self.everyone.index(self._name)][which[self._name]]}
+        for other, packet in zip(others, held, strict=True):
+            given[other] = opened(self.ring, packet, other, found.slot, which[other])
+        if lost := sum(not data for data in given.values()):
+            log.warning("%d packets of shares are not by whom they should be: theirs are not given", lost)
+        return {other: data for other, data in sorted(given.items()) if data}
+
+
+def _packets(text: object, count: int, size: int) -> list[bytes]:
+    """So many packets of some bytes, as they are carried."""
+    try:
+        data = base64.b64decode(text if isinstance(text, str) else "", validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != count * size:
+        raise Unreadable("its packets are none")
+    return [data[at : at + size] for at in range(0, len(data), size)]

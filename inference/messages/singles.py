@@ -1,0 +1,88 @@
+"""A round's messages one by one, or sums over groups of clients: what a robust rule compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.devices import send
+
+from ..state import State
+
+
+@dataclass(frozen=True)
+class Singles:
+    """Messages of a round, a row for each client, or for each group of clients of which only the sum is known.
+
+    Attributes:
+        members: whose messages each of the R rows is the sum of, by place.
+        counts: how many messages are in each row, (R,), int64; 0 of a row that does not count, whose numbers are zero.
+        heard: (R,), False where nothing has come at all.
+        messages: {group of shared values: {key: (R, *shape)}}, as they were received.
+    """
+
+    members: Sequence[Sequence[int]]
+    counts: Tensor
+    heard: Tensor
+    messages: Mapping[str, State]
+
+    @property
+    def single(self) -> bool:
+        """Whether each row is one client's."""
+        return all(len(row) == 1 for row in self.members)
+
+    @property
+    def valid(self) -> Tensor:
+        """(R,), True where a row counts."""
+        return self.counts > 0
+
+    @classmethod
+    def of_clients(
+        cls, clients: Sequence[int], valid: Tensor, messages: Mapping[str, State], healthy: Tensor | None = None
+    ) -> Singles:
+        """Messages of single clients, as they were received.
+
+        Args:
+            clients: whose, R of them.
+            valid: (R,), True where a message counts.
+            messages: {group: {key: (R, *shape)}}; numbers of rows that do not count are set to zero.
+            healthy: (R,), False where the client itself says that it has no message; None for all well.
+        """
+        kept = {
+            group: {k: torch.where(valid.view(-1, *[1] * (v.dim() - 1)), v, 0) for k, v in message.items()}
+            for group, message in messages.items()
+        }
+        return cls([[j] for j in clients], valid.long(), torch.ones_like(valid) if healthy is None else healthy, kept)
+
+    def of_all(self, clients: int, heard: Iterable[int] = ()) -> Singles:
+        """With a row for each of J clients in their order, of single clients; a second message of one is none.
+
+        Args:
+            clients: J.
+            heard: who has sent something beside these messages, which could not be read.
+        """
+        first = {row[0]: place for place, row in reversed(list(enumerate(self.members)))}
+        there = [j for j in range(clients) if j in first]
+        at = send([first[j] for j in there], self.counts.device, torch.long)
+        to = send(there, self.counts.device, torch.long)
+
+        def placed(value: Tensor) -> Tensor:
+            return value.new_zeros((clients, *value.shape[1:])).index_copy_(0, to, value[at])
+
+        messages = {group: {k: placed(v) for k, v in message.items()} for group, message in self.messages.items()}
+        come = placed(self.heard)
+        if more := sorted(heard):
+            come = come.index_fill(0, send(more, come.device, torch.long), True)
+        return Singles([[j] for j in range(clients)], placed(self.counts), come, messages)
+
+    def __add__(self, other: Singles) -> Singles:
+        """The rows of both."""
+        messages = {
+            group: {k: torch.cat([v, other.messages[group][k]]) for k, v in message.items()}
+            for group, message in self.messages.items()
+        }
+        counts, heard = (torch.cat(pair) for pair in ((self.counts, other.counts), (self.heard, other.heard)))
+        return Singles([*self.members, *other.members], counts, heard, messages)

@@ -1,0 +1,160 @@
+"""Alternatives of one model on the same rows: how well each predicts rows that it has not seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hierfl.data.column_federation import column_federation
+from hierfl.data.column_table import levels_of
+from hierfl.errors import UserError
+from hierfl.rng import key
+
+from .fitted_model import FittedModel
+from .joint_draws import JointDraws
+from .names import BOUND
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: a row whose k is larger has a leave-one-out density that is not to be relied on
+GOOD = 0.7
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What is known of one alternative.
+
+    Attributes:
+        name: of the model.
+        densities: log predictive density of each row, by leave-one-out or of rows that were held out, (N,).
+        large_k: of how many rows leave-one-out is not to be relied on; 0 of rows that were held out.
+        bound: on the log marginal likelihood of the rows that were fitted, from below.
+        globals: numbers of everyone.
+        notes: what a reader has to know of the fit, a line each.
+    """
+
+    name: str
+    densities: list[float]
+    large_k: int
+    bound: float
+    globals: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An alternative beside the best one.
+
+    Attributes:
+        name: of the model.
+        elpd: summed log predictive density.
+        elpd_se: its standard error, over rows.
+        behind: how much lower than the best one's; 0 of that one.
+        behind_se: its standard error, of differences that are paired by row.
+        bound, large_k, globals: see :class:`Scored`.
+    """
+
+    name: str
+    elpd: float
+    elpd_se: float
+    behind: float
+    behind_se: float
+    bound: float
+    large_k: int
+    globals: int
+
+
+def split_rows(df: pd.DataFrame, group: str, share: float, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows to fit, and a share of each client's rows that are held out; a client keeps one row at least.
+
+    Levels of text columns are those of the whole table in both.
+    """
+    import pandas as pd
+
+    df = df.copy()
+    for name in df.columns:
+        levels = levels_of(df[name]) if name != group else None
+        if levels is not None:
+            df[name] = pd.Categorical(df[name].astype(str), categories=list(levels))
+    held = np.zeros(len(df), bool)
+    for name, rows in df.groupby(df[group].astype(str)).indices.items():
+        count = min(len(rows) - 1, round(share * len(rows)))
+        order = np.random.default_rng(key(seed, "held out", name)).permutation(len(rows))
+        held[rows[order[:count]]] = True
+    if not held.any():
+        raise UserError(f"no client has enough rows to hold out {share:.0%} of them")
+    return df[~held].reset_index(drop=True), df[held].reset_index(drop=True)
+
+
+def scored(name: str, fitted: FittedModel, held_out: pd.DataFrame | None, group: str) -> Scored:
+    """How well a fit predicts rows.
+
+    Args:
+        name: of the model.
+        fitted: its fit.
+        held_out: rows that were not fitted; None for leave-one-out.
+        group: the column that names the clients.
+
+    Raises:
+        UserError: for a model whose rows have no log densities of their own.
+    """
+    if held_out is None:
+        try:
+            found = fitted.loo()
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        densities = np.asarray(found.loo_i if hasattr(found, "loo_i") else found.elpd_i, float)
+        large = int((np.asarray(found.pareto_k) > GOOD).sum())
+    else:
+        densities, large = _of_held_out(fitted, held_out, group), 0
+    return Scored(
+        name, densities.ravel().tolist(), large, float(fitted.run.shared[BOUND]), fitted.method.p,
+        fitted.joint.notes(fitted.run.rounds),
+    )  # fmt: skip
+
+
+def _of_held_out(fitted: FittedModel, df: pd.DataFrame, group: str) -> np.ndarray:
+    columns = list(fitted.method.network.columns)
+    federation, _ = column_federation(df, group, columns, "keep")
+    names = [str(name) for name in federation.ids]
+    at = torch.tensor([fitted.client_names.index(name) for name in names])
+    joint = fitted.joint.fitted
+    personal = {name: value[at] for name, value in joint.personal.items()}
+    there = federation.to(dtype=torch.float64)
+    by_row, by_client = JointDraws(replace(joint, personal=personal, federation=there)).log_densities
+    if by_client or not by_row:
+        raise UserError(f"{fitted.method.name} observes something once for a client: its rows have no densities alone")
+    total = torch.from_numpy(sum(by_row.values(), np.zeros(())))
+    return np.asarray((total.logsumexp(0) - math.log(len(total))).numpy())
+
+
+def differences(found: Sequence[Scored]) -> list[Difference]:
+    """The alternatives, best first.
+
+    Raises:
+        UserError: where they do not have the same rows.
+    """
+    sizes = {one.name: len(one.densities) for one in found}
+    if len(set(sizes.values())) > 1:
+        raise UserError(f"the models have densities of different numbers of rows: {sizes}")
+    densities = {one.name: np.array(one.densities) for one in found}
+    best = max(densities, key=lambda name: densities[name].sum())
+    rows = []
+    for one in found:
+        own = densities[one.name]
+        gap = densities[best] - own
+        rows.append(Difference(
+            one.name, float(own.sum()), _error(own), float(gap.sum()), _error(gap), one.bound, one.large_k, one.globals
+        ))  # fmt: skip
+    return sorted(rows, key=lambda row: row.behind)
+
+
+def _error(values: np.ndarray) -> float:
+    """Standard error of a sum over rows."""
+    return float(math.sqrt(len(values)) * values.std(ddof=1)) if len(values) > 1 else math.nan

@@ -1,0 +1,117 @@
+"""A model's log joint for all draws and clients of a plate at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, vmap
+
+from hierfl.data.column_batch import ColumnBatch
+from hierfl.data.column_design import ColumnDesign
+
+from .log_joint import client_latents, client_log_joint, global_log_prior, locations_and_scales
+from .sites import Coordinates, Model, Sites
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Rows of a plate: the data and the centring of S clients.
+
+    Attributes:
+        model, sites, design: what is computed, of which columns.
+        columns: (S, columns, n); more rows of padding are added where latents of rows are more.
+        mask: (S, n), or None.
+        centring: of each number of the clients' latents, (S, q).
+    """
+
+    model: Model
+    sites: Sites
+    design: ColumnDesign
+    columns: Tensor
+    mask: Tensor | None
+    centring: Tensor
+
+    def __post_init__(self) -> None:
+        # (latents of rows are as many as those of the longest client)
+        columns, mask = self.design.lengthened(self.columns, self.mask, self.sites.rows)
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "mask", mask)
+
+    @property
+    def has_centring(self) -> Tensor:
+        """Which of the clients' numbers have a location and a scale, (q,)."""
+        parts = [torch.full((of.numel,), of.name in self.sites.centred) for of in self.sites.clients]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
+
+    def _one(self, columns: Tensor, mask: Tensor | None) -> ColumnBatch:
+        return self.design.named(columns, mask)
+
+    def _over_clients(self, function: Callable[..., Tensor], x: Tensor, v: Tensor) -> Tensor:
+        """``function(x, v, batch, centring)`` of one draw and client, at draws (K, S, p) and (K, S, q)."""
+
+        def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, centring: Tensor) -> Tensor:
+            return function(x, v, self._one(columns, mask), centring)
+
+        rows = (0, 0, 0, None if self.mask is None else 0, 0)
+        both = vmap(vmap(one, rows), (0, 0, None, None, None))
+        return both(x, v, self.columns, self.mask, self.centring)
+
+    def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
+        """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
+        return self._over_clients(lambda x, v, batch, c: client_log_joint(self.model, self.sites, x, v, batch, c), x, v)
+
+    def latents(self, x: Tensor, v: Tensor) -> Tensor:
+        """The clients' latents on their supports, those of rows left out, at draws (K, S, p) and (K, S, q)."""
+        return self._over_clients(lambda x, v, batch, c: client_latents(self.model, self.sites, x, v, batch, c), x, v)
+
+    def locations_and_scales(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the clients' latents given x (S, p): (S, q) each; 0 and 1 where a site has none."""
+        found = self._over_clients(
+            lambda x, v, batch, c: locations_and_scales(self.model, self.sites, x, v, batch, c), x[None], v[None]
+        )[0]
+        return found[..., 0, :], found[..., 1, :]
+
+    def recentred(self, x: Tensor, v: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same latents in the numbers of another centring, v' (S, q), with dv'/dx (S, q, p) and dv'/dv (S, q, q).
+
+        v' = c' loc + scale^(c' - c) (v - c loc): location and scale may depend on x, and on the client's other latents.
+
+        Args:
+            x: (S, p).
+            v: (S, q), in the numbers of :attr:`centring`.
+            new: c', (S, q).
+        """
+
+        def one(
+            x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            def moved(x: Tensor, v: Tensor) -> Tensor:
+                batch = self._one(columns, mask)
+                loc, scale = locations_and_scales(self.model, self.sites, x, v, batch, c)
+                return new * loc + scale ** (new - c) * (v - c * loc)
+
+            by_x, by_v = jacrev(moved, (0, 1))(x, v)
+            return moved(x, v), by_x, by_v
+
+        rows = (0, 0, 0, None if self.mask is None else 0, 0, 0)
+        made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
+        return made[0], made[1], made[2]
+
+
+def global_prior(model: Model, sites: Sites, design: ColumnDesign, x: Tensor) -> Tensor:
+    """g at draws x (K, 1, p): (K, 1)."""
+    template = design.template(x, max(1, sites.rows))
+    return vmap(lambda one: global_log_prior(model, sites, one, template))(x[:, 0])[:, None]
+
+
+def constrained(sites: Sites, x: Tensor) -> dict[str, Tensor]:
+    """Globals on their supports from draws (..., p), {name: (..., *shape)}."""
+    of = Coordinates(sites.globals)
+    if not sites.globals:
+        return {}
+    flat = x.reshape(-1, x.shape[-1])
+    found = vmap(lambda one: of.constrained(of.split(one))[0])(flat)
+    return {name: value.unflatten(0, x.shape[:-1]) for name, value in found.items()}

@@ -1,0 +1,55 @@
+"""What a reader has to know of a fit of a plain model, a line each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from hierfl.inference.evaluation.fitted import Fitted
+
+from .guide import PATIENCE
+from .names import PHASE, TRACE, WORTH, Phase
+from .trace import last_move
+from .verdict import Verdict
+
+if TYPE_CHECKING:
+    from .plain import GaussianModel
+
+#: standard deviations of a last step that a reader has to know of: beyond a tenth, means are not known to one
+FAR = 0.1
+
+
+def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
+    """Whether a fit of so many rounds has arrived, and how its globals were drawn."""
+    method, shared = cast("GaussianModel", fitted.method), fitted.shared
+    phase, settings = Phase(int(shared[PHASE])), method.settings
+    if phase != Phase.DONE:
+        what = "the guide still moved" if phase <= Phase.FINE else "the posterior of the globals was being explored"
+        return [f"not arrived: after {rounds} rounds {what}; its draws are not of the posterior: say more rounds"]
+    moved = last_move(shared[TRACE])
+    points = [of.name for of in method.sites.globals if of.point]
+    said = [f"points without a spread: {', '.join(points)}"] if points else []
+    if moved >= FAR:
+        said.append(
+            f"the guide's last step was {moved:.2g} standard deviations, and {PATIENCE} rounds had not raised the "
+            "bound: it may not be where it should"
+        )
+    if not len(method.sites.start):
+        return ["no globals: each client's posterior is its own"]
+    spread = int(method.family.spread.sum())
+    worth = float(shared[WORTH])
+    if not worth:
+        return [*said, *([_why_not(method, spread)] if spread else [])]
+    found = f"globals are reweighted: the points are worth {worth:,.0f} independent draws"
+    if worth < settings.worth:
+        found += f", fewer than the {settings.worth:,.0f} that were wanted: intervals are rough"
+    return [*said, found, *Verdict.read(shared).lines()]
+
+
+def _why_not(method: GaussianModel, spread: int) -> str:
+    settings = method.settings
+    if getattr(method, "layout", None) is not None:
+        return f"globals are the guide's: they were not reweighted, since a client has {method.q:,} numbers"
+    if settings.reweigh and spread <= settings.most_globals:
+        return "exact: all log joints are Gaussian"
+    why = f"{spread} numbers are more than {settings.most_globals}" if settings.reweigh else "reweigh=False"
+    return f"globals are the guide's: they were not reweighted, since {why}"

@@ -1,0 +1,149 @@
+"""The server's part: the Gaussian guide of the globals, by natural-gradient steps on sums.
+
+    A = A_0 + sum_j A_j,    b = b_0 + sum_j b_j                  of the prior, and of the clients            (1)
+    S^-1 <- A,              m <- m + S b                         where A is positive definite                (2)
+
+(2) is the natural-gradient step of length 1 of the bound E[log p(x) + sum_j f_j(x)] + H[q] (Khan and Rue, 2023,
+section 1.3); where A is not positive definite, see :func:`.local.kept_definite`.
+A step after which the bound has fallen by more than its noise is taken back, and half of it is tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError
+from hierfl.inference.state import State
+
+from .local import inverse_root, kept_definite
+
+#: the longest step of a mean in standard deviations at first, where log joints are not quadratic
+LONGEST = 3.0
+#: the guide has arrived where a step moves means by less, in standard deviations, and log standard deviations by less:
+#: with few draws, and with many
+SETTLED, SETTLED_FINE = 0.03, 0.01
+#: relative to its size, a bound that has fallen by less has lost nothing but digits
+ROUNDING = 1e-9
+#: a bound that has fallen by less for each number of the guide has lost nothing but what the draws' noise is: where
+#: expected derivatives vanish, the average of the same draws' log joints has its maximum only nearly
+NOISE = 1e-3
+#: the shortest share of a step that is tried, and the shortest after a step that has moved as far as the one before
+SHORTEST, DAMPED = 1 / 64, 1 / 8
+#: so many rounds in which the bound has not risen are the end of the climb
+PATIENCE = 12
+#: a bound before there is one
+NO_BOUND = -1e300
+
+
+@dataclass(frozen=True)
+class Climb:
+    """Where the climb is: the best guide so far, and the step that was taken from there.
+
+    Attributes:
+        bound: at the best guide, (); NO_BOUND before the first.
+        record: the highest so far, ().
+        mean, precision: of the best guide.
+        step: of the mean, from there, the whole of it.
+        target: of the precision, likewise.
+        share: how much of both was taken, ().
+        reach: the longest step that may be taken, in standard deviations, ().
+        length: of the step, in standard deviations, before it was cut to that, ().
+        idle: how many rounds the record is old, ().
+        within: the longest move that no longer matters: :data:`SETTLED` with few draws, :data:`SETTLED_FINE` with many.
+    """
+
+    bound: Tensor
+    record: Tensor
+    mean: Tensor
+    precision: Tensor
+    step: Tensor
+    target: Tensor
+    share: Tensor
+    reach: Tensor
+    length: Tensor
+    idle: Tensor
+    within: Tensor
+
+    @classmethod
+    def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Climb:
+        """Before the first round."""
+        one = mean.new_ones(())
+        least = NO_BOUND * one
+        zero = torch.zeros_like(mean)
+        return cls(
+            least, least, mean, precision, zero, precision, one, LONGEST * one, 0 * one, 0 * one, within * one
+        )  # fmt: skip
+
+    @classmethod
+    def read(cls, state: State) -> Climb:
+        """What :meth:`state` has written."""
+        return cls(**{f.name: state[f"climb.{f.name}"] for f in fields(cls)})
+
+    def state(self) -> State:
+        """All of it by name."""
+        return {f"climb.{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    def guide(self) -> tuple[Tensor, Tensor]:
+        """Mean and precision of the guide that is tried."""
+        return self.mean + self.share * self.step, self.precision + self.share * (self.target - self.precision)
+
+    def after(self, bound: Tensor, gradient: Tensor, precision: Tensor, *, exact: bool, numbers: float) -> Climb:
+        """With what was found at :meth:`guide`.
+
+        Args:
+            bound: there, ().
+            gradient, precision: b and A of (1).
+            exact: whether all log joints are quadratic.
+            numbers: how many the guide has, those of the clients included.
+
+        Raises:
+            UserError: where the bound at the first guide is not finite.
+        """
+        finite = bool(bound.isfinite() & gradient.isfinite().all() & precision.isfinite().all())
+        if not finite and float(self.record) <= NO_BOUND:
+            raise UserError(
+                "the model's log density or its derivatives are not finite where the fit begins: at the priors' means"
+            )
+        noise = ROUNDING * (1 + self.record.abs()) + (0 if exact else NOISE * numbers)
+        lost = not finite or bool(bound < self.record - noise)
+        if not finite and float(self.share) <= SHORTEST:
+            return replace(self, step=torch.zeros_like(self.step), target=self.precision)
+        if lost and float(self.share) > SHORTEST:
+            short = (self.reach / 2).clamp_min(LONGEST)
+            return replace(self, share=self.share / 2, reach=short, idle=self.idle + 1)
+        mean, old = self.guide()
+        target = kept_definite(old, precision)
+        step = torch.linalg.solve(target, gradient)
+        length = (step / target_sd(target)).abs().max() if len(step) else bound.new_zeros(())
+        risen = bool(bound > self.record + noise)
+        stuck = not risen and not exact and bool(length > 0.8 * self.length)
+        share = 1.0 if lost else max(DAMPED, float(self.share) / 2) if stuck else min(1.0, 2 * float(self.share))
+        reach = 2 * self.reach if risen and float(self.share) == 1 and bool(self.length > self.reach) else self.reach
+        step = step if exact or bool(length <= reach) else step * (reach / length)
+        return Climb(
+            bound, bound if lost else torch.maximum(bound, self.record), mean, old, step, target,
+            bound.new_tensor(share), reach, length, self.idle * 0 if risen else self.idle + 1,
+            self.within,
+        )  # fmt: skip
+
+    @property
+    def moved(self) -> float:
+        """Of the step from the best guide: of a mean in standard deviations, or of a log standard deviation."""
+        if not len(self.mean):
+            return 0.0
+        sd = target_sd(self.target)
+        moved, widened = (self.step / sd).abs().max(), (sd / target_sd(self.precision)).log().abs().max()
+        return float(torch.maximum(moved, widened))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the step from the best guide moves nothing that matters, or has for long gained nothing."""
+        return self.moved < float(self.within) or float(self.idle) >= PATIENCE
+
+
+def target_sd(precision: Tensor) -> Tensor:
+    """Standard deviations (p,) of a Gaussian with this precision."""
+    return inverse_root(precision).square().sum(-1).sqrt()

@@ -1,0 +1,198 @@
+"""Heights of the clients' marginal likelihood at many points of the globals, and clients' draws given them.
+
+    log p(y_j | x)  ~  log (1 / I) sum_i exp h_j(x, v_i) / q~(v_i | x),      v_i ~ q~(. | x)
+
+q~ is the guide's conditional, wider and with heavier tails. Each client draws with noise of its own at each point:
+then the product of the estimates over clients is an unbiased estimate of the product, and its relative variance is
+about the sum of theirs.
+
+The draws of a point are two sets a and b, each spread evenly (:mod:`.spread`); p_a and p_b, the means of their weights,
+are independent. Where the guide is near p(v | x, y_j), weights are near p(y_j | x) r with r = N(z; 0, 1) / q(z), whose
+mean is known to be 1:
+
+    p_a' = p_a - (p_b / r_b) (r_a - 1),    p_b' = p_b - (p_a / r_a) (r_b - 1),    p = (p_a' + p_b') / 2             (1)
+
+As r_a is independent of p_b and r_b, (1) is unbiased, and where the guide is right it is exact. Its error is half of
+p_a' - p_b'. A sum that is hardly positive is set to a share of that of the weights, :data:`LEAST`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+
+from .names import DRAWS, INNER, OWN_DRAWS
+from .spread import Spread, spread, uniforms
+from .steps import AtSites
+from .walk import walked
+
+if TYPE_CHECKING:
+    from .plain import GaussianModel
+
+#: sets of draws of a point, each with noise of its own
+SETS = 2
+#: see (1)
+LEAST = 0.05
+#: points whose variances are averaged
+TOGETHER = 16
+#: numbers (draws x clients x rows) of a log joint that are held at once
+CELLS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Heights:
+    """What is found at M points for S clients.
+
+    Attributes:
+        height: estimates of log p(y_j | x), (M, S).
+        variance: relative variance of each estimate of p(y_j | x), (M, S).
+        drawn: see :attr:`latents`.
+    """
+
+    height: Tensor
+    variance: Tensor
+    drawn: Callable[[], Tensor]
+
+    @property
+    def latents(self) -> Tensor:
+        """A draw of v_j given x and the client's data, (M, S, q), made where it is asked for."""
+        return self.drawn()
+
+    @property
+    def noise(self) -> Tensor:
+        """The variance at typical points, (S,): a median of means, as with two sets single variances are rough."""
+        groups = self.variance.tensor_split(max(1, len(self.variance) // TOGETHER))
+        return torch.stack([group.mean(0) for group in groups]).median(0).values
+
+
+def heights(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int, purpose: str) -> Heights:
+    """Estimates at points of the globals, each with fresh draws.
+
+    Args:
+        method: whose model.
+        chunk: the clients.
+        points: (M, p).
+        inner: I, draws of the latents at each point.
+        purpose: keys the draws, beside seed and round.
+    """
+    at, inner = AtSites.of(method, chunk), whole_sets(inner, SETS)
+    parts = []
+    for first, x in at_once(at, points, inner):
+        _, log_weight, log_ratio = weighted(at, chunk, x, Spread(inner, SETS), first, purpose)
+        total = log_weight.logsumexp(0)
+        share = (log_weight - total.clamp_min(-1e300)).exp()
+        corrected, variance = corrected_sum(share, log_ratio)
+        parts.append((total + corrected.log() - math.log(inner), variance))
+    height, variance = (torch.cat(found) for found in zip(*parts, strict=True))
+    return Heights(height, variance, lambda: latents_at(method, chunk, points, inner, f"{purpose}, latents"))
+
+
+def latents_at(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int, purpose: str) -> Tensor:
+    """A draw of v_j given x and the client's data at each point, (M, S, q).
+
+    It is the end of a chain of I independent proposals, each taken with probability min(1, ratio of weights)
+    (Tierney, 1994): where weights are at most w times their mean, its law is within (1 - 1 / w)^I of the posterior.
+    A few steps of a random walk follow (:mod:`.walk`), for posteriors whose tails the proposals do not reach.
+
+    Args:
+        method, chunk, points, inner, purpose: as of :func:`heights`.
+    """
+    at, parts = AtSites.of(method, chunk), []
+    for first, x in at_once(at, points, inner):
+        v, log_weight, _ = weighted(at, chunk, x, Spread(inner, inner, mirrored=False), first, purpose)
+        u = uniforms(chunk, (first * inner, len(x) * inner), purpose, "steps")
+        u = u.reshape(len(x), inner, -1).movedim(1, 0).log()
+        here, weight = v[0], log_weight[0]
+        for i in range(1, inner):
+            taken = (log_weight[i] - weight.clamp_min(-1e300)) > u[i]
+            here, weight = torch.where(taken[..., None], v[i], here), torch.where(taken, log_weight[i], weight)
+        parts.append(walked(at, chunk, x, here, inner, first, purpose))
+    return torch.cat(parts)
+
+
+def at_once(at: AtSites, points: Tensor, inner: int) -> Iterator[tuple[int, Tensor]]:
+    """Points (M, p) in parts whose log joints fit in memory, each with the number of its first."""
+    most = max(1, CELLS // max(1, inner * len(at.guide.mean) * at.clients.columns.shape[-1]))
+    for first in range(0, len(points), most):
+        yield first, points[first : first + most]
+
+
+def relative_variance(share: Tensor) -> Tensor:
+    """Of a mean of I independent numbers, by their shares of the sum along the first dimension: that of one over I."""
+    number = len(share)
+    return (share.square().sum(0) - 1 / number).clamp_min(0) * number / max(1, number - 1)
+
+
+def corrected_sum(share: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """(1), relative to the mean of all weights, and its relative variance, (M, S) each.
+
+    Args:
+        share: of the weights' sum, (I, M, S).
+        log_ratio: log r of each draw, likewise.
+    """
+    of_sets = share.unflatten(0, (SETS, -1)).sum(1)
+    ratio = log_ratio.exp().unflatten(0, (SETS, -1)).mean(1)
+    known = of_sets / ratio.clamp_min(LEAST)
+    made = of_sets - known.flip(0) * (ratio - 1)
+    total = made.sum(0).clamp_min(LEAST)
+    return total, relative_variance(made / total)
+
+
+def whole_sets(inner: int, sets: int) -> int:
+    """At least so many draws: equal sets of pairs."""
+    return -(-inner // (2 * sets)) * 2 * sets
+
+
+def weighted(
+    at: AtSites, chunk: ClientChunk, points: Tensor, how: Spread, first: int, purpose: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws of the latents at points of the globals, (I, M, S, q), set by set, with log weights and log r, (I, M, S).
+
+    Args:
+        at: the clients, and what is drawn from.
+        chunk: the same clients.
+        points: (M, p).
+        how: the draws of a point.
+        first: number of the first of these points, by which draws are keyed.
+        purpose: likewise.
+    """
+    count, q = at.guide.mean.shape
+    inner = how.draws
+    log_root = at.guide.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    x = points[:, None].expand(-1, count, -1)
+    z, log_q, log_ratio = spread(chunk, how, q, (first, len(x)), purpose)
+    mean = at.guide.mean + torch.einsum("sqp,msp->msq", at.guide.slope, x - at.mean)
+    v = mean + torch.einsum("sqr,imsr->imsq", at.guide.root, z)
+    h = at.clients.log_joint(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
+    log_weight = h - (log_q - log_root)
+    return v, torch.where(log_weight.isfinite(), log_weight, -math.inf), log_ratio
+
+
+@dataclass(frozen=True)
+class DrawLatents:
+    """A local step after the last round: each client's latents at each kept draw of the globals.
+
+    Together they are draws of the joint posterior.
+
+    Args:
+        method: whose model.
+    """
+
+    method: GaussianModel
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """The client's draws."""
+        return (OWN_DRAWS,)
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """One draw for each."""
+        found = latents_at(self.method, chunk, chunk.shared[DRAWS], int(chunk.shared[INNER]), "posterior")
+        return chunk.put({OWN_DRAWS: found.movedim(0, 1).unsqueeze(1)})

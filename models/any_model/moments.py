@@ -1,0 +1,104 @@
+"""Expected derivatives of the clients' log joint under the guide: all that a fit needs of the data.
+
+    q(x) = N(m, S),    q(v_j | x) = N(a_j + C_j (x - m), L_j L_j^T)
+    x = m + R e,       v = a_j + C_j R e + L_j d,       (e, d) draws of N(0, 1)
+
+    g_j = E[grad h_j],   H_j = E[hess h_j],   both in (x, v_j)
+
+The draws (e, d) of a client have exactly mean 0 and covariance 1, so that a quadratic h_j has exact expectations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+#: relative to its size, what a gradient may be off by rounding
+ROUNDING = 1e-13
+#: from draws x (K, S, p) and v (K, S, q) to log joints (K, S)
+LogJoint = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Expectations under the guide, of S clients.
+
+    Attributes:
+        height: E[h], (S,).
+        gradient: E[grad h], (S, p + q).
+        hessian: E[hess h], (S, p + q, p + q).
+        spread: mean square of what single draws' Hessians are off, and gradients off a line, (S,): 0 of a quadratic.
+    """
+
+    height: Tensor
+    gradient: Tensor
+    hessian: Tensor
+    spread: Tensor
+
+
+def whitened_draws(shift: Tensor, number: int) -> Tensor:
+    """Draws (number, S, m) of N(0, 1) whose mean over the first dimension is 0, and whose covariance is exactly 1.
+
+    They are a lattice of scrambled Sobol points, shifted for each client (Cranley and Patterson, 1976), beside its
+    mirror image.
+
+    Args:
+        shift: of each client, (S, m) in [0, 1).
+        number: even, above 2 m.
+    """
+    m, half = shift.shape[-1], number // 2
+    if not m:
+        return shift.new_zeros(number, len(shift), 0)
+    lattice = SobolEngine(m, scramble=True, seed=0).draw(half, dtype=torch.float64).to(shift)
+    u = (lattice[:, None] + shift).remainder(1).clamp(1e-9, 1 - 1e-9)
+    z = torch.special.ndtri(u)
+    covariance = torch.einsum("ksi,ksj->sij", z, z) / half
+    root = torch.linalg.cholesky(covariance)
+    z = torch.linalg.solve_triangular(root, z.permute(1, 2, 0), upper=False).permute(2, 0, 1)
+    return torch.cat([z, -z])
+
+
+def moments(log_joint: LogJoint, x: Tensor, v: Tensor) -> Moments:
+    """Expected derivatives, at draws of the guide.
+
+    Args:
+        log_joint: of each draw and client.
+        x, v: draws, (K, S, p) and (K, S, q).
+    """
+    p, q = x.shape[-1], v.shape[-1]
+    both = torch.cat([x, v], -1).detach().requires_grad_()
+    with torch.enable_grad():
+        h = log_joint(*both.split([p, q], -1))
+        gradient = torch.zeros_like(both)
+        if h.requires_grad:
+            (gradient,) = torch.autograd.grad(h.sum(), both, create_graph=True, materialize_grads=True)
+        rows = []
+        for i in range(p + q):
+            if gradient.requires_grad:
+                (row,) = torch.autograd.grad(
+                    gradient[..., i].sum(), both, retain_graph=i < p + q - 1, materialize_grads=True
+                )
+            else:
+                row = torch.zeros_like(both)
+            rows.append(row)
+    hessian = torch.stack(rows, -1) if rows else both.new_zeros(*both.shape, 0)
+    mean = hessian.mean(0)
+    mean = (mean + mean.mT) / 2
+    off = (hessian - mean).square().mean(0).sum((-1, -2))
+    off = off + _bent(both.detach(), gradient.detach(), mean)
+    return Moments(h.detach().mean(0), gradient.detach().mean(0), mean, off)
+
+
+def _bent(at: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+    """Mean square of what gradients (K, S, n) at points are off a line, over that of the points, (S,).
+
+    A density with a kink, such as Laplace's, has the same Hessian at all draws and is no quadratic.
+    """
+    apart, slope = at - at.mean(0), gradient - gradient.mean(0)
+    off = (slope - torch.einsum("sij,ksj->ksi", hessian, apart)).square().sum(-1).mean(0)
+    digits = ROUNDING**2 * gradient.square().sum(-1).mean(0)
+    return (off - digits).clamp_min(0) / apart.square().sum(-1).mean(0).clamp_min(1e-300)

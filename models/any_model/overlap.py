@@ -1,0 +1,95 @@
+"""How well a client's part of the guide covers its latents, by many draws at a few points of the globals.
+
+Weights tell nothing of what no draw was near. So the same likelihoods are estimated by other proposals: by the guide in
+another centring; and by the guide many times as wide, of which those draws count that are far from the guide itself.
+They find a second mode where a client has few latents.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.pareto import k_hat
+
+from .heights import relative_variance, weighted
+from .spread import Spread, spread
+from .steps import AtSites
+
+if TYPE_CHECKING:
+    from .plain import GaussianModel
+
+#: points, draws at each, and sets of which each has noise of its own
+POINTS, DRAWS, SETS = 8, 128, 16
+#: how many times as wide other proposals are, and draws of each at a point
+WIDE, FEW = (4.0, 16.0, 64.0), 64
+#: so many standard deviations are far from the guide; the largest share of a likelihood that may lie there
+FAR, MOST = 6.0, 1 / 3
+#: the largest k, and what two estimates of a log likelihood may differ by beyond their error
+GOOD, APART = 0.7, 0.2
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What is found for S clients.
+
+    Attributes:
+        heavy: whether their weights have heavy tails: k above 0.7 at most of the points; (S,).
+        centrings: whether estimates by the guide as it is, and by another proposal, differ: another centring, or a
+            wider guide; (S,).
+    """
+
+    heavy: Tensor
+    centrings: Tensor
+
+
+def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overlap:
+    """At the first of some points of the globals, (M, p)."""
+    at, some = AtSites.of(method, chunk), points[:POINTS]
+    _, weights, _ = weighted(at, chunk, some, Spread(DRAWS, SETS), 0, "overlap")
+    # (at most of them: a point far from the posterior, where the guide is wrong, has a k of any size)
+    heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > GOOD
+    apart = _far(at, chunk, some, weights) if method.q else torch.zeros_like(heavy)
+    if not at.clients.sites.centred:
+        return Overlap(heavy, apart)
+    has, c = at.clients.has_centring.to(points.device), at.clients.centring
+    other = at.recentred(torch.where(has, (c < 0.5).to(c), c))
+    _, others, _ = weighted(other, chunk, some, Spread(DRAWS, SETS), 0, "another centring")
+    return Overlap(heavy, apart | _apart(weights, others))
+
+
+def _far(at: AtSites, chunk: ClientChunk, points: Tensor, weights: Tensor) -> Tensor:
+    """Of which clients much of the likelihood lies far from the guide, averaged over the points, (S,)."""
+    known, found = weights.logsumexp(0) - math.log(len(weights)), torch.zeros_like(weights[0])
+    how = Spread(FEW, 1)
+    for times in WIDE:
+        wide, purpose = replace(at, guide=replace(at.guide, root=times * at.guide.root)), f"{times} times as wide"
+        _, others, _ = weighted(wide, chunk, points, how, 0, purpose)
+        z = spread(chunk, how, at.guide.mean.shape[-1], (0, len(points)), purpose)[0]
+        far = times * z.abs().amax(-1) > FAR
+        share = (torch.where(far, others, -math.inf).logsumexp(0) - math.log(FEW) - known.clamp_min(-1e300)).exp()
+        found = torch.maximum(found, share.clamp_max(1).nan_to_num(0.0))
+    return found.mean(0) > MOST
+
+
+def _apart(some: Tensor, others: Tensor) -> Tensor:
+    """Whether the means of weights (I, M, S) differ at most points by more than their error, (S,).
+
+    The others' say nothing where they have heavy tails: then their proposal is the one that is wrong.
+    """
+    totals = [w.logsumexp(0) for w in (some, others)]
+    error = sum(_error(w, total) for w, total in zip((some, others), totals, strict=True))
+    gap = (totals[0] - totals[1]).nan_to_num(0.0).abs()
+    sure = k_hat(others.permute(2, 1, 0)).T <= GOOD
+    return ((gap > APART + 4 * torch.as_tensor(error).sqrt()) & sure).double().mean(0) > 0.5
+
+
+def _error(weights: Tensor, total: Tensor) -> Tensor:
+    """Relative variance of the mean of log weights (I, M, S) whose sum is known, (M, S)."""
+    share = (weights - total.clamp_min(-1e300)).exp()
+    return relative_variance(share.unflatten(0, (SETS, -1)).sum(1))

@@ -1,0 +1,199 @@
+"""A user's guide, read once: its parameters, and whether it is a guide of the model; each refusal is one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.distributions import Delta, Unit
+from torch import Tensor
+
+from hierfl.data.column_batch import ColumnBatch
+from hierfl.data.column_design import ColumnDesign
+from hierfl.errors import UserError
+
+from ..densities import densities, unwrapped
+from ..levels import Level, Model, level_of
+from ..refusing import refuse_plates
+from ..running import running
+from ..sites import Latent, Sites
+from .noise import FromNoise
+from .params import Packed
+from .run import OWN, SHARED, Drawing, FirstParams, Guide, values_of
+
+#: what a level is called
+WHOSE: dict[Level, str] = {"global": "everyone's", "client": "a client's", "data": "a row's"}
+#: draws at which a guide's values are looked at
+LOOKS = 16
+
+
+def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
+    """The guide of a model.
+
+    Args:
+        program: an ordinary Pyro guide of a batch.
+        sites: of the model.
+        design: the table's columns.
+
+    Raises:
+        UserError: for a site that is missing, unknown, or of another level or shape than in the model; for a
+            parameter without a first value, or with a shape that is neither everyone's nor a client's.
+    """
+    rows = max(1, sites.rows)
+    one, first, mode = first_run(program, _template(design, 1, rows))
+    _, more, _ = first_run(program, _template(design, 2, rows))
+    _, longer, _ = first_run(program, _template(design, 1, rows + 1))
+    _same_sites(one, sites, _template(design, 1, rows))
+    personal = frozenset(
+        name for name, value in first.found.items() if _is_personal(name, value, more, longer, rows=rows)
+    )
+    params = first.params(personal)
+    guide = Guide(
+        program, Packed([of for of in params if not of.personal]), Packed([of for of in params if of.personal]),
+        dict(mode.taken),
+    )  # fmt: skip
+    if not params:
+        raise UserError("the guide has no pyro.param and no module: there is nothing to fit")
+    _values(guide, sites, design, rows)
+    return replace(guide, by_path=not _densities_move(guide, _template(design, 1, rows)))
+
+
+def refuse_points(sites: Sites) -> None:
+    """Parameters of the model itself, which have no prior: a user's guide says nothing of them."""
+    for of in sites.globals:
+        if of.parameter:
+            raise UserError(
+                f"pyro.param {of.name!r} of the model has no prior: beside a guide of one's own, or client_guide, "
+                "write it as pyro.sample with one"
+            )
+
+
+def _template(design: ColumnDesign, clients: int, rows: int) -> ColumnBatch:
+    batch = design.template(torch.zeros((), dtype=torch.float64), rows)
+    return replace(batch, columns={name: value.repeat(clients, 1) for name, value in batch.columns.items()})
+
+
+def first_run(program: Model, batch: ColumnBatch) -> tuple[Any, FirstParams, FromNoise]:
+    """A guide at the first values of its parameters, all random numbers 0: trace, parameters, numbers taken."""
+    mode = FromNoise(None, {}, None)
+    first = FirstParams(mode)
+    with (
+        torch.random.fork_rng(devices=[]), pyro.get_param_store().scope(), running(program), torch.no_grad(),
+        poutine.trace() as tracer, first, Drawing(mode, {}), mode,
+    ):  # fmt: skip
+        torch.manual_seed(0)
+        program(batch)
+    return tracer.trace, first, mode
+
+
+def _is_personal(name: str, value: Tensor, more: FirstParams, longer: FirstParams, *, rows: int) -> bool:
+    """Whether a parameter has a dimension of clients, by its shapes for one client and two, and for one more row."""
+    shapes = [tuple(value.shape), tuple(more.found[name].shape), tuple(longer.found[name].shape)]
+    if any(len(shape) != len(shapes[0]) for shape in shapes):
+        raise UserError(f"param {name!r} of the guide has another number of dimensions for more clients or rows")
+    clients = [k for k, size in enumerate(shapes[0]) if shapes[1][k] != size]
+    by_rows = [k for k, size in enumerate(shapes[0]) if shapes[2][k] != size]
+    if any((shapes[0][k], shapes[1][k]) != (1, 2) for k in clients) or len(clients) > 1:
+        raise UserError(
+            f"param {name!r} of the guide has shape {shapes[0]} for one client and {shapes[1]} for two: give clients "
+            "one dimension of their own, batch.num_clients long"
+        )
+    if any((shapes[0][k], shapes[2][k]) != (rows, rows + 1) for k in by_rows) or len(by_rows) > 1:
+        raise UserError(
+            f"param {name!r} of the guide has shape {shapes[0]} for {rows} rows and {shapes[2]} for {rows + 1}: give "
+            "rows one dimension of their own, batch.width long"
+        )
+    if by_rows and not clients:
+        raise UserError(
+            f"param {name!r} of the guide has a number for each row and no dimension of clients: rows are clients' "
+            "own, so write its shape as (batch.num_clients, batch.width)"
+        )
+    return bool(clients)
+
+
+def _same_sites(trace: Any, sites: Sites, batch: ColumnBatch) -> None:
+    latents, discrete = {of.name: of for of in sites.latents}, dict(sites.discrete)
+    found = {site["name"]: site for site in densities(trace)}
+    for name, site in trace.nodes.items():
+        if site["type"] == "sample":
+            refuse_plates(name, site, batch)
+    for name, site in found.items():
+        if name in discrete:
+            raise UserError(f"the guide samples site {name!r}, which is discrete and summed out: leave it out")
+        if name in sites.observed:
+            raise UserError(f"the guide samples site {name!r}, which the model observes: leave it out")
+        if name not in latents and not site["infer"].get("is_auxiliary"):
+            raise UserError(
+                f"the guide samples site {name!r}, which the model does not have; its latents are "
+                f"{', '.join(map(repr, latents))} (infer={{'is_auxiliary': True}} marks a helping site)"
+            )
+    for name, of in latents.items():
+        if name not in found:
+            raise UserError(f"the guide misses site {name!r}, a latent of the model: give it a pyro.sample there")
+        _same_site(of, found[name])
+
+
+def _same_site(of: Latent, site: dict[str, Any]) -> None:
+    level = level_of(site)
+    if level != of.level:
+        raise UserError(
+            f"site {of.name!r} is {WHOSE[of.level]} in the model and {WHOSE[level]} in the guide: give it the model's "
+            "plates"
+        )
+    if tuple(site["value"].shape) != of.shape:
+        raise UserError(
+            f"site {of.name!r} has shape {tuple(site['value'].shape)} in the guide and {of.shape} in the model, for "
+            "one client"
+        )
+
+
+def _densities_move(guide: Guide, batch: ColumnBatch) -> bool:
+    """Whether a Delta, or a factor, has a log density that moves with the parameters at the same values of sites."""
+    shared, own = guide.shared.start.requires_grad_(), guide.personal.start.requires_grad_()
+    noise = {stream: torch.full((many,), 0.3, dtype=torch.float64) for stream, many in guide.taken.items()}
+    noise = {SHARED: torch.zeros(0), OWN: torch.zeros(0), **noise}
+    with torch.no_grad():
+        values = values_of(guide.run(batch, shared, own, noise))
+    total = torch.zeros((), dtype=torch.float64)
+    for site in densities(guide.given(batch, shared, own, values)):
+        if isinstance(unwrapped(site["fn"]), Delta | Unit):
+            density = getattr(unwrapped(site["fn"]), "log_density", None)
+            total = total + torch.as_tensor(site["fn"].log_prob(site["value"]) if density is None else density).sum()
+    if not total.requires_grad:
+        return False
+    slopes = torch.autograd.grad(total, [value for value in (shared, own) if value.numel()], materialize_grads=True)
+    return any(bool(slope.any()) for slope in slopes)
+
+
+def _values(guide: Guide, sites: Sites, design: ColumnDesign, rows: int) -> None:
+    """Values lie within the model's supports, and those of everyone do not move with the rows."""
+    batch = _template(design, 1, rows)
+    other = replace(batch, columns={k: v if k in design.level_names else 2 * v + 0.5 for k, v in batch.columns.items()})
+    generator = torch.Generator().manual_seed(0)
+    shared, own = guide.shared.start, guide.personal.start
+    for _ in range(LOOKS):
+        noise = {
+            stream: torch.randn(guide.taken.get(stream, 0), generator=generator, dtype=torch.float64)
+            for stream in (SHARED, OWN)
+        }
+        with torch.no_grad():
+            values = values_of(guide.run(batch, shared, own, noise))
+            moved = values_of(guide.run(other, shared, own, noise))
+            again = values_of(guide.run(batch, shared, own, noise, outside=1.0))
+        for of in sites.latents:
+            value = values[of.name]
+            if not torch.equal(value, again[of.name]):
+                raise UserError(f"the guide draws a random number for site {of.name!r} outside of pyro.sample")
+            if not of.transform.inv(value).isfinite().all():
+                raise UserError(
+                    f"the guide draws site {of.name!r} outside of its support in the model: take a distribution of the "
+                    "same support, such as LogNormal for what is positive"
+                )
+            if of.level == "global" and not torch.equal(value, moved[of.name]):
+                raise UserError(
+                    f"the guide computes site {of.name!r} from the rows, and it is everyone's: only clients' latents "
+                    "may depend on their rows"
+                )

@@ -1,0 +1,255 @@
+"""What clients do with a user's guide: steps of their own parameters, and draws at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hierfl import philox
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.state import State
+from hierfl.rng import key, normals
+
+from ..heights import Heights, relative_variance
+from ..moments import whitened_draws
+from ..names import CENTRING, DRAWS, INNER, OWN_DRAWS, PHASE, Phase
+from .adam import Adam
+from .bound import CELLS, Parts
+from .names import OWN_ENDED, OWN_FIRST, OWN_PARAMS, OWN_SECOND, OWN_STEPS, PARAMS, RATE
+from .run import OWN, SHARED, log_density, values_of
+
+if TYPE_CHECKING:
+    from hierfl.data.column_batch import ColumnBatch
+
+    from .guided import Guided
+
+#: most numbers of a draw of everyone's whose draws of a round have exact mean and covariance
+WHITENED = 32
+
+
+def shared_noise(method: Guided, draws: int, *parts: object) -> Tensor:
+    """Standard normals of the globals, (K, G), the same for all clients and the server: half of them mirrored."""
+    width, half = method.users_guide.taken.get(SHARED, 0), draws // 2
+    if 0 < width <= WHITENED and half > width:
+        shift = torch.special.ndtr(normals(torch.Size([1, width]), *parts, dtype=torch.float64))
+        return whitened_draws(shift, 2 * half)[:, 0]
+    z = normals(torch.Size([half, width]), *parts, dtype=torch.float64)
+    return torch.cat([z, -z])
+
+
+def own_noise(method: Guided, chunk: ClientChunk, draws: int, *parts: object, mirrored: bool = True) -> Tensor:
+    """Standard normals of each client, (K, S, O); half of them mirrored."""
+    width, count = method.users_guide.taken.get(OWN, 0), draws // 2 if mirrored else draws
+    z = philox.normals(chunk.keys, key(*parts), 0, count * width, torch.float64)
+    z = z.reshape(len(chunk.clients), count, width).movedim(0, 1).to(chunk.federation.device)
+    return torch.cat([z, -z]) if mirrored else z
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """Clients of a plate: their data and their own parameters.
+
+    Attributes:
+        method: whose model and guide.
+        chunk: the clients.
+        columns: (S, columns, n).
+        mask: (S, n), or None.
+    """
+
+    method: Guided
+    chunk: ClientChunk
+    columns: Tensor
+    mask: Tensor | None
+
+    @classmethod
+    def of(cls, method: Guided, chunk: ClientChunk) -> OwnRows:
+        """As the rows of a plate see it."""
+        batch = chunk.batch()
+        stacked = method.network.stacked(batch)
+        return cls(method, chunk, *method.network.lengthened(stacked, batch.mask, method.sites.rows))
+
+    @property
+    def parts(self) -> Parts:
+        """Model and guide."""
+        return self.method.parts
+
+    def shared(self) -> Tensor:
+        """A copy of the shared parameters for each client, (S, P)."""
+        return self.chunk.shared[PARAMS].expand(len(self.chunk.clients), -1).clone()
+
+    def bound(self, shared: Tensor, own: Tensor, noise: tuple[Tensor, Tensor]) -> Tensor:
+        """L_j at draws, (S,)."""
+        return self.parts.over_clients(self.parts.client, self.columns, self.mask, (shared, own), noise).mean(0)
+
+    def noise(self, *parts: object) -> tuple[Tensor, Tensor]:
+        """Of a step or a message."""
+        chunk, draws = self.chunk, self.method.fit_draws
+        key_of = (chunk.seed, chunk.round, *parts)
+        return shared_noise(self.method, draws, *key_of), own_noise(self.method, chunk, draws, *key_of)
+
+    def message(self, own: Tensor) -> tuple[Tensor, Tensor]:
+        """L_j (S,), and its gradient by the shared parameters (S, P)."""
+        shared = self.shared().requires_grad_()
+        with torch.enable_grad():
+            found = self.bound(shared, own, self.noise("message"))
+            gradient = _gradient(found.sum(), shared)
+        return found.detach(), gradient
+
+    def climbed(self, own: Tensor, adam: Adam, rate: Tensor | float, number: object) -> tuple[Tensor, Adam]:
+        """One step of the clients' own parameters (S, R)."""
+        at = own.detach().requires_grad_()
+        with torch.enable_grad():
+            found = self.bound(self.shared(), at, self.noise("step", number))
+            gradient = _gradient(found.sum(), at)
+        adam, move = adam.step(gradient, rate)
+        return own + move, adam
+
+    def settled(self, own: Tensor) -> Tensor:
+        """The clients' own parameters (S, R) at the shared ones: ever shorter steps, of which the last half count."""
+        steps, first = self.method.settings.last_steps, self.method.settings.rate
+        adam, total = Adam.begin(own), torch.zeros_like(own)
+        for i in range(steps):
+            rate = first * (1 + math.cos(math.pi * i / steps)) / 2
+            own, adam = self.climbed(own, adam, rate, ("last", i))
+            total = total + own if 2 * i >= steps else total
+        return total / (steps - (steps + 1) // 2) if steps else own
+
+    def drawn(self, own: Tensor, noise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Draws of the clients' latents (K, S, q), log p(y_j, v_j | z) of each and log q(v_j | z), (K, S)."""
+        parts, guide = self.parts, self.method.users_guide
+
+        def one(
+            batch: ColumnBatch, shared: Tensor, own: Tensor, noise: dict[str, Tensor]
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            trace = guide.run(batch, shared, own, noise)
+            values = values_of(trace)
+            log_q = log_density(trace, batch.mask, ("client", "data"))
+            return parts.unconstrained(values)[1], parts.own_height(batch, values), log_q
+
+        found = parts.over_clients(one, self.columns, self.mask, (self.shared(), own), noise)
+        return found[0], found[1], found[2]
+
+
+def _gradient(total: Tensor, by: Tensor) -> Tensor:
+    if not by.numel() or not total.requires_grad:
+        return torch.zeros_like(by)
+    return torch.autograd.grad(total, by, materialize_grads=True)[0]
+
+
+def own_heights(
+    method: Guided, chunk: ClientChunk, noise: Tensor, inner: int, purpose: str, *, pick: bool = False
+) -> Heights:
+    """Estimates of log p(y_j | z) at draws of the globals, each with fresh draws of the clients' latents.
+
+    Args:
+        method: whose model and guide.
+        chunk: the clients.
+        noise: of the globals' draws, (M, G).
+        inner: I, draws of the latents at each.
+        purpose: keys these, beside seed and round.
+        pick: whether latents are picked among the draws by their weights; else they are the guide's.
+    """
+    rows, own = OwnRows.of(method, chunk), chunk.values[OWN_PARAMS].squeeze(1)
+    most = max(1, CELLS // max(1, inner * rows.columns.shape[0] * rows.columns.shape[-1]))
+    parts = []
+    for first in range(0, len(noise), most):
+        some = noise[first : first + most]
+        each = own_noise(method, chunk, inner * len(some), chunk.seed, chunk.round, purpose, first, mirrored=False)
+        with torch.no_grad():
+            v, height, log_q = rows.drawn(own, (some.repeat(inner, 1), each))
+        weight = (height - log_q).unflatten(0, (inner, -1))
+        weight = torch.where(weight.isfinite(), weight, -math.inf)
+        total = weight.logsumexp(0)
+        share = (weight - total.clamp_min(-1e300)).exp()
+        v = v.unflatten(0, (inner, -1))
+        if pick:
+            u = philox.normals(chunk.keys, key(chunk.seed, chunk.round, purpose, "picks", first), 0, len(some),
+                               torch.float64)  # fmt: skip
+            chosen = (share.cumsum(0) < torch.special.ndtr(u).T.to(share)).sum(0).clamp(max=inner - 1)
+            latents = v.gather(0, chosen[None, ..., None].expand(1, -1, -1, v.shape[-1]))[0]
+        else:
+            latents = v[0]
+        parts.append((total - math.log(inner), relative_variance(share), latents))
+    height, variance, drawn = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Heights(height, variance, lambda: drawn)
+
+
+@dataclass(frozen=True)
+class FitOwn:
+    """A local step: Adam's steps of a client's own parameters, at the shared ones that were broadcast.
+
+    Args:
+        method: whose model and guide.
+    """
+
+    method: Guided
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """The client's parameters."""
+        return (OWN_PARAMS, OWN_FIRST, OWN_SECOND, OWN_STEPS, OWN_ENDED)
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """Some steps while the shared parameters move; all of the rest where they have stopped."""
+        about, names = Phase(int(chunk.shared[PHASE])), (OWN_PARAMS, OWN_FIRST, OWN_SECOND, OWN_STEPS)
+        if not chunk.values[OWN_PARAMS].numel() or about == Phase.DONE:
+            return chunk
+        if about == Phase.EXPLORE:
+            return ended(self.method, chunk)
+        own, first, second, steps = (chunk.values[name].squeeze(1) for name in names)
+        rows, adam = OwnRows.of(self.method, chunk), Adam(first, second, steps)
+        for i in range(self.method.settings.local_steps):
+            own, adam = rows.climbed(own, adam, chunk.shared[RATE], i)
+        made = zip(names, (own, adam.first, adam.second, adam.steps), strict=True)
+        return chunk.put({name: value.unsqueeze(1) for name, value in made})
+
+
+def ended(method: Guided, chunk: ClientChunk) -> ClientChunk:
+    """With the clients' own parameters at the last shared ones: once, whatever comes after."""
+    before, done = chunk.values[OWN_PARAMS], chunk.values[OWN_ENDED]
+    if bool((done > 0).all()) or not before.numel():
+        return chunk
+    made = OwnRows.of(method, chunk).settled(before.squeeze(1)).unsqueeze(1)
+    return chunk.put({OWN_PARAMS: torch.where(done.unsqueeze(-1) > 0, before, made), OWN_ENDED: torch.ones_like(done)})
+
+
+@dataclass(frozen=True)
+class DrawOwn:
+    """A local step after the last round: each client's latents at each kept draw of the globals, by the guide.
+
+    Args:
+        method: whose model and guide.
+    """
+
+    method: Guided
+
+    @property
+    def trains(self) -> Sequence[str]:
+        """The client's draws in the model's own form, and its parameters where they are not at their end."""
+        return (OWN_DRAWS, CENTRING, OWN_PARAMS, OWN_ENDED)
+
+    def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
+        """One draw for each."""
+        chunk = ended(self.method, chunk)
+        noise = self.method.kept_noise(len(chunk.shared[DRAWS]), chunk.seed)
+        found = own_heights(self.method, chunk, noise, 1, "posterior")
+        drawn = found.latents.movedim(0, 1).unsqueeze(1)
+        return chunk.put({OWN_DRAWS: drawn, CENTRING: drawn.new_ones(len(drawn), 1, drawn.shape[-1])})
+
+
+def sent(method: Guided, chunk: ClientChunk) -> State:
+    """What a round asks of each client, (S, ...) each."""
+    rows, about = OwnRows.of(method, chunk), Phase(int(chunk.shared[PHASE]))
+    if about <= Phase.FINE:
+        bound, gradient = rows.message(chunk.values[OWN_PARAMS].squeeze(1))
+        return {"bound": bound, "gradient": gradient}
+    if about == Phase.EXPLORE and method.checks:
+        noise = method.check_noise(chunk.seed)
+        found = own_heights(method, chunk, noise, int(chunk.shared[INNER]), "check")
+        return {"heights": found.height.T, "noise": found.variance.median(0).values}
+    return {}

@@ -1,0 +1,81 @@
+"""Parameters of a model: ``pyro.param``, and those of modules, which are points that everyone shares.
+
+A parameter has no prior. A fit gives it a value as it gives one to a latent, by the message of :func:`pyro.param`; of a
+module that ``pyro.module`` names, or that is the model itself, those values take the places of its own for one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pyro
+import torch
+from torch import Tensor, nn
+
+from hierfl.data.column_batch import ColumnBatch
+from hierfl.errors import UserError
+
+from .levels import CLIENT, DATA, Model
+
+
+def run(model: Model, batch: ColumnBatch) -> None:
+    """Runs a model once; what is registered as a parameter is forgotten, and modules are left as they were."""
+    with ExitStack() as stack:
+        stack.enter_context(pyro.get_param_store().scope())
+        stack.enter_context(_modules_by_messages(stack))
+        if isinstance(model, nn.Module):
+            pyro.module("", model)
+        model(batch)
+
+
+@contextmanager
+def _modules_by_messages(stack: ExitStack) -> Iterator[None]:
+    """Modules whose parameters come by messages while this lasts: Pyro's own keep those that they have."""
+
+    def module(name: str, nn_module: nn.Module, update_module_params: bool = False) -> nn.Module:
+        _give(stack, name, nn_module)
+        return nn_module
+
+    before = pyro.module
+    try:
+        pyro.module = pyro.primitives.module = module
+        yield
+    finally:
+        pyro.module = pyro.primitives.module = before
+
+
+def _give(stack: ExitStack, name: str, module: nn.Module) -> None:
+    values: dict[int, Tensor] = {}
+    for key, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if not parameter.requires_grad or key.endswith("_unconstrained"):  # (that of a PyroParam sends a message)
+            continue
+        if id(parameter) not in values:
+            value = pyro.param(f"{name}.{key}" if name else key, parameter)
+            values[id(parameter)] = value.to(torch.get_default_dtype())  # (a module is mostly made in single precision)
+        path, _, last = key.rpartition(".")
+        held = module.get_submodule(path)._parameters
+        stack.callback(held.__setitem__, last, parameter)
+        held[last] = values[id(parameter)]  # type: ignore[assignment]
+
+
+def refuse_own(name: str, message: dict[str, Any]) -> None:
+    """A parameter of a client, or of rows.
+
+    Raises:
+        UserError: for one that says, by ``event_dim``, that the plates around it have parts of it.
+    """
+    plates = {frame.name for frame in message["cond_indep_stack"]}
+    if message["kwargs"].get("event_dim") is not None and plates & {CLIENT, DATA}:
+        raise UserError(
+            f"pyro.param {name!r} has a number for each client or row, and no prior: write it as pyro.sample with one"
+        )
+
+
+def shape_of(message: dict[str, Any]) -> tuple[int, ...] | None:
+    """The shape of the value that a model gives to a parameter; None where it gives none."""
+    given = message["args"][1:2]
+    if not given:
+        return None
+    return tuple((given[0]() if callable(given[0]) else given[0]).shape)

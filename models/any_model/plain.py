@@ -1,0 +1,67 @@
+"""What the parts of a fit know of their method, so that none of them imports it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from hierfl.data.column_design import ColumnDesign
+
+from .family import Family
+from .sites import Model, Sites
+
+if TYPE_CHECKING:
+    from hierfl.inference.clients.chunk import ClientChunk
+    from hierfl.inference.evaluation.fitted import Fitted
+
+
+class PlainModel(Protocol):
+    """See :class:`.method.AnyModel`.
+
+    Attributes:
+        program: the model.
+        network: the table's columns.
+        sites: of the model.
+        settings: of the fit.
+    """
+
+    program: Model
+    network: ColumnDesign
+    sites: Sites
+    settings: Any
+
+    @property
+    def q(self) -> int:
+        """Unconstrained numbers of a client's latents."""
+        ...
+
+    @property
+    def explores(self) -> bool:
+        """Whether the posterior of the globals is explored beyond the guide."""
+        ...
+
+    def draws_of_round(self, *, fine: bool) -> int:
+        """Draws of the guide in a round."""
+        ...
+
+    def learned(self, chunk: ClientChunk) -> ClientChunk:
+        """A client that was not fitted, with its part of the guide at the final guide of the globals."""
+        ...
+
+    def heights_at_draws(self, chunk: ClientChunk, draws: int, purpose: str) -> tuple[Tensor, Tensor]:
+        """Of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S, q)."""
+        ...
+
+    def notes(self, fitted: Fitted, rounds: int) -> list[str]:
+        """What a reader has to know of a fit of so many rounds, a line each."""
+        ...
+
+
+class GaussianModel(PlainModel, Protocol):
+    """One whose guide of the globals is Gaussian."""
+
+    @property
+    def family(self) -> Family:
+        """Of the guide of the globals."""
+        ...

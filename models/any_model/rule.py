@@ -1,0 +1,234 @@
+"""What clients send, and what the server makes of the sum: the guide's climb, then an exploration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.messages.form import Field, Form, not_negative
+from hierfl.inference.server.explored import Explored, systematic
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.state import State
+from hierfl.rng import key, normals
+
+from .evaluating import global_prior
+from .guide import SETTLED_FINE, Climb
+from .heights import heights
+from .moments import Moments, moments, whitened_draws
+from .names import ACCEPTED, BOUND, DRAWS, INNER, MEAN, PHASE, POINTS, PRECISION, TRACE, VERDICT, WORTH, Phase
+from .overlap import overlap
+from .remembered import MOST, Remembered, damped
+from .remembered import sent as climbing
+from .trace import traced
+from .verdict import Verdict, verdict
+
+if TYPE_CHECKING:
+    from .plain import GaussianModel
+
+log = logging.getLogger("hierfl")
+#: after so many rounds of the exploration in which some client was missing it is given up
+MISSED = 10
+#: a height of what is impossible
+IMPOSSIBLE = -1e12
+#: how much wider than the weighted points the exploration's second proposal is, up to four globals
+WIDER = 1.5
+#: by how much a client's draws at a point may grow
+MOST_INNER = 64
+#: of Hessians' squares: what single draws' are off where log joints are quadratic
+EXACT = 1e-18
+
+
+@dataclass(frozen=True)
+class NaturalGradient:
+    """Sums of the bound's derivatives, (1) of :mod:`.guide`; then sums of heights at the points that are broadcast.
+
+    Args:
+        method: whose posterior.
+    """
+
+    method: GaussianModel
+    sends_gradients: ClassVar[bool] = False
+    #: (a message grows with the client's rows, and says by how much they have changed the client's part)
+    comparable: ClassVar[bool] = False
+    #: what each field of a message is, in words
+    MEANINGS: ClassVar[Mapping[str, str]] = {
+        "clients": "1: who has answered is counted",
+        "joined": "1 in the first round that counts, then 0",
+        "bound": "its part of the bound of the log evidence at the broadcast guide: one number of all its rows",
+        "spread": "how much the curvature differs between draws of the guide: 0 where all is Gaussian",
+        "linear": "first derivatives of its bound by the globals, as a change since they were last counted",
+        "precision": "second derivatives of its bound by the globals, the lower triangle, as a change likewise",
+        "heights": "log marginal likelihoods of its rows at the points that an exploration asks about; else zeros",
+        "noise": "Monte-Carlo variance of these",
+        "heavy": "in an exploration's first round, whether the weights of its own latents have heavy tails",
+        "centrings": "in an exploration's first round, whether two centrings of its latents disagree",
+    }
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """All that a round may ask: 7 + p + p (p + 1) / 2 + M numbers, zeros where it does not."""
+        p, number = len(old[MEAN]), torch.float64
+        if old[MEAN].dtype != number:
+            raise UserError(f"a plain model is fitted in double precision: dtype=torch.float64, not {old[MEAN].dtype}")
+        return {
+            "clients": Field((), number), "joined": Field((), number, not_negative), "bound": Field((), number),
+            "spread": Field((), number, not_negative), "linear": Field((p,), number),
+            "precision": Field((p * (p + 1) // 2,), number), "heights": Field((len(old[POINTS]),), number),
+            "noise": Field((), number, not_negative), "heavy": Field((), number, not_negative),
+            "centrings": Field((), number, not_negative),
+        }  # fmt: skip
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """Each client's part of the sums."""
+        about, count = Phase(int(chunk.shared[PHASE])), len(chunk.clients)
+        sent = {
+            name: chunk.shared[MEAN].new_zeros(count, *field.shape) for name, field in self.form(chunk.shared).items()
+        }
+        sent["clients"] += 1
+        if about <= Phase.FINE:
+            sent |= climbing(chunk, len(chunk.shared[MEAN]))
+        elif about == Phase.EXPLORE:
+            seen = heights(self.method, chunk, chunk.shared[POINTS], int(chunk.shared[INNER]), "points")
+            sent |= {"heights": seen.height.T.clamp_min(IMPOSSIBLE), "noise": seen.noise}
+            if not float(chunk.shared[VERDICT][0]):  # (in the first round of an exploration)
+                found = overlap(self.method, chunk, chunk.shared[POINTS])
+                sent |= {"heavy": found.heavy.double(), "centrings": found.centrings.double()}
+        return sent
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """The next guide, or the next points; a round of the exploration in which a client is missing changes none."""
+        about = Phase(int(old[PHASE]))
+        if about == Phase.DONE:
+            return old
+        moved = 0.0
+        if about <= Phase.FINE:
+            values = self._climbed(dict(old), total, context, about)
+            moved = Climb.read(context.rule_state).moved
+        elif missing := context.num_clients - int(context.reported):
+            values = self._missed(dict(old), context, missing)
+        else:
+            values = self._explored(dict(old), total, context, about)
+        trace = traced(
+            old[TRACE], about, context.round, bound=values[BOUND], moved=min(moved, MOST), worth=values[WORTH]
+        )
+        return {**values, TRACE: trace}
+
+    def _climbed(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
+        memory, mean, precision, method = context.rule_state, values[MEAN], values[PRECISION], self.method
+        prior = self._prior(mean, precision, context.seed, fine=about == Phase.FINE)
+        known, whole = Remembered.read(memory, mean).after(total), int(context.reported) == context.num_clients
+        precisions = unpacked(known.triangle, len(mean))
+        curvature = precisions - prior.hessian[0]
+        gradient = known.linear - precisions @ mean + prior.gradient[0]
+        bound = total["bound"] + prior.height[0] + method.family.entropy(precision)
+        exact = whole and bool(total["spread"] + prior.spread[0] <= EXACT * curvature.square().sum())
+        climb = Climb.read(memory) if "climb.bound" in memory else Climb.begin(mean, precision)
+        before = climb.mean
+        if whole:
+            numbers = len(mean) + float(total["clients"]) * method.q
+            climb = climb.after(bound, gradient, curvature, exact=exact, numbers=numbers)
+            values[BOUND] = climb.bound
+        else:
+            climb = damped(climb, gradient, curvature)
+        values[ACCEPTED] = values[ACCEPTED] + float(climb.mean is not before)
+        short = climb.settled
+        known = known.waited(float(context.reported), short=short)
+        if short and (whole or known.settled(context.num_clients)):
+            after = Phase.DONE if exact else Phase.FINE if about == Phase.ROUGH else self._after
+            if after == Phase.FINE:
+                climb = Climb.begin(*climb.guide(), within=SETTLED_FINE)
+            elif after == Phase.EXPLORE:
+                self._begin(values, memory, climb, context)
+            values[PHASE] = values[PHASE].new_tensor(float(after))
+        values[MEAN], values[PRECISION] = climb.guide()
+        memory.update({**climb.state(), **known.state()})
+        values[DRAWS] = self._of_guide(values, context)
+        return values
+
+    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> Moments:
+        """Derivatives of log p(x), expected under the guide."""
+        p = len(mean)
+        generator = torch.Generator().manual_seed(key(seed, "server's lattice", fine) % 2**63)
+        shift = torch.rand(1, p, generator=generator, dtype=torch.float64).to(mean)
+        moved = whitened_draws(shift, self.method.draws_of_round(fine=fine)) @ self.method.family.root(precision).T
+        method = self.method
+        return moments(
+            lambda x, _: global_prior(method.program, method.sites, method.network, x), mean + moved, moved[..., :0]
+        )
+
+    @property
+    def _after(self) -> Phase:
+        """What follows the climb."""
+        return Phase.EXPLORE if self.method.explores else Phase.DONE
+
+    def _of_guide(self, values: State, context: AggregationContext) -> Tensor:
+        """Draws of the guide of the globals, (D, p)."""
+        shape = values[DRAWS].shape
+        noise = normals(shape, context.seed, "kept draws", dtype=torch.float64, device=values[MEAN].device)
+        return values[MEAN] + noise @ self.method.family.root(values[PRECISION]).T
+
+    # -- exploration --------------------------------------------------------------------------------------------------
+
+    def _begin(self, values: State, memory: State, climb: Climb, context: AggregationContext) -> None:
+        mean, precision = climb.guide()
+        each = len(values[POINTS])
+        family = self.method.family
+        spread = family.spread.to(mean.device)
+        explored = Explored.begin(int(spread.sum()), each, self.method.settings.explored_rounds, mean)
+        root = family.root(precision)[spread][:, spread]
+        explored = explored.drawn(mean[spread], root, 0, key(context.seed, context.round))
+        memory.update(explored.state())
+        values[POINTS] = family.within(explored.asked, mean)
+
+    def _missed(self, values: State, context: AggregationContext, missing: int) -> State:
+        """A sum of some clients' heights says nothing: the same points are asked again, and a few times at most."""
+        often = context.rule_state.get("explored.missed", values[WORTH].new_zeros(())) + 1
+        context.rule_state["explored.missed"] = often
+        if often < MISSED:
+            log.warning("round %d changes nothing: an exploration needs all clients, and %d are missing",
+                        context.round, missing)  # fmt: skip
+            return values
+        log.warning("the exploration is given up: in %d rounds some client was missing; draws are the guide's", often)
+        values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
+        values[WORTH] = torch.zeros_like(values[WORTH])
+        return values
+
+    def _explored(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
+        memory, method = context.rule_state, self.method
+        explored = Explored.read(memory)
+        prior = global_prior(method.program, method.sites, method.network, values[POINTS][:, None])[:, 0]
+        explored = explored.seen(total["heights"] + prior)
+        first, inner = Verdict.read(values), float(values[INNER])
+        now = total if not first.points else {"heavy": first.heavy, "centrings": first.centrings}
+        clients = (float(total["clients"]), float(now["heavy"]), float(now["centrings"]))
+        found = verdict(explored, float(total["noise"]), inner, clients)
+        enough = found.worth >= method.settings.worth and explored.done > 1
+        if enough or explored.done == len(explored.centres):
+            at = systematic(explored.log_weights(0), len(values[DRAWS]), key(context.seed, "kept draws"))
+            values[DRAWS] = method.family.within(explored.points[at], values[MEAN])
+            values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
+        else:
+            centre, root = explored.moments(0)
+            wider = WIDER ** min(1.0, 4 / len(centre)) if explored.done == 1 else 1.0
+            explored = explored.drawn(centre, wider * root, 0, key(context.seed, context.round))
+            values[POINTS] = method.family.within(explored.asked, values[MEAN])
+        last = int(values[PHASE]) == Phase.DONE
+        values[INNER] = values[INNER].new_tensor(min(found.next_inner(last=last), MOST_INNER * method.settings.inner))
+        values[WORTH], values[VERDICT] = values[WORTH].new_tensor(found.worth), found.values.to(values[MEAN])
+        memory.update(explored.state())
+        return values
+
+
+def unpacked(triangle: Tensor, size: int) -> Tensor:
+    """A symmetric matrix (size, size) from its lower triangle, row by row."""
+    row, column = torch.tril_indices(size, size, device=triangle.device)
+    found = triangle.new_zeros(size, size)
+    found[row, column] = triangle
+    found[column, row] = triangle
+    return found

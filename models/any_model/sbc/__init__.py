@@ -1,0 +1,1 @@
+"""Simulation-based calibration of a plain model: data from its own prior, a fit of each, ranks of what was drawn."""

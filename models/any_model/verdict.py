@@ -1,0 +1,158 @@
+"""What the exploration of the globals says of itself: overlap of what was drawn with the posterior, no certificate.
+
+All of it is about what the points have seen: of a mode that no point was near, nothing here knows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.server.explored import Explored
+from hierfl.inference.state import State
+from hierfl.pareto import k_hat
+
+from .names import VERDICT
+
+#: the largest k of a client's weights, and of the globals' with many points
+GOOD = 0.7
+#: the largest sum of the relative variances of the clients' estimates
+NOISE = 0.5
+#: the sum above which clients draw more, and the variance of one above which they propose more at the end
+NOISY, NOISY_CLIENT = 0.1, 1e-3
+#: what two proposals' estimates may differ by beyond Monte-Carlo error: of a mean in sds, of the log of an sd
+APART = 0.15
+#: fewer effective draws than this of a proposal compare nothing
+FEWEST = 20.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Numbers of the exploration.
+
+    Attributes:
+        points: how many were looked at; 0 where nothing was explored.
+        k_hat: shape of the tail of their weights.
+        worth: the number of independent draws that they are worth.
+        noise: summed relative variance of the clients' estimates at a point.
+        clients: how many there are.
+        heavy: of how many the weights of their own latents have a k above 0.7.
+        centrings: of how many the estimates by two proposals of their latents differ: another centring, a wider one.
+        proposals: the largest difference of means and sds of globals by the last points alone and by those from a
+            wider proposal alone, over what is allowed; 0 where either has too few effective draws.
+        inner: draws of a client's latents at a point.
+    """
+
+    points: float = 0.0
+    k_hat: float = 0.0
+    worth: float = 0.0
+    noise: float = 0.0
+    clients: float = 0.0
+    heavy: float = 0.0
+    centrings: float = 0.0
+    proposals: float = 0.0
+    inner: float = 0.0
+
+    @classmethod
+    def read(cls, shared: State) -> Verdict:
+        """Of a fit's shared values."""
+        return cls(*shared[VERDICT].tolist())
+
+    @property
+    def values(self) -> Tensor:
+        """As one shared value, (9,)."""
+        return torch.tensor([getattr(self, f.name) for f in fields(self)], dtype=torch.float64)
+
+    def next_inner(self, *, last: bool) -> float:
+        """Draws of a client's latents at each point from now on: up to eight times as many, by what their noise is.
+
+        Args:
+            last: whether clients draw their latents next, where only their own noise matters.
+        """
+        excess = self.noise / NOISY
+        if last:
+            excess = self.noise / max(1.0, self.clients) / NOISY_CLIENT
+        if not excess > 1:
+            return self.inner
+        return self.inner * 2 ** math.ceil(math.log2(min(excess, 8.0)))
+
+    @property
+    def limit(self) -> float:
+        """The largest k with which so many points give means and intervals (Vehtari et al., 2024)."""
+        return min(GOOD, 1 - 1 / math.log10(max(self.points, 11)))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What speaks against the draws, a line each."""
+        if not self.points:
+            return []
+        found = []
+        if self.k_hat > self.limit:
+            found.append(
+                f"the globals' weights have heavy tails: k-hat {self.k_hat:.2f}, above {self.limit:.2f}: "
+                "their intervals are not to be relied on"
+            )
+        if self.proposals > 1:
+            found.append(
+                "points from two proposals, one wider, give different globals: "
+                "the posterior has tails, a funnel or modes that the points do not cover"
+            )
+        if self.heavy:
+            found.append(
+                f"{self.heavy:.0f} of {self.clients:.0f} clients have heavy-tailed weights of their own latents, "
+                f"k-hat above {GOOD}: their posteriors are far from normal"
+            )
+        if self.centrings:
+            found.append(
+                f"of {self.centrings:.0f} of {self.clients:.0f} clients two proposals give different likelihoods: "
+                "their latents are not covered"
+            )
+        if self.noise > NOISE:
+            found.append(
+                f"the clients' estimates are noisy: their relative variances sum to {self.noise:.2f}, above {NOISE}, "
+                f"with {self.inner:.0f} draws at a point"
+            )
+        return found
+
+    def lines(self) -> list[str]:
+        """All that there is to say, a line each."""
+        if not self.points:
+            return ["overlap: nothing was explored, so nothing is known of how near the guide is to the posterior"]
+        first = (
+            f"overlap of points and posterior, no certificate: k-hat {self.k_hat:.2f} of at most {self.limit:.2f}, "
+            f"{self.worth:,.0f} effective of {self.points:,.0f} points, "
+            f"{self.heavy:.0f} of {self.clients:.0f} clients with heavy tails"
+        )
+        return [first, *self.warnings]
+
+
+def verdict(explored: Explored, noise: float, inner: float, clients: tuple[float, float, float]) -> Verdict:
+    """Of an exploration.
+
+    Args:
+        explored: with the heights of its last points.
+        noise: see :class:`Verdict`, at those.
+        inner: likewise.
+        clients: how many; how many with heavy tails, and whose centrings differ.
+    """
+    weights = explored.log_weights(0)
+    return Verdict(
+        float(len(weights)), min(float(k_hat(weights)), 1e6), explored.effective(0), noise, *clients,
+        _difference(explored), inner,
+    )  # fmt: skip
+
+
+def _difference(explored: Explored) -> float:
+    """Of estimates by the second round's points alone, which are wider, and by the last's, over what is allowed."""
+    if explored.done < 2:
+        return 0.0
+    last = explored.done - 1 if explored.done > 2 else 0
+    (mean, sd, worth), (other, wide, rest) = explored.alone(last), explored.alone(1)
+    if min(worth, rest) < FEWEST:
+        return 0.0
+    allowed = APART + 4 * math.sqrt(1 / worth + 1 / rest)
+    moved, widened = (mean - other).abs() / torch.maximum(sd, wide), (sd / wide).log().abs()
+    return min(1e6, float(torch.maximum(moved, widened).max()) / allowed)

@@ -1,0 +1,59 @@
+"""Steps of a random walk, by which draws of clients' latents reach where no proposal of the guide goes.
+
+    v' = v + s L_i n,      n ~ N(0, 1),   L_i a column of the root of the guide's covariance, s in turn of SCALES
+
+Each step is taken with probability min(1, p(v' | x, y_j) / p(v | x, y_j)), so that it keeps the posterior
+(Metropolis et al., 1953). The guide's spread is the same at all globals: where a posterior is wider or skewed, draws
+walk on from the last proposal.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+
+from .spread import uniforms
+from .steps import AtSites
+
+#: s above: with each, standard deviations of the guide's conditional
+SCALES = (10.0, 3.0, 1.0, 5.0)
+#: steps for as many proposals, at least and at most
+FEWEST, MOST = 8, 32
+
+
+def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, first: int, purpose: str) -> Tensor:
+    """Latents (M, S, q) after some steps from ``v`` at points of the globals.
+
+    Args:
+        at: the clients and their guide.
+        chunk: the same clients.
+        x: points, (M, p).
+        v: where the walk begins, (M, S, q).
+        steps: how many, bounded by :data:`FEWEST` and :data:`MOST`.
+        first: number of the first of these points, by which steps are keyed.
+        purpose: likewise.
+    """
+    many, count, q = v.shape
+    if not q:
+        return v
+    points = x[:, None].expand(-1, count, -1)
+    height = _height(at, points, v)
+    for step in range(min(MOST, max(FEWEST, steps))):
+        u = uniforms(chunk, (first * 3, many * 3), purpose, "walk", str(step)).unflatten(0, (many, 3))
+        axis = (u[:, 0] * q).long().clamp_(max=q - 1)
+        far = SCALES[step % len(SCALES)] * torch.special.ndtri(u[:, 1].clamp(1e-12, 1 - 1e-12))
+        column = at.guide.root.mT[torch.arange(count, device=v.device), axis]
+        there = v + far[..., None] * column
+        found = _height(at, points, there)
+        taken = (found - height.clamp_min(-1e300)) > u[:, 2].log()
+        v, height = torch.where(taken[..., None], there, v), torch.where(taken, found, height)
+    return v
+
+
+def _height(at: AtSites, x: Tensor, v: Tensor) -> Tensor:
+    found = at.clients.log_joint(x, v)
+    return torch.where(found.isfinite(), found, -math.inf)

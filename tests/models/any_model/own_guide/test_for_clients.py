@@ -1,0 +1,89 @@
+"""Guides by name for a client's own part: what a flow bends to, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+
+import hierfl
+from hierfl import UserError
+from hierfl.data.column_batch import ColumnBatch
+from hierfl.models.any_model.own_guide.names import PARAMS
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+FEW: dict[str, Any] = {"fit_draws": 4, "last_steps": 3, "points": 16, "inner": 2, "draws": 8, "local_steps": 1}
+
+
+def by_rows(batch: ColumnBatch) -> None:
+    mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+    with batch.clients(), batch.data():
+        e = pyro.sample("e", dist.Normal(mu, 1.0))
+        pyro.sample("y", dist.Poisson(e.exp()), obs=batch["y"])
+
+
+def banana(batch: ColumnBatch) -> None:
+    """A client's posterior is bent around 0, as its data are of a square."""
+    mu = pyro.sample("mu", dist.Normal(0.0, 0.3))
+    with batch.clients():
+        u = pyro.sample("u", dist.Normal(torch.stack([mu, 0 * mu], -1), 1.0).to_event(1))
+        with batch.data():
+            pyro.sample("y", dist.Normal(u[..., 1] + u[..., 0].square(), 0.4), obs=batch["y"])
+
+
+def of_banana(y: np.ndarray) -> tuple[float, np.ndarray]:
+    """Log evidence, and quantiles of the first number, by quadrature; u_1 ~ N(0, 1 + 0.3^2)."""
+    a, b = np.meshgrid(np.linspace(-5, 5, 401), np.linspace(-7, 5, 401), indexing="ij")
+    log = -0.5 * a**2 / 1.09 - 0.5 * b**2 - 0.5 * np.log(1.09) - np.log(2 * np.pi)
+    log = log + sum(-0.5 * ((one - b - a**2) / 0.4) ** 2 - np.log(0.4 * np.sqrt(2 * np.pi)) for one in y)
+    weight = np.exp(log)
+    across = weight.sum(1).cumsum() / weight.sum()
+    return float(np.log(weight.sum() * (10 / 400) * (12 / 400))), np.interp(QUANTILES, across, a[:, 0])
+
+
+@pytest.mark.slow
+@pytest.mark.cpu(200, "two whole stochastic ascents, one of a flow")
+def test_a_flow_bends_where_a_gaussian_cannot() -> None:
+    """The flow's bound is higher, and its quantiles are nearer to those of quadrature."""
+    df = pd.DataFrame({"site": "a", "y": [0.9, 1.2, 1.0]})
+    evidence, wanted = of_banana(df["y"].to_numpy())
+    bounds, off = [], []
+    for form in ("multivariate", "iaf"):
+        found = hierfl.fit_model(banana, df, client_guide=form, progress=False, draws=2000, check=False, rate=0.1)
+        assert found.arrived
+        assert found.method.users_guide.by_path == (form != "iaf")
+        bounds.append(float(found.run.shared["posterior.bound"]))
+        off.append(np.abs(np.quantile(found.clients["u"][:, 0, 0], QUANTILES) - wanted).max())
+    assert bounds[0] + 0.5 < bounds[1] < evidence + 0.2
+    assert off[1] < off[0] / 2
+
+
+@pytest.mark.cpu(4, "fits of two rounds")
+@pytest.mark.parametrize("form", ["normal", "low-rank", "AutoMultivariateNormal", "iaf"])
+def test_guides_by_name_run(form: str) -> None:
+    """Two rounds of each: finite, and moved."""
+    said = getattr(pyro.infer.autoguide, form) if form.startswith("Auto") else form
+    df = pd.DataFrame({"site": list("aabbb"), "y": [0.9, 1.2, 1.0, 0.5, 0.7]})
+    found = hierfl.fit_model(banana, df, client_guide=said, progress=False, rounds=2, **FEW)
+    start, end = found.method.users_guide.shared.start, found.run.shared[PARAMS]
+    assert end.isfinite().all()
+    assert (end != start).any()
+    assert found.clients["u"].shape == (8, 2, 2)
+    assert "not arrived" in str(found.summary())
+
+
+def test_a_client_guide_is_known_and_the_only_guide() -> None:
+    df = pd.DataFrame({"site": list("aab"), "y": [0.9, 1.2, 1.0], "x": 0.0})
+    for how, words in (
+        ({"client_guide": "planar"}, "client guide 'planar'"),
+        ({"client_guide": "iaf", "guide": banana}, "say one of guide and client_guide"),
+    ):
+        with pytest.raises(UserError, match=words):
+            hierfl.fit_model(banana, df, progress=False, **how)
+    with pytest.raises(UserError, match="site 'e' is a latent of every row: client_guide='iaf'"):
+        hierfl.fit_model(by_rows, df.assign(y=1.0), client_guide="iaf", progress=False)

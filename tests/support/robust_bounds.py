@@ -1,0 +1,98 @@
+"""Bounds of the watch on clients, by simulation: python tests/support/robust_bounds.py prints them in five minutes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hierfl.inference.server.robust import standing
+
+#: share of a client's deviation that is its own in all rounds; the rest is new in each
+LASTING = 0.64
+
+
+def honest(rng: np.random.Generator, rounds: int, clients: int, kind: str, measures: int = 3) -> np.ndarray:
+    """Standardised measures of honest clients, (T, J, M)."""
+    shape = (1, clients, measures)
+    own = rng.standard_t(5, size=shape) if kind == "heavy tails" else rng.normal(size=shape)
+    if kind == "one outlies":
+        own[0, 0] = 3.0
+    return own * LASTING**0.5 + (1 - LASTING) ** 0.5 * rng.normal(size=(rounds, clients, measures))
+
+
+def quantile(clients: int, rounds: int, replicates: int, seed: int = 0) -> float:
+    """The largest of the three kinds' 95 % quantiles."""
+    rng, found = np.random.default_rng(seed), []
+    for kind in ("normal", "heavy tails", "one outlies"):
+        # (spreads far above the least ones)
+        largest = [np.nanmax(standing.distances(100 * honest(rng, rounds, clients, kind))) for _ in range(replicates)]
+        found.append(float(np.quantile(largest, 0.95)))
+    return max(found)
+
+
+def estimate_quantile(clients: int, replicates: int, seed: int = 0) -> float:
+    """Likewise of distances of estimates, of one number or of two, from the mean of the others."""
+    rng, found = np.random.default_rng(seed), []
+    for kind in ("normal", "heavy tails", "one outlies"):
+        for p in (1, 2):
+            for scale in (1.0, 4.0):  # (as standard errors say, or sites differ by more)
+                largest = []
+                for _ in range(replicates):
+                    own = scale * honest(rng, 1, clients, kind, p)[0]
+                    far = np.sqrt((own**2).mean(1))
+                    ratios = []
+                    for j in range(clients):
+                        others = np.delete(far, j)[None] ** 2
+                        wide = np.sqrt(standing.without_furthest(others, clients).mean())
+                        ratios.append(far[j] / max(1.0, wide))
+                    largest.append(max(ratios))
+                found.append(float(np.quantile(largest, 0.95)))
+    return max(found)
+
+
+def rows_quantile(clients: int, replicates: int, seed: int = 0) -> float:
+    """Likewise of the spread of a site's rows and of its own intercept, both to both sides, in one round.
+
+    Honest sites' residual standard deviations differ by a factor of two: by far more than least spreads say.
+    """
+    rng, found = np.random.default_rng(seed), []
+    for kind in ("normal", "heavy tails", "one outlies"):
+        values = 100 * np.concatenate([honest(rng, 1, clients, kind, 2) for _ in range(replicates)])
+        largest = [np.nanmax(np.abs(standing.distances(one[None]))) for one in values]
+        found.append(float(np.quantile(largest, 0.95)))
+    return max(found)
+
+
+def moments_quantile(clients: int, replicates: int, seed: int = 0) -> float:
+    """Likewise of columns' means and standard deviations before the first round, of one column and of up to thirty."""
+    rng, found = np.random.default_rng(seed), []
+    for kind in ("normal", "heavy tails", "one outlies"):
+        for columns in (1, 3, 10, 30):
+            shape, largest = (columns, clients, 2), []
+            for _ in range(replicates):
+                values = rng.standard_t(5, size=shape) if kind == "heavy tails" else rng.normal(size=shape)
+                if kind == "one outlies":
+                    values[0, 0] = 3.0
+                largest.append(np.nanmax(np.abs(standing.distances(100 * values))))
+            found.append(float(np.quantile(largest, 0.95)))
+    return max(found)
+
+
+#: numbers of clients, and simulated runs for each bound
+SIZES, REPLICATES = (4, 5, 6, 8, 10, 12, 20, 50), 2000
+
+
+def once_and_often(clients: int, replicates: int) -> tuple[float, float]:
+    """In a single round, of messages and of what is compared of a site's rows; and of messages of ten or thirty."""
+    once = max(quantile(clients, 1, replicates), rows_quantile(clients, replicates))
+    return round(once, 1), round(max(quantile(clients, rounds, replicates) for rounds in (10, 30)), 1)
+
+
+def main() -> None:
+    """Prints the constants as :mod:`~hierfl.inference.server.robust.standing` and :mod:`~.moments` have them."""
+    print("BOUNDS =", {n: once_and_often(n, REPLICATES) for n in SIZES}, flush=True)
+    print("ESTIMATE_BOUNDS =", {n: round(estimate_quantile(n, REPLICATES), 1) for n in SIZES}, flush=True)
+    print("MOMENT_BOUNDS =", {n: round(moments_quantile(n, REPLICATES), 1) for n in SIZES}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
