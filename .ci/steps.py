@@ -16,10 +16,25 @@ from shards import ROOT, changed, choose, git, read
 
 #: what lint, types and docs need beside what the tests have, from pyproject.toml's extras
 TOOLS = ("dev", "docs")
+#: GiB that an environment with a CUDA build of torch, and the files of the tests, take
+ROOM = 9.0
 
 
 class Failed(Exception):
     """A step has failed; what it printed has been printed."""
+
+
+def roomy() -> str:
+    """A folder for the environment and all temporary files: the usual one, or the one of most room where that has too little.
+
+    An installation of several GB has failed on a disk that was nearly full beside one that was empty.
+    """
+    places = [tempfile.gettempdir(), "/var/tmp", str(ROOT.parent), str(Path.home()), "/dev/shm"]
+    free = {place: shutil.disk_usage(place).free / 2**30 for place in places if os.access(place, os.W_OK | os.X_OK)}
+    usual = places[0]
+    best = usual if free.get(usual, 0.0) >= ROOM else max(free, key=lambda place: free[place])
+    print(f"room: {free[best]:.1f} GiB in {best}", *([] if best == usual else [f"({free.get(usual, 0.0):.1f} in {usual})"]))
+    return best
 
 
 def environment(venv: Path) -> dict[str, str]:
@@ -114,6 +129,8 @@ def main(what: str) -> None:
         return
     start, failed = time.monotonic(), list[str]()
     job, tests = readme_commands()
+    os.environ["PIP_NO_CACHE_DIR"] = "1"  # (each package once on the disk)
+    os.environ["TMPDIR"] = tempfile.tempdir = roomy()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         venv = work / "venv"
