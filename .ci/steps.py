@@ -25,15 +25,16 @@ class Failed(Exception):
 
 
 def roomy() -> str:
-    """A folder for the environment and all temporary files: the usual one, or the one of most room where that has too little.
+    """A folder for the environment and all temporary files: the usual one, or where it has no room the one of most.
 
     An installation of several GB has failed on a disk that was nearly full beside one that was empty.
     """
     places = [tempfile.gettempdir(), "/var/tmp", str(ROOT.parent), str(Path.home()), "/dev/shm"]
-    free = {place: shutil.disk_usage(place).free / 2**30 for place in places if os.access(place, os.W_OK | os.X_OK)}
+    writable = [place for place in places if os.access(place, os.W_OK | os.X_OK)]
+    free = {place: shutil.disk_usage(place).free / 2**30 for place in writable}
     usual = places[0]
     best = usual if free.get(usual, 0.0) >= ROOM else max(free, key=lambda place: free[place])
-    print(f"room: {free[best]:.1f} GiB in {best}", *([] if best == usual else [f"({free.get(usual, 0.0):.1f} in {usual})"]))
+    print(f"room: {free[best]:.1f} GiB in {best}; {free.get(usual, 0.0):.1f} in {usual}")
     return best
 
 
