@@ -37,6 +37,11 @@ class PlainModel(Protocol):
         ...
 
     @property
+    def own_spread(self) -> Tensor:
+        """Which of them are no points, (q,)."""
+        ...
+
+    @property
     def explores(self) -> bool:
         """Whether the posterior of the globals is explored beyond the guide."""
         ...
