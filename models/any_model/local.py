@@ -102,7 +102,9 @@ def newton_step(q: Conditional, found: Moments, p: int, most: float = 3.0) -> tu
 
         Lambda = -H_vv,   L L^T = Lambda^-1,   C = Lambda^-1 H_vx,   a + Lambda^-1 g_v
 
-    Latents and points are apart in L: a spread is that at known points. Where -H_vv is not positive definite, see :func:`kept_definite`. A client whose derivatives are not finite stays
+    Latents and points are apart in L: a spread is that at known points.
+
+    Where -H_vv is not positive definite, see :func:`kept_definite`. A client whose derivatives are not finite stays
     where it is.
 
     Args:

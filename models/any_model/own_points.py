@@ -68,8 +68,8 @@ def refuse_without_points(method: PlainModel, client: str) -> None:
     Raises:
         UserError: which names the first of them.
     """
-    if method.sites.own_points:
+    for of in method.sites.own_points:
         raise UserError(
-            f"client {client!r} is new and has no value of pyro.param {method.sites.own_points[0].name!r}, which has no "
-            "prior and is each client's own: given=ITS_ROWS learns it"
+            f"client {client!r} is new and has no value of pyro.param {of.name!r}, which has no prior and is each "
+            "client's own: given=ITS_ROWS learns it"
         )

@@ -89,13 +89,15 @@ def refuse_own(name: str, message: dict[str, Any], clients: int) -> None:
     """
     event_dim = message["kwargs"].get("event_dim")
     if event_dim is not None and _within(message, DATA):
-        raise UserError(f"pyro.param {name!r} has a number for each row, and no prior: write it as pyro.sample with one")
+        raise UserError(
+            f"pyro.param {name!r} has a number for each row, and no prior: write it as pyro.sample with one"
+        )
     if not is_personal(message):
         return
     shape = shape_of(message)
     if shape is None:
         raise UserError(
-            f"pyro.param {name!r} of a module is everyone's: leave event_dim out, or write it as pyro.param in the model"
+            f"pyro.param {name!r} of a module is everyone's: leave event_dim out, or write pyro.param in the model"
         )
     each = shape[len(shape) - event_dim :]
     if len(shape) < event_dim + 2 or shape[len(shape) - event_dim - 2 : len(shape) - event_dim] != (clients, 1):

@@ -41,8 +41,13 @@ def prior_draws(of: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]
     everyones = simulate(first, draws, key(seed, "prior"), fixed, levels=("global",)) | fixed
     given = {name: everyones[name].reshape(draws, *_shape(of, name)) for name in names}
     clients = [
-        simulate(plate[j, :, :n], draws, key(seed, "prior", name), given | points(of.fitted, method, j, draws),
-                 levels=("client", "data"))
+        simulate(
+            plate[j, :, :n],
+            draws,
+            key(seed, "prior", name),
+            given | points(of.fitted, method, j, draws),
+            levels=("client", "data"),
+        )
         for j, (name, n) in enumerate(zip(federation.ids, sizes, strict=True))
     ]
     of_rows = of.row_sites | {name for name, level in method.sites.discrete if level == "data"}

@@ -25,7 +25,7 @@ from hierfl import fit_model
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.models import PFedEB
 from hierfl.models.any_model.fitted_model import FittedModel
-from hierfl.models.any_model.names import CENTRING, MEAN, OWN_MEAN, OWN_ROOT, OWN_SLOPE, PRECISION
+from hierfl.models.any_model.names import CENTRING, MEAN, OWN_MEAN, OWN_ROOT, OWN_SLOPE, PRECISION, WORTH
 from hierfl.nn.head import orthonormal_contrasts
 
 #: PFedEB's prior of rho: half-normal, of this scale
@@ -109,29 +109,41 @@ def test_the_same_point_rho_and_the_same_gaussians() -> None:
     again = PFedEB(truth.net, w_scale=S_W, draws=20_000, **how)
     known = {**run.shared, "w.information": 1e9 * torch.eye(2, dtype=torch.float64)}  # (else rho is drawn, too)
     by_size = sorted(range(truth.fed.clients), key=lambda j: -len(truth.fed.train[j]))
-    chunk = rows_of(again, truth.fed, **known, mu=run.personal["mu"][by_size][:, None])
+    own = {name: value[by_size][:, None] for name, value in run.personal.items()}
+    chunk = rows_of(again, truth.fed, **known, **own)
     drawn = again.schedule().final_steps[0].run(chunk, 0).values["w_j_draws"][:, 0, 0]
+    assert ((drawn.mean(1) - mean[by_size]).abs() / sds[by_size]).max() < 0.015
     assert (drawn.std(1) / sds[by_size] - 1).abs().max() < 4.5 * 0.0071
 
 
 @pytest.mark.slow
-@pytest.mark.cpu(90, "the exploration of seven globals until they are worth 4,000 draws")
-def test_with_rho_integrated_pfedeb_is_within_what_it_claims_and_the_plain_model_at_the_referees() -> None:
-    """The referee: quadrature over log rho of importance-sampled marginal likelihoods, none of either's code."""
+@pytest.mark.cpu(60, "the exploration of seven globals until they are worth 2,000 draws")
+def test_with_rho_integrated_the_plain_model_is_the_referees_and_pfedeb_near_to_it() -> None:
+    """The referee: quadrature over log rho of importance-sampled marginal likelihoods, by code of neither."""
     truth = simulated("softmax", 0.7, 3, (12, 15, 18, 14, 20, 16), features=2)
     run = fitted(truth, 60, draws=2000)
     found = fit_model(rho_is_a_latent, frame(truth), progress=False, worth=2000, draws=2000)
     data, grid = padded(truth), torch.linspace(-4, 1.5, 56, dtype=torch.float64)
-    height = torch.tensor([np.logaddexp.reduce([log_evidence(data, float(t.exp()), k) for k in range(8)]) for t in grid])
+    height = torch.tensor(
+        [np.logaddexp.reduce([log_evidence(data, float(t.exp()), k) for k in range(8)]) for t in grid]
+    )
     weight = (height + grid - (2 * grid).exp() / (2 * RHO_SCALE**2)).softmax(0)
     exact = float((weight * grid.exp()).sum())
     sd = float((weight * (grid.exp() - exact).square()).sum().sqrt())
     rho = found.globals["rho"]
     nodes, points = run.shared["nodes.log_weight"].softmax(0), run.shared["nodes.log_rho"][:, 0].exp()
-    print("rho", exact, sd, rho.mean(), rho.std(), float((nodes * points).sum()))
-    w = run.fitted.method.shared_draws(run.shared, 2000)["w"].flatten(0, -2)
-    print("w", (w.mean(0).numpy() - found.globals["w"].mean(0)) / found.globals["w"].std(0), w.std(0).numpy() / found.globals["w"].std(0))
-    theirs = run.personal["w_j_draws"].flatten(1, -2).movedim(1, 0).numpy()
-    mine = found.clients["w_j"]
-    print("w_j", np.abs((theirs.mean(0) - mine.mean(0)) / mine.std(0)).max(), (theirs.std(0) / mine.std(0)).min(), (theirs.std(0) / mine.std(0)).max())
-    print(found.summary().notes, float(np.sqrt((nodes * (points - (nodes * points).sum()).square()).sum())))
+    nodes, points = run.shared["nodes.log_weight"].softmax(0), run.shared["nodes.log_rho"][:, 0].exp()
+    centre = float((nodes * points).sum())
+    spread = float((nodes * (points - centre).square()).sum().sqrt())
+    error = 4 / float(found.run.shared[WORTH]) ** 0.5
+    assert abs(rho.mean() - exact) / sd < error
+    assert rho.std() / sd == pytest.approx(1, abs=error)
+    # PFedEB: rho 0.17 sd below, its sd 12 % too small; so w's are up to 6 % too small, and heads' up to 14 %
+    assert abs(centre - exact) / sd < 0.25
+    assert spread / sd == pytest.approx(1, abs=0.2)
+    w, heads = run.fitted.method.shared_draws(run.shared, 2000)["w"], run.personal["w_j_draws"].flatten(1, -2)
+    for theirs, mine, means, sds in (
+        (w.flatten(0, -2), found.globals["w"], 0.1, 0.1), (heads.movedim(1, 0), found.clients["w_j"], 0.2, 0.2)
+    ):  # fmt: skip
+        assert (np.abs(theirs.mean(0).numpy() - mine.mean(0)) / mine.std(0)).max() < means
+        assert np.abs(theirs.numpy().std(0) / mine.std(0) - 1).max() < sds
