@@ -33,10 +33,7 @@ def roomy() -> str:
     free = {place: shutil.disk_usage(place).free / 2**30 for place in places if os.access(place, os.W_OK | os.X_OK)}
     usual = places[0]
     best = usual if free.get(usual, 0.0) >= ROOM else max(free, key=lambda place: free[place])
-    print(
-        f"room: {free[best]:.1f} GiB in {best}",
-        *([] if best == usual else [f"({free.get(usual, 0.0):.1f} in {usual})"]),
-    )
+    print(f"room: {free[best]:.1f} GiB in {best}", *([] if best == usual else [f"({free.get(usual, 0.0):.1f} in {usual})"]))
     return best
 
 

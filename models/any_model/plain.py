@@ -37,11 +37,6 @@ class PlainModel(Protocol):
         ...
 
     @property
-    def own_spread(self) -> Tensor:
-        """Which of them are no points, (q,)."""
-        ...
-
-    @property
     def explores(self) -> bool:
         """Whether the posterior of the globals is explored beyond the guide."""
         ...
@@ -69,4 +64,9 @@ class GaussianModel(PlainModel, Protocol):
     @property
     def family(self) -> Family:
         """Of the guide of the globals."""
+        ...
+
+    @property
+    def own_spread(self) -> Tensor:
+        """Which of a client's numbers are no points, (q,)."""
         ...

@@ -229,8 +229,9 @@ def _parameter(name: str, site: dict[str, Any]) -> Latent:
     shape = tuple(site["value"].shape)
     transform = biject_to(site["infer"][CONSTRAINT])
     free = tuple(transform.inverse_shape(torch.Size(shape)))
-    level, axis = ("client", clients_axis(site)) if is_personal(site) else ("global", None)
-    return Latent(name, level, shape, free, transform, axis, point=True, parameter=True)
+    if is_personal(site):
+        return Latent(name, "client", shape, free, transform, clients_axis(site), point=True, parameter=True)
+    return Latent(name, "global", shape, free, transform, point=True, parameter=True)
 
 
 def location_and_scale(fn: Any) -> tuple[Tensor, Tensor] | None:
