@@ -36,7 +36,7 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
             "bound: it may not be where it should"
         )
     if not len(method.sites.start):
-        return ["no globals: each client's posterior is its own"]
+        return [*said, "no globals: each client's posterior is its own"]
     spread = int(method.family.spread.sum())
     worth = float(shared[WORTH])
     if not worth:

@@ -40,7 +40,8 @@ def warn_undetermined(model: Model, design: ColumnDesign, sites: Sites, columns:
     for away in AWAY:
         x = (sites.start + away).to(columns).expand(1, count, -1)
         v = (sites.client_start + away).to(columns).expand(1, count, -1).clone().requires_grad_()
-        slope = torch.autograd.grad(clients.log_joint(x, v).sum(), v, materialize_grads=True)[0]
+        h = clients.log_joint(x, v).sum()
+        slope = torch.autograd.grad(h, v, materialize_grads=True)[0] if h.requires_grad else torch.zeros_like(v)
         moves |= (slope[0] != 0).cpu()
     first = 0
     for of in sites.clients:

@@ -118,6 +118,28 @@ def test_what_is_made_of_a_fit_has_them() -> None:
     assert found["sd"].item() == pytest.approx((1 + more[3][-1] ** 2 / more[0]) ** 0.5, rel=0.1)
 
 
+def lines(batch: ColumnBatch) -> None:
+    """Whatever the slope b does, a client's own second number undoes."""
+    b = pyro.sample("b", dist.Normal(0.0, 2.0))
+    with batch.clients():
+        with pyro.plate("terms", 2, dim=-3):
+            w = pyro.param("w", lambda: torch.zeros(2, batch.num_clients, 1), event_dim=0)
+        with batch.data():
+            pyro.sample("y", dist.Normal(w[0] + (b + w[1]) * batch["x"], 1.0), obs=batch["y"])
+
+
+def test_a_global_that_points_can_replace_keeps_its_prior() -> None:
+    """With points that stayed where they are, b would be known to 0.1."""
+    df = frame()
+    fitted = fit_model(lines, df, progress=False)
+    shared, b, w = fitted.run.shared, fitted.globals["b"], fitted.clients["w"]
+    assert float(shared[PRECISION]) == pytest.approx(1 / 4, rel=1e-6)
+    for j, (_, own) in enumerate(df.groupby("site")):
+        slope, level = np.polyfit(own["x"], own["y"], 1)
+        np.testing.assert_allclose(b + w[:, j, 1], slope, rtol=1e-7)
+        np.testing.assert_allclose(w[:, j, 0], level, rtol=1e-7)
+
+
 def counts() -> pd.DataFrame:
     rng = np.random.default_rng(1)
     site, x = np.repeat(np.arange(8), 4), rng.normal(size=32)
