@@ -83,7 +83,6 @@ def test_a_linear_gaussian_model_has_the_profile_likelihoods_posterior_in_two_ro
     torch.testing.assert_close(shared[MEAN], torch.tensor([mean]).double(), rtol=1e-9, atol=0)
     b, w, u = fitted.globals["b"], fitted.clients["w"], fitted.clients["u"]
     np.testing.assert_allclose(w, at_zero + moves * b[:, None], rtol=1e-7, atol=1e-7)
-    # u is drawn at the level of the draw
     for j, (_, own) in enumerate(frame().groupby("site")):
         x, y = own["x"].to_numpy(), own["y"].to_numpy()
         variance = 1 / (x @ x + TAU**-2)
@@ -102,12 +101,10 @@ def test_what_is_made_of_a_fit_has_them() -> None:
     assert fitted.posterior().posterior["w"].dims == ("chain", "draw", "client")
     row = df[df.site == "s2"].head(1).assign(x=0.0, y=0.0)
     assert fitted.predict(row)["mean"][row.index[0]] == pytest.approx(table["w"][2], abs=4.5 / 1000**0.5)
-    # of the prior, at the point of the guide's mean: y is normal around w + u x
     drawn = fitted.prior_predictive(2000)["y"]
     spread = (1 + (4 + TAU**2) * df["x"] ** 2) ** 0.5
     expected = np.repeat(at_zero + moves * mean, N)
     assert (np.abs(drawn.mean(0) - expected) / spread).max() < 4.5 / 2000**0.5
-    # a client that was not fitted
     new = row.assign(site="new")
     with pytest.raises(UserError, match="client 'new' is new and has no value of pyro.param 'w'.*given=ITS_ROWS"):
         fitted.predict(new, new=True)
@@ -186,7 +183,6 @@ def test_rates_as_fixed_effects_give_the_conditional_likelihoods_posterior() -> 
     assert worth >= 4000
     assert abs(fitted.globals["b"].mean() - mean) / sd < 4 / worth**0.5
     assert fitted.globals["b"].std() / sd == pytest.approx(1, abs=4 / (2 * worth) ** 0.5)
-    # heights at points from -3 to 3 sd
     run, method = fitted.run, fitted.method
     assert isinstance(method, AnyModel)
     rows, at = list(range(8)), mean + sd * torch.linspace(-3, 3, 7, dtype=torch.float64)[:, None]
@@ -242,7 +238,6 @@ def test_they_stay_with_their_clients_and_are_the_same_on_every_engine(tmp_path:
     ):  # fmt: skip
         for name, value in {**whole.shared, **whole.fitted.personal}.items():
             torch.testing.assert_close({**shared, **personal}[name], value, rtol=within, atol=within)
-    # draws of points have the guide's line
     own, draws = whole.fitted.personal, whole.fitted.personal[OWN_DRAWS]
     line = torch.einsum("jqp,djp->jdq", own[OWN_SLOPE], whole.shared["posterior.draws"][:, None] - own[AROUND])
     torch.testing.assert_close(draws[..., :2], (own[OWN_MEAN][:, None] + line)[..., :2], rtol=1e-9, atol=1e-9)
