@@ -24,6 +24,7 @@ from .levels import CLIENT, Model, is_data, level_of
 from .log_joint import client_log_joint
 from .look import ROWS, Look, named
 from .of_clients import refuse_varying
+from .own_points import warn_undetermined
 from .parameters import shape_of
 from .refusing import refuse
 from .running import running
@@ -65,6 +66,8 @@ def check_model(model: Model, design: ColumnDesign, batch: Batch | None = None) 
         if batch is not None:
             refuse_impossible(model, design, sites, *whole)
         refuse_infinite(model, design, sites, *whole)
+        if batch is not None:
+            warn_undetermined(model, design, sites, *whole)
         _not_coupled(first, look)
         _alone(first, look)
         layout = Layout.of(sites)
@@ -98,7 +101,8 @@ def _same_parameters(sites: Sites, trace: Any) -> None:
         if shape not in (None, of.shape):
             raise UserError(
                 f"pyro.param {of.name!r} has shape {of.shape} for one client and {shape} for more: it is everyone's, "
-                "and may depend neither on their number nor on rows"
+                "and may depend neither on their number nor on rows; give it event_dim=, within the plate of clients, "
+                "where each has its own"
             )
 
 

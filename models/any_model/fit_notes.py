@@ -28,13 +28,15 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
     moved = last_move(shared[TRACE])
     points = [of.name for of in method.sites.globals if of.point]
     said = [f"points without a spread: {', '.join(points)}"] if points else []
+    if own := [of.name for of in method.sites.own_points]:
+        said.append(f"points of each client, which move with the globals alone: {', '.join(own)}")
     if moved >= FAR:
         said.append(
             f"the guide's last step was {moved:.2g} standard deviations, and {PATIENCE} rounds had not raised the "
             "bound: it may not be where it should"
         )
     if not len(method.sites.start):
-        return ["no globals: each client's posterior is its own"]
+        return [*said, "no globals: each client's posterior is its own"]
     spread = int(method.family.spread.sum())
     worth = float(shared[WORTH])
     if not worth:

@@ -14,6 +14,9 @@ mean is known to be 1:
 
 As r_a is independent of p_b and r_b, (1) is unbiased, and where the guide is right it is exact. Its error is half of
 p_a' - p_b'. A sum that is hardly positive is set to a share of that of the weights, :data:`LEAST`.
+
+A client's points (see :mod:`.local`) are held where the guide has them at x: the sum is over its latents alone. The
+likelihood is flat at its maximum, so that a line in place of the curve of maxima costs a fourth power of x - m.
 """
 
 from __future__ import annotations
@@ -163,15 +166,13 @@ def weighted(
         first: number of the first of these points, by which draws are keyed.
         purpose: likewise.
     """
-    count, q = at.guide.mean.shape
-    inner = how.draws
-    log_root = at.guide.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    x = points[:, None].expand(-1, count, -1)
-    z, log_q, log_ratio = spread(chunk, how, q, (first, len(x)), purpose)
-    mean = at.guide.mean + torch.einsum("sqp,msp->msq", at.guide.slope, x - at.mean)
-    v = mean + torch.einsum("sqr,imsr->imsq", at.guide.root, z)
+    guide, inner = at.guide, how.draws
+    x = points[:, None].expand(-1, len(guide.mean), -1)
+    z, log_q, log_ratio = spread(chunk, how, guide.numbers, (first, len(x)), purpose)
+    mean = guide.mean + torch.einsum("sqp,msp->msq", guide.slope, x - at.mean)
+    v = mean + torch.einsum("sqr,imsr->imsq", guide.root[..., guide.spread], z)  # (points are at their means)
     h = at.clients.log_joint(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
-    log_weight = h - (log_q - log_root)
+    log_weight = h - (log_q - guide.log_root)
     return v, torch.where(log_weight.isfinite(), log_weight, -math.inf), log_ratio
 
 

@@ -1,9 +1,19 @@
-"""A client's part of the guide, by Newton steps in expectation."""
+"""A client's part of the guide, by Newton steps in expectation.
+
+Points of a client (``pyro.param`` within its plate) are numbers w_j of v_j that have no spread given the globals:
+
+    w_j(x) = a_w + C_w (x - m),      q(u_j | x) = N(a_u + C_u (x - m), Lambda_uu^-1),      v_j = (u_j, w_j)
+
+The bound E_q[log p(y_j, u_j | x, w_j(x))] + H[q(u_j | x)] is highest where w_j(x) follows the maximum of the client's
+likelihood to first order: then C = Lambda^-1 H_vx as for latents, Lambda = -H_vv of both. So the precision of x that
+the client sends has them profiled out, A_j = -(H_xx - H_xv H_vv^-1 H_vx), and what a point does not know of itself
+widens the globals. (A value that stays while x moves would leave A_j too large by H_xw H_ww^-1 H_wx.)
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,17 +31,24 @@ class Conditional:
     Attributes:
         mean: a_j, (S, q).
         slope: C_j, (S, q, p).
-        root: L_j, lower triangular, (S, q, q).
+        root: L_j, lower triangular, (S, q, q); a point's column, which moves nothing, is its scale in Newton steps.
+        spread: which numbers are no points, (q,).
     """
 
     mean: Tensor
     slope: Tensor
     root: Tensor
+    spread: Tensor
+
+    @property
+    def numbers(self) -> int:
+        """How many of a client's numbers have a spread."""
+        return int(self.spread.sum())
 
     def draws(self, moved: Tensor, noise: Tensor) -> Tensor:
         """v at x = m + ``moved`` (K, S, p), with ``noise`` (K, S, q)."""
         slopes = torch.einsum("sqp,ksp->ksq", self.slope, moved)
-        return self.mean + slopes + torch.einsum("sqr,ksr->ksq", self.root, noise)
+        return self.mean + slopes + torch.einsum("sqr,ksr->ksq", self.root * self.spread, noise)
 
     def shifted(self, step: Tensor) -> Conditional:
         """The same, around m + ``step``, (S, p)."""
@@ -39,19 +56,28 @@ class Conditional:
 
     @property
     def entropy(self) -> Tensor:
-        """Of q(v_j | x), (S,)."""
-        log_det = self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        return log_det + 0.5 * self.mean.shape[-1] * (1 + math.log(2 * math.pi))
+        """Of q(v_j | x), (S,); points have none."""
+        return self.log_root + 0.5 * self.numbers * (1 + math.log(2 * math.pi))
+
+    @property
+    def log_root(self) -> Tensor:
+        """Log determinant of L_j, points left out, (S,)."""
+        return (self.root.diagonal(dim1=-2, dim2=-1).log() * self.spread).sum(-1)
 
     def where(self, these: Tensor, other: Conditional) -> Conditional:
         """This of some clients (S,), and of the rest the other."""
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
-        return Conditional(*(torch.where(these.view(-1, *(1,) * (a.ndim - 1)), a, b) for a, b in pairs))
+        pairs = self._pairs(other)
+        return replace(
+            self, **{k: torch.where(these.view(-1, *(1,) * (a.ndim - 1)), a, b) for k, (a, b) in pairs.items()}
+        )
 
     def halfway(self, other: Conditional) -> Conditional:
         """Between this and the other."""
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)]
-        return Conditional(*((a + b) / 2 for a, b in pairs))
+        return replace(self, **{k: (a + b) / 2 for k, (a, b) in self._pairs(other).items()})
+
+    def _pairs(self, other: Conditional) -> dict[str, tuple[Tensor, Tensor]]:
+        """What clients have of both, by name."""
+        return {name: (getattr(self, name), getattr(other, name)) for name in ("mean", "slope", "root")}
 
 
 @dataclass(frozen=True)
@@ -76,6 +102,8 @@ def newton_step(q: Conditional, found: Moments, p: int, most: float = 3.0) -> tu
 
         Lambda = -H_vv,   L L^T = Lambda^-1,   C = Lambda^-1 H_vx,   a + Lambda^-1 g_v
 
+    Latents and points are apart in L: a spread is that at known points.
+
     Where -H_vv is not positive definite, see :func:`kept_definite`. A client whose derivatives are not finite stays
     where it is.
 
@@ -96,14 +124,15 @@ def newton_step(q: Conditional, found: Moments, p: int, most: float = 3.0) -> tu
     finite = found.hessian.flatten(1).isfinite().all(1) & g_v.isfinite().all(1)
     h_vv = torch.where(finite[:, None, None], h_vv, -old)
     precision = kept_definite(old, -h_vv)
-    root = inverse_root(precision)
+    apart = q.spread[:, None] == q.spread
+    root = inverse_root(precision * apart)
     step = torch.linalg.solve(precision, g_v[..., None]).squeeze(-1)
     sd = root.square().sum(-1).sqrt()
     length = (step / sd).abs().amax(-1)
     free = quadratic(found)
     short = free | (length < most)
     step = step * torch.where(short, 1.0, most / length.clamp_min(1e-300))[:, None]
-    stepped = Conditional(q.mean + step, torch.linalg.solve(precision, h_vx), root)
+    stepped = replace(q, mean=q.mean + step, slope=torch.linalg.solve(precision, h_vx), root=root)
     return stepped.where(finite, q), finite & ~short
 
 

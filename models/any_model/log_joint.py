@@ -36,7 +36,7 @@ class Given(Messenger):
 
     Args:
         values: of global sites and parameters, on their supports.
-        free: of clients' sites, unconstrained.
+        free: of clients' sites and parameters, unconstrained.
         transforms: from those to the sites' supports.
         centring: c of some of them.
         mask: of the rows, or None; it counts for what is observed, as latents of padded rows have their prior.
@@ -91,9 +91,13 @@ class Given(Messenger):
 
     def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
-        if name not in self.values:
+        if name in self.values:
+            value = self.values[name]
+        elif name in self.free:
+            value = self.transforms[name](self.free[name])
+        else:
             raise UserError(f"pyro.param {name!r} is there in some batches only: its number may not depend on the data")
-        msg["value"], msg["done"] = self.values[name], True
+        msg["value"], msg["done"] = value, True
 
     def _fits(self, msg: dict[str, Any], given: Tensor, transform: Any = None) -> None:
         fn, name = msg["fn"], msg["name"]

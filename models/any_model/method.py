@@ -65,7 +65,7 @@ from .names import (
 )  # fmt: skip
 from .remembered import packed_size
 from .rule import MISSED, NaturalGradient
-from .sites import Coordinates, Model, read_model
+from .sites import MOST_BY_ROWS, Coordinates, Model, read_model
 from .steps import FitConditional
 from .trace import no_trace
 from .verdict import Verdict
@@ -132,6 +132,11 @@ class AnyModel(Method):
             self.sites = self.sites.with_points()
         #: of a client's numbers, where those of its rows are many; else None
         self.layout = Layout.of(self.sites)
+        if self.layout is not None and self.sites.own_points:
+            raise UserError(
+                f"pyro.param {self.sites.own_points[0].name!r} is each client's, and a client has {self.q} numbers of "
+                f"latents of rows: beyond {MOST_BY_ROWS} write it as pyro.sample with a prior"
+            )
 
     @property
     def p(self) -> int:
@@ -144,6 +149,11 @@ class AnyModel(Method):
         return len(self.sites.client_start)
 
     @property
+    def own_spread(self) -> Tensor:
+        """Which of them are no points, (q,)."""
+        return Coordinates(self.sites.clients).spread
+
+    @property
     def family(self) -> Family:
         """Of the guide of the globals."""
         return Family(Coordinates(self.sites.globals).spread, self.settings.guide == "diagonal")
@@ -153,7 +163,6 @@ class AnyModel(Method):
         """Whether the posterior of the globals is explored beyond the guide."""
         few = 0 < int(self.family.spread.sum()) <= self.settings.most_globals
         return self.settings.reweigh and few and self.layout is None
-        return self.settings.reweigh and 0 < self.p <= self.settings.most_globals and self.layout is None
 
     def draws_of_round(self, *, fine: bool) -> int:
         """Draws of the guide, K: even, and more than twice the numbers of one."""

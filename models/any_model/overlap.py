@@ -54,7 +54,7 @@ def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overla
     _, weights, _ = weighted(at, chunk, some, Spread(DRAWS, SETS), 0, "overlap")
     # (at most of them: a point far from the posterior, where the guide is wrong, has a k of any size)
     heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > GOOD
-    apart = _far(at, chunk, some, weights) if method.q else torch.zeros_like(heavy)
+    apart = _far(at, chunk, some, weights) if at.guide.numbers else torch.zeros_like(heavy)
     if not at.clients.sites.centred:
         return Overlap(heavy, apart)
     has, c = at.clients.has_centring.to(points.device), at.clients.centring
@@ -70,7 +70,7 @@ def _far(at: AtSites, chunk: ClientChunk, points: Tensor, weights: Tensor) -> Te
     for times in WIDE:
         wide, purpose = replace(at, guide=replace(at.guide, root=times * at.guide.root)), f"{times} times as wide"
         _, others, _ = weighted(wide, chunk, points, how, 0, purpose)
-        z = spread(chunk, how, at.guide.mean.shape[-1], (0, len(points)), purpose)[0]
+        z = spread(chunk, how, at.guide.numbers, (0, len(points)), purpose)[0]
         far = times * z.abs().amax(-1) > FAR
         share = (torch.where(far, others, -math.inf).logsumexp(0) - math.log(FEW) - known.clamp_min(-1e300)).exp()
         found = torch.maximum(found, share.clamp_max(1).nan_to_num(0.0))

@@ -1,4 +1,6 @@
-"""Parameters of a model: ``pyro.param``, and those of modules, which are points that everyone shares.
+"""Parameters of a model: ``pyro.param`` and those of modules, which everyone shares; and points of each client.
+
+A client's is ``pyro.param(name, value, event_dim=k)`` within the plate of clients: a value of k dimensions for each.
 
 A parameter has no prior. A fit gives it a value as it gives one to a latent, by the message of :func:`pyro.param`; of a
 module that ``pyro.module`` names, or that is the model itself, those values take the places of its own for one run.
@@ -60,16 +62,49 @@ def _give(stack: ExitStack, name: str, module: nn.Module) -> None:
         held[last] = values[id(parameter)]  # type: ignore[assignment]
 
 
-def refuse_own(name: str, message: dict[str, Any]) -> None:
-    """A parameter of a client, or of rows.
+def is_personal(message: dict[str, Any]) -> bool:
+    """Whether a parameter says, by ``event_dim``, that each client has its own."""
+    return message["kwargs"].get("event_dim") is not None and _within(message, CLIENT)
+
+
+def clients_axis(message: dict[str, Any]) -> int:
+    """Of a personal parameter's value, the dimension of the clients; that of rows follows, and has one entry."""
+    return len(message["value"].shape) - int(message["kwargs"]["event_dim"]) - 2
+
+
+def _within(message: dict[str, Any], plate: str) -> bool:
+    return any(frame.name == plate for frame in message["cond_indep_stack"])
+
+
+def refuse_own(name: str, message: dict[str, Any], clients: int) -> None:
+    """A parameter of rows, and one of clients that does not have a value for each.
+
+    Args:
+        name: its.
+        message: of a run.
+        clients: of that run.
 
     Raises:
-        UserError: for one that says, by ``event_dim``, that the plates around it have parts of it.
+        UserError: for these.
     """
-    plates = {frame.name for frame in message["cond_indep_stack"]}
-    if message["kwargs"].get("event_dim") is not None and plates & {CLIENT, DATA}:
+    event_dim = message["kwargs"].get("event_dim")
+    if event_dim is not None and _within(message, DATA):
         raise UserError(
-            f"pyro.param {name!r} has a number for each client or row, and no prior: write it as pyro.sample with one"
+            f"pyro.param {name!r} has a number for each row, and no prior: write it as pyro.sample with one"
+        )
+    if not is_personal(message):
+        return
+    shape = shape_of(message)
+    if shape is None:
+        raise UserError(
+            f"pyro.param {name!r} of a module is everyone's: leave event_dim out, or write pyro.param in the model"
+        )
+    each = shape[len(shape) - event_dim :]
+    if len(shape) < event_dim + 2 or shape[len(shape) - event_dim - 2 : len(shape) - event_dim] != (clients, 1):
+        wanted = ", ".join(["batch.num_clients", "1", *map(str, each)])
+        raise UserError(
+            f"pyro.param {name!r} of each client has shape {shape} where there are {clients} clients: give it "
+            f"torch.zeros({wanted}), or leave event_dim out, and it is everyone's"
         )
 
 

@@ -65,3 +65,8 @@ class GaussianModel(PlainModel, Protocol):
     def family(self) -> Family:
         """Of the guide of the globals."""
         ...
+
+    @property
+    def own_spread(self) -> Tensor:
+        """Which of a client's numbers are no points, (q,)."""
+        ...

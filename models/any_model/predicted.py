@@ -22,6 +22,7 @@ from hierfl.rng import key
 
 from .evaluating import constrained
 from .names import CENTRING, DRAWS, OWN_DRAWS
+from .own_points import refuse_without_points
 from .simulated import Simulator
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class Predictor:
         """All sites of a client that was not fitted; with ``given`` rows of its own it learns from them first."""
         x = self.fitted.shared[DRAWS][self._picked]
         if given is None:
+            refuse_without_points(self.method, client)
             return self._simulated(columns, client, x, None)
         x, v, centring = self._learned(given, client, x)
         return self._simulated(columns, client, x, (v, centring))

@@ -10,6 +10,7 @@ import torch
 from hierfl.errors import UserError
 from hierfl.rng import key
 
+from .own_points import points
 from .simulated import Simulator
 from .values import Values
 
@@ -30,7 +31,7 @@ def prior_draws(of: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]
     method, federation, seed = of.method, of.fitted.federation, of.fitted.seed
     simulate = Simulator(method.program, method.sites, method.network)
     names = [latent.name for latent in method.sites.globals]
-    # (parameters have no prior: theirs are the fitted values)
+    # (parameters have no prior: theirs are the fitted values, and those of clients theirs at the guide's mean)
     fixed = {
         latent.name: torch.from_numpy(of.globals[latent.name][:1]).expand(draws, *latent.shape)
         for latent in method.sites.globals if latent.parameter
@@ -40,7 +41,13 @@ def prior_draws(of: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]
     everyones = simulate(first, draws, key(seed, "prior"), fixed, levels=("global",)) | fixed
     given = {name: everyones[name].reshape(draws, *_shape(of, name)) for name in names}
     clients = [
-        simulate(plate[j, :, :n], draws, key(seed, "prior", name), given, levels=("client", "data"))
+        simulate(
+            plate[j, :, :n],
+            draws,
+            key(seed, "prior", name),
+            given | points(of.fitted, method, j, draws),
+            levels=("client", "data"),
+        )
         for j, (name, n) in enumerate(zip(federation.ids, sizes, strict=True))
     ]
     of_rows = of.row_sites | {name for name, level in method.sites.discrete if level == "data"}

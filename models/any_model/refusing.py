@@ -73,7 +73,7 @@ def refuse(trace: Any, batch: ColumnBatch, depth: int) -> None:
     sites = {name: site for name, site in trace.nodes.items() if site["type"] == "sample"}
     for name, site in trace.nodes.items():
         if site["type"] == "param":
-            refuse_own(name, site)
+            refuse_own(name, site, batch.num_clients)
         if site["type"] == "sample":
             refuse_plates(name, site, batch)
     drawn = {

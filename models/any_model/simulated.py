@@ -21,7 +21,7 @@ from hierfl.errors import UserError
 
 from .fresh import Fresh
 from .log_joint import Given
-from .parameters import run
+from .parameters import is_personal, run
 from .running import in_double
 from .sites import Coordinates, Level, Sites, level_of
 from .values import Values, bare
@@ -30,7 +30,10 @@ log = logging.getLogger("hierfl")
 
 
 class Drawn(Given):
-    """Draws what is observed, and every latent that is not given, but for values that are ``fixed``, as in a trace."""
+    """Draws what is observed, and every latent that is not given, but for values that are ``fixed``, as in a trace.
+
+    A client's points that are not given have the values with which a fit begins: what is read is everyone's.
+    """
 
     fixed: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -44,6 +47,10 @@ class Drawn(Given):
         # (priors of tensors from before the fit, such as a module's, draw in single precision)
         msg["value"] = value.double() if value.is_floating_point() else value
         msg["is_observed"], msg["done"] = True, True
+
+    def _pyro_param(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self.values or msg["name"] in self.free or not is_personal(msg):
+            super()._pyro_param(msg)
 
 
 @dataclass(frozen=True)

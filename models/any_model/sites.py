@@ -22,7 +22,7 @@ from hierfl.data.column_design import ColumnDesign
 
 from .enumerating import EnumerateDiscrete, is_discrete, is_enumerated
 from .levels import CLIENT, DATA, Level, Model, level_of
-from .parameters import run
+from .parameters import clients_axis, is_personal, run
 from .refusing import refuse, refuse_discrete, refuse_prior
 from .running import running
 
@@ -47,7 +47,7 @@ class Latent:
         free: shape of the same value in the unconstrained space.
         transform: from there to the site's support.
         axis: of the clients in both shapes; None of a global one.
-        point: whether it has no spread: a parameter, or a latent by choice.
+        point: whether it has no spread of its own: a parameter, or a latent by choice.
         parameter: whether it has no prior, and is no latent.
     """
 
@@ -72,7 +72,7 @@ class Sites:
 
     Attributes:
         globals, clients: the continuous latents of everyone, and of a client, in the model's order; those of a
-            client's rows are its own.
+            client's rows are its own. Parameters are among them.
         observed: names of the sites that are observed, those of rows and those of clients.
         derived: names of deterministic sites, with their level.
         centred: names of the clients' latents that have a location and a scale.
@@ -96,6 +96,11 @@ class Sites:
     def with_points(self) -> Sites:
         """The same with globals that are points."""
         return replace(self, globals=tuple(replace(of, point=True) for of in self.globals))
+
+    @property
+    def own_points(self) -> tuple[Latent, ...]:
+        """Parameters of which each client has its own."""
+        return tuple(of for of in self.clients if of.parameter)
 
     @property
     def latents(self) -> tuple[Latent, ...]:
@@ -174,8 +179,9 @@ def read_sites(model: Model, batch: ColumnBatch) -> Sites:
     observed, derived, discrete, centred = [], [], [], set[str]()
     for name, site in trace.nodes.items():
         if site["type"] == "param":
-            latents["global"].append(parameter := _parameter(name, site))
-            starts["global"].append(parameter.transform.inv(site["value"].detach().double()).flatten())
+            parameter = _parameter(name, site)
+            latents[parameter.level].append(parameter)
+            starts[parameter.level].append(parameter.transform.inv(site["value"].detach().double()).flatten())
         if site["type"] != "sample" or poutine.util.site_is_subsample(site):
             continue
         level = level_of(site)
@@ -223,6 +229,8 @@ def _parameter(name: str, site: dict[str, Any]) -> Latent:
     shape = tuple(site["value"].shape)
     transform = biject_to(site["infer"][CONSTRAINT])
     free = tuple(transform.inverse_shape(torch.Size(shape)))
+    if is_personal(site):
+        return Latent(name, "client", shape, free, transform, clients_axis(site), point=True, parameter=True)
     return Latent(name, "global", shape, free, transform, point=True, parameter=True)
 
 

@@ -68,7 +68,7 @@ class AtSites:
         clients = Clients(
             method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING]
         )
-        around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT])
+        around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread.to(mean.device))
         guide = around.shifted(mean - values[AROUND])
         p, q = len(mean), values[OWN_MEAN].shape[-1]
         fine = int(chunk.shared[PHASE]) != Phase.ROUGH
@@ -159,7 +159,7 @@ class AtSites:
         """With another centring (S, q), and the guide in those numbers, to first order around its mean."""
         guide = self.guide
         mean, by_x, by_v = self.clients.recentred(self.mean.expand(len(new), -1), guide.mean, new)
-        made = Conditional(mean, by_x + by_v @ guide.slope, by_v @ guide.root)
+        made = replace(guide, mean=mean, slope=by_x + by_v @ guide.slope, root=by_v @ guide.root)
         return replace(self, clients=replace(self.clients, centring=new), guide=made)
 
     def message(self) -> Message:

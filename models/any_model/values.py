@@ -22,6 +22,7 @@ from .enumerating import is_enumerated, summed_out
 from .evaluating import Clients
 from .levels import CLIENT, DATA, GIVEN, Model, level_of
 from .log_joint import Given, traced
+from .parameters import clients_axis, is_personal
 from .sites import Coordinates, Level
 
 #: numbers (draws x clients x rows) of which all sites are held at once
@@ -59,7 +60,7 @@ def seen_sites(model: Model, batch: ColumnBatch, given: Given) -> dict[str, Seen
     found = {}
     for name, site in trace.nodes.items():
         if site["type"] == "param":
-            found[name] = Seen("global", site["value"], None, observed=False)
+            found[name] = _parameter(site)
         if site["type"] != "sample" or poutine.util.site_is_subsample(site) or isinstance(site["fn"], Unit):
             continue
         level, derived = level_of(site), bool(site["infer"].get("_deterministic"))
@@ -71,6 +72,13 @@ def seen_sites(model: Model, batch: ColumnBatch, given: Given) -> dict[str, Seen
     if summed and any(seen.observed for seen in found.values()):
         found |= _together(trace, {name: seen for name, seen in found.items() if seen.observed}, summed)
     return found
+
+
+def _parameter(site: dict[str, Any]) -> Seen:
+    if not is_personal(site):
+        return Seen("global", site["value"], None, observed=False)
+    axis = clients_axis(site)
+    return Seen("client", site["value"].squeeze(axis + 1).squeeze(axis), None, observed=False)
 
 
 def _depends(value: Tensor, depth: int) -> bool:

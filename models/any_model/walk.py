@@ -37,14 +37,15 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
         first: number of the first of these points, by which steps are keyed.
         purpose: likewise.
     """
-    many, count, q = v.shape
-    if not q:
+    many, count, _ = v.shape
+    free = at.guide.spread.nonzero().squeeze(-1)  # (points stay)
+    if not len(free):
         return v
     points = x[:, None].expand(-1, count, -1)
     height = _height(at, points, v)
     for step in range(min(MOST, max(FEWEST, steps))):
         u = uniforms(chunk, (first * 3, many * 3), purpose, "walk", str(step)).unflatten(0, (many, 3))
-        axis = (u[:, 0] * q).long().clamp_(max=q - 1)
+        axis = free[(u[:, 0] * len(free)).long().clamp_(max=len(free) - 1)]
         far = SCALES[step % len(SCALES)] * torch.special.ndtri(u[:, 1].clamp(1e-12, 1 - 1e-12))
         column = at.guide.root.mT[torch.arange(count, device=v.device), axis]
         there = v + far[..., None] * column

@@ -205,8 +205,16 @@ def mistyped(batch: ColumnBatch) -> None:
 
 def parameter(batch: ColumnBatch) -> None:
     with pyro.plate("client", batch.num_clients, dim=-2):
-        own = pyro.param("w", lambda: torch.zeros(batch.num_clients, 1), event_dim=0)
-        observe(batch, pyro.sample("u", Normal(own, 1.0)))
+        u = pyro.sample("u", Normal(0.0, 1.0))
+        with pyro.plate("data", batch.width, dim=-1):
+            own = pyro.param("w", lambda: torch.zeros(batch.num_clients, batch.width), event_dim=0)
+            pyro.sample("y", Normal(u + own, 1.0), obs=batch["y"])
+
+
+def vector_of_clients(batch: ColumnBatch) -> None:
+    with pyro.plate("client", batch.num_clients, dim=-2):
+        own = pyro.param("w", torch.zeros(2), event_dim=1)
+        observe(batch, pyro.sample("u", Normal(own[..., 0], 1.0)))
 
 
 def parameters_of_clients(batch: ColumnBatch) -> None:

@@ -18,7 +18,7 @@ WRONG = {
     "looped": '`for j in pyro.plate("client", ...)`',
     "flat_clients": "a client's column without its second dimension",
     "no_to_event": "several numbers, without `.to_event(1)`",
-    "parameter": "a number of each client by `pyro.param`",
+    "parameter": "a number of each row by `pyro.param`",
     "twice": "two sites of one name",
     "mistyped": "a column that the table lacks",
     "forgotten_obs": "`obs=` is missing",

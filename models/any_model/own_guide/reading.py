@@ -63,7 +63,7 @@ def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
 
 def refuse_points(sites: Sites) -> None:
     """Parameters of the model itself, which have no prior: a user's guide says nothing of them."""
-    for of in sites.globals:
+    for of in sites.latents:
         if of.parameter:
             raise UserError(
                 f"pyro.param {of.name!r} of the model has no prior: beside a guide of one's own, or client_guide, "

@@ -179,7 +179,7 @@ class Replicates:
             method.program, method.sites, method.network, columns[index], None if mask is None else mask[index],
             values[CENTRING],
         )  # fmt: skip
-        around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT])
+        around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread)
         return AtSites(clients, around.shifted(guide[0] - values[AROUND]), *guide, noise)
 
     def _lattices(self, these: list[Replicate], *, fine: bool) -> tuple[Tensor, Tensor]:

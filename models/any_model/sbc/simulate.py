@@ -142,6 +142,8 @@ def simulate(
     Raises:
         UserError: for a prior that cannot be drawn from.
     """
+    if points := [of.name for of in sites.latents if of.parameter]:
+        raise UserError(f"pyro.param {points[0]!r} has no prior to simulate from: write it as pyro.sample with one")
     simulator = Simulator(model, sites, design)
     with running(model):
         drawn = simulator(rows[0], count, key(*seed, "globals"), levels=("global",)) if sites.globals else {}

@@ -86,8 +86,11 @@ WRONG = {
     "sites_of_data": "site 'u' is a latent of some batches only: its number may not depend on the data",
     "noise": "site 'y' has two log densities at the same latents: draw random numbers by pyro.sample alone",
     "mistyped": "unknown column 'dose'; known: x, y, count, item",
-    "parameter": "pyro.param 'w' has a number for each client or row, and no prior: write it as pyro.sample with one",
-    "parameters_of_clients": "pyro.param 'w' has shape (1, 1) for one client and (3, 1) for more",
+    "parameter": "pyro.param 'w' has a number for each row, and no prior: write it as pyro.sample with one",
+    "vector_of_clients": "pyro.param 'w' of each client has shape (2,) where there are 1 clients: give it "
+    "torch.zeros(batch.num_clients, 1, 2), or leave event_dim out",
+    "parameters_of_clients": "pyro.param 'w' has shape (1, 1) for one client and (3, 1) for more: it is everyone's, "
+    "and may depend neither on their number nor on rows; give it event_dim=",
     "moving_bounds": "site 'u' has bounds that other sites or the data set",
     "looped": "plate 'client' at site 'u0' is a loop: write 'with pyro.plate(...)', dim=-2",
     "observed_outside": "observed site 'total' is outside of the plate of clients",
