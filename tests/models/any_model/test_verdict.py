@@ -39,7 +39,7 @@ def test_values_are_read_again_and_overlap_is_called_no_certificate() -> None:
     [(0.05, False, 32), (0.15, False, 64), (5.0, False, 256), (0.005, True, 32), (0.02, True, 128)],
 )
 def test_clients_draw_more_where_their_estimates_are_noisy(noise: float, last: bool, inner: float) -> None:
-    assert Verdict(**{**GOOD.__dict__, "noise": noise}).next_inner(last=last) == inner
+    assert GOOD.next_inner(noise, last=last) == inner
 
 
 def two_modes(batch: ColumnBatch) -> None:
