@@ -13,7 +13,7 @@ from .models import TOPICS
 #: the ends of the central 90 % interval, and by how much the posterior's mass below an end may be off
 ENDS, OFF = (0.05, 0.95), 0.04
 #: nodes of a grid of two globals, and of three
-NODES = {1: 2001, 2: 181, 3: 81}
+NODES = {1: 1001, 2: 101, 3: 81}
 
 
 def off(name: str, df: pd.DataFrame, draws: Tensor) -> float:
@@ -63,7 +63,7 @@ def log_density(name: str, df: pd.DataFrame, x: Tensor) -> Tensor:
         rest = (-(number - 1) * x[:, 2, None] - 0.5 * within / sigma[:, None] ** 2).sum(1)
         prior = -0.5 * ((mu / 3) ** 2 + tau**2 + sigma**2) + x[:, 1] + x[:, 2]
         return _normal(mean, mu, tau, sigma[:, None] ** 2 / number) + rest + prior
-    e = torch.linspace(-7.5, 7.5, 1501, dtype=torch.float64)
+    e = torch.linspace(-7.5, 7.5, 1001, dtype=torch.float64)
     found = []
     for m, t in zip(mu.split(512), tau.split(512), strict=True):
         u = m[:, None] + (3.0 if name == "signs" else t[:, None]) * e

@@ -38,8 +38,8 @@ COLUMNS = (
     "seconds",
 )
 #: seeds of a case
-SEEDS = {"held, few points": 4, "funnel": 2, "schools": 8, "poisson": 8, "binomial": 8, "normal": 6, "horseshoe": 2,
-         "signs": 2, "topics": 1}  # fmt: skip
+SEEDS = {"held, few points": 4, "funnel": 2, "schools": 8, "poisson": 8, "binomial": 8, "signs": 2, "normal": 6,
+         "horseshoe": 2, "topics": 1}  # fmt: skip
 
 
 def row(name: str, seed: int) -> dict[str, Any]:
