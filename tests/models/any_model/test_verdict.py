@@ -9,7 +9,6 @@ import pyro.distributions as dist
 import pytest
 import torch
 from support.any_model_fits import SCHOOLS, centred, fitted
-from support.gallery import GALLERY
 from support.verdict.explorations import Density, explore, funnel, gaussian, horseshoe, permuted
 from support.verdict.models import CASES
 from support.verdict.referees import OFF, off
@@ -92,12 +91,6 @@ def test_a_funnel_of_clients_with_few_points_is_wrong_and_warned_of() -> None:
     assert off("held, few points", df, found.run.shared["posterior.draws"]) > OFF
     assert found.verdict.worth < FEW
     assert any("too few to tell" in line for line in found.verdict.warnings)
-
-
-@pytest.mark.parametrize("page", ["topics", "horseshoe"])
-def test_the_gallerys_pages_of_such_models_print_a_warning(page: str) -> None:
-    """What a page prints is a test of its own."""
-    assert "few of the points count" in (GALLERY / f"{page}.md").read_text()
 
 
 def two_modes(batch: ColumnBatch) -> None:
