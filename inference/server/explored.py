@@ -145,6 +145,17 @@ def log_student(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Ten
     return found
 
 
+def normal_share(numbers: int) -> float:
+    """What a point is worth in independent draws of a normal density of so many numbers, all tails alike.
+
+    It is 1 / E[w], w the density over that of the points, which are :data:`WIDER`: by quantiles of the squared radius.
+    """
+    radius = torch.from_numpy(stats.chi2.ppf((torch.arange(2000).double() + 0.5).numpy() / 2000, numbers))
+    norm = math.lgamma((DF + numbers) / 2) - math.lgamma(DF / 2) - 0.5 * numbers * math.log(DF * math.pi)
+    log_q = norm - numbers * math.log(WIDER) - 0.5 * (DF + numbers) * torch.log1p(radius / (DF * WIDER**2))
+    return float(1 / (-0.5 * radius - 0.5 * numbers * math.log(2 * math.pi) - log_q).exp().mean())
+
+
 def chi_squared(u: Tensor) -> Tensor:
     """The quantiles at u of a chi-squared with DF degrees of freedom."""
     return torch.from_numpy(stats.chi2.ppf(u.cpu().numpy(), DF)).to(u)

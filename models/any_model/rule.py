@@ -207,7 +207,8 @@ class NaturalGradient:
         first, inner = Verdict.read(values), float(values[INNER])
         now = total if not first.points else {"heavy": first.heavy, "centrings": first.centrings}
         clients = (float(total["clients"]), float(now["heavy"]), float(now["centrings"]))
-        found = verdict(explored, float(total["noise"]), inner, clients)
+        noise = float(total["noise"])
+        found = verdict(explored, noise, inner, clients, first)
         enough = found.worth >= method.settings.worth and explored.done > 1
         if enough or explored.done == len(explored.centres):
             at = systematic(explored.log_weights(0), len(values[DRAWS]), key(context.seed, "kept draws"))
@@ -219,7 +220,8 @@ class NaturalGradient:
             explored = explored.drawn(centre, wider * root, 0, key(context.seed, context.round))
             values[POINTS] = method.family.within(explored.asked, values[MEAN])
         last = int(values[PHASE]) == Phase.DONE
-        values[INNER] = values[INNER].new_tensor(min(found.next_inner(last=last), MOST_INNER * method.settings.inner))
+        drawn = min(found.next_inner(noise, last=last), MOST_INNER * method.settings.inner)
+        values[INNER] = values[INNER].new_tensor(drawn)
         values[WORTH], values[VERDICT] = values[WORTH].new_tensor(found.worth), found.values.to(values[MEAN])
         memory.update(explored.state())
         return values

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from hierfl.inference.server.explored import Explored
+from hierfl.inference.server.explored import Explored, normal_share
 from hierfl.inference.state import State
 from hierfl.pareto import k_hat
 
@@ -25,8 +25,10 @@ NOISE = 0.5
 NOISY, NOISY_CLIENT = 0.1, 1e-3
 #: what two proposals' estimates may differ by beyond Monte-Carlo error: of a mean in sds, of the log of an sd
 APART = 0.15
-#: fewer effective draws than this of a proposal compare nothing
-FEWEST = 20.0
+#: fewer effective draws than this of a proposal compare nothing; fewer of all say a mean to no tenth of its sd
+FEWEST, FEW = 20.0, 100.0
+#: the smallest share that points are worth of what those of a normal posterior are
+NORMAL = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -35,15 +37,18 @@ class Verdict:
 
     Attributes:
         points: how many were looked at; 0 where nothing was explored.
-        k_hat: shape of the tail of their weights.
-        worth: the number of independent draws that they are worth.
-        noise: summed relative variance of the clients' estimates at a point.
+        k_hat: shape of the tail of the weights of :attr:`quiet` rounds.
+        worth: the number of independent draws that all points are worth.
+        noise: summed relative variance of the clients' estimates at a point of the posterior.
         clients: how many there are.
         heavy: of how many the weights of their own latents have a k above 0.7.
         centrings: of how many the estimates by two proposals of their latents differ: another centring, a wider one.
         proposals: the largest difference of means and sds of globals by the last points alone and by those from a
             wider proposal alone, over what is allowed; 0 where either has too few effective draws.
         inner: draws of a client's latents at a point.
+        quiet: the number of the first round whose clients drew as often as in the last. Weights of earlier ones have
+            tails of the clients' noise.
+        share: what the points of those rounds are worth, over what they were of a normal posterior.
     """
 
     points: float = 0.0
@@ -55,6 +60,8 @@ class Verdict:
     centrings: float = 0.0
     proposals: float = 0.0
     inner: float = 0.0
+    quiet: float = 0.0
+    share: float = 1.0
 
     @classmethod
     def read(cls, shared: State) -> Verdict:
@@ -63,18 +70,19 @@ class Verdict:
 
     @property
     def values(self) -> Tensor:
-        """As one shared value, (9,)."""
+        """As one shared value, (11,)."""
         return torch.tensor([getattr(self, f.name) for f in fields(self)], dtype=torch.float64)
 
-    def next_inner(self, *, last: bool) -> float:
+    def next_inner(self, noise: float, *, last: bool) -> float:
         """Draws of a client's latents at each point from now on: up to eight times as many, by what their noise is.
 
         Args:
+            noise: summed relative variance of the clients' estimates at the points of the last round.
             last: whether clients draw their latents next, where only their own noise matters.
         """
-        excess = self.noise / NOISY
+        excess = noise / NOISY
         if last:
-            excess = self.noise / max(1.0, self.clients) / NOISY_CLIENT
+            excess = noise / max(1.0, self.clients) / NOISY_CLIENT
         if not excess > 1:
             return self.inner
         return self.inner * 2 ** math.ceil(math.log2(min(excess, 8.0)))
@@ -94,6 +102,16 @@ class Verdict:
             found.append(
                 f"the globals' weights have heavy tails: k-hat {self.k_hat:.2f}, above {self.limit:.2f}: "
                 "their intervals are not to be relied on"
+            )
+        if self.share < NORMAL:
+            found.append(
+                f"few of the points count, {self.share:.0%} of those that would of a normal posterior: "
+                "a funnel, tails or modes beyond them would not be seen"
+            )
+        if self.worth < FEW:
+            found.append(
+                f"the points are worth {self.worth:.0f} independent draws, fewer than {FEW:.0f}: too few to tell how "
+                "near they are to the posterior"
             )
         if self.proposals > 1:
             found.append(
@@ -129,19 +147,30 @@ class Verdict:
         return [first, *self.warnings]
 
 
-def verdict(explored: Explored, noise: float, inner: float, clients: tuple[float, float, float]) -> Verdict:
+def verdict(
+    explored: Explored, noise: float, inner: float, clients: tuple[float, float, float], before: Verdict
+) -> Verdict:
     """Of an exploration.
+
+    Points of the second round are wider than the posterior on purpose, and at those far from it guides of clients are
+    wrong: the noise at the first round's bounds that at the posterior too.
 
     Args:
         explored: with the heights of its last points.
-        noise: see :class:`Verdict`, at those.
-        inner: likewise.
+        noise: summed relative variance of the clients' estimates at those.
+        inner: draws of a client's latents at them.
         clients: how many; how many with heavy tails, and whose centrings differ.
+        before: after the round before.
     """
-    weights = explored.log_weights(0)
+    weights, last = explored.log_weights(0), explored.done - 1
+    quiet = before.quiet if before.inner == inner else float(last)
+    if explored.done == 2:
+        noise = min(noise, before.noise)
+    these = weights[int(quiet) * explored.each :].log_softmax(0)
+    share = float((-(2 * these).logsumexp(0)).exp()) / len(these) / normal_share(explored.points.shape[-1])
     return Verdict(
-        float(len(weights)), min(float(k_hat(weights)), 1e6), explored.effective(0), noise, *clients,
-        _difference(explored), inner,
+        float(len(weights)), min(float(k_hat(these)), 1e6), explored.effective(0), noise, *clients,
+        _difference(explored), inner, quiet, share,
     )  # fmt: skip
 
 

@@ -9,10 +9,15 @@ import pyro.distributions as dist
 import pytest
 import torch
 from support.any_model_fits import SCHOOLS, centred, fitted
+from support.verdict.explorations import Density, explore, funnel, gaussian, horseshoe, permuted
+from support.verdict.models import CASES
+from support.verdict.referees import OFF, off
 
 import hierfl
 from hierfl.data.column_batch import ColumnBatch
-from hierfl.models.any_model.verdict import Verdict
+from hierfl.inference.server.explored import Explored
+from hierfl.models.any_model.verdict import FEW, Verdict, verdict
+from hierfl.pareto import k_hat
 
 GOOD = Verdict(points=1000.0, k_hat=0.3, worth=600.0, noise=0.1, clients=8.0, inner=32.0)
 
@@ -20,7 +25,8 @@ GOOD = Verdict(points=1000.0, k_hat=0.3, worth=600.0, noise=0.1, clients=8.0, in
 @pytest.mark.parametrize(
     ("more", "says"),
     [({"k_hat": 0.69}, "k-hat 0.69, above 0.67"), ({"proposals": 1.2}, "two proposals"), ({"heavy": 2.0}, "2 of 8"),
-     ({"centrings": 1.0}, "1 of 8 clients two proposals"), ({"noise": 0.6}, "0.60, above 0.5")],
+     ({"centrings": 1.0}, "1 of 8 clients two proposals"), ({"noise": 0.6}, "0.60, above 0.5"),
+     ({"share": 0.3}, "30% of those"), ({"worth": 99.0}, "worth 99 independent draws")],
 )  # fmt: skip
 def test_each_doubt_is_a_line(more: dict[str, float], says: str) -> None:
     assert GOOD.warnings == []
@@ -39,7 +45,52 @@ def test_values_are_read_again_and_overlap_is_called_no_certificate() -> None:
     [(0.05, False, 32), (0.15, False, 64), (5.0, False, 256), (0.005, True, 32), (0.02, True, 128)],
 )
 def test_clients_draw_more_where_their_estimates_are_noisy(noise: float, last: bool, inner: float) -> None:
-    assert Verdict(**{**GOOD.__dict__, "noise": noise}).next_inner(last=last) == inner
+    assert GOOD.next_inner(noise, last=last) == inner
+
+
+@pytest.mark.parametrize("numbers", [1, 3, 8, 25])
+def test_of_a_normal_posterior_the_points_have_the_share_that_is_known(numbers: int) -> None:
+    assert explore(gaussian, numbers, each=8192, rounds=1)[0].share == pytest.approx(1.0, abs=0.02)
+    assert explore(gaussian, numbers)[0].warnings == []
+
+
+def test_noise_of_clients_that_draw_little_at_first_is_no_tail_of_the_posterior() -> None:
+    found, explored = explore(gaussian, 2, inner=(2.0, 2.0, 128.0), spread=0.45, worth=1100.0)
+    assert float(k_hat(explored.log_weights(0))) > found.limit
+    assert found.quiet == 2
+    assert found.warnings == []
+    noisy, _ = explore(gaussian, 2, inner=(2.0,), spread=1.0)  # (it does not end)
+    assert noisy.k_hat > noisy.limit
+
+
+@pytest.mark.parametrize(("density", "numbers"), [(funnel, 6), (horseshoe, 13), (permuted, 3)])
+def test_funnels_shrinkage_and_exchanged_names_are_warned_of(density: Density, numbers: int) -> None:
+    """k-hat alone is below its limit in all three."""
+    found, _ = explore(density, numbers)
+    assert found.k_hat < found.limit
+    assert "few of the points count" in found.warnings[0]
+
+
+def test_noise_at_points_that_are_wide_on_purpose_is_not_that_at_the_posterior() -> None:
+    explored = Explored.begin(1, 16, 3, torch.zeros(1, dtype=torch.float64))
+    before, noise = Verdict(), (0.05, 1.0, 0.8)
+    kept = []
+    for k in range(3):
+        explored = explored.drawn(torch.zeros(1).double(), torch.eye(1).double(), 0, k).seen(torch.zeros(16).double())
+        before = verdict(explored, noise[k], 8.0, (4.0, 0.0, 0.0), before)
+        kept.append(before.noise)
+    assert kept == [0.05, 0.05, 0.8]
+
+
+@pytest.mark.cpu(5, "a fit")
+def test_a_funnel_of_clients_with_few_points_is_wrong_and_warned_of() -> None:
+    """Eight schools in a text that stays centred."""
+    case = CASES["held, few points"]
+    df = case.data(0)
+    found = hierfl.fit_model(case.model, df, progress=False, **case.settings)
+    assert off("held, few points", df, found.run.shared["posterior.draws"]) > OFF
+    assert found.verdict.worth < FEW
+    assert any("too few to tell" in line for line in found.verdict.warnings)
 
 
 def two_modes(batch: ColumnBatch) -> None:
