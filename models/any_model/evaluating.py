@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.func import jacrev, vmap
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.data.column_design import ColumnDesign
 
+from .graphs.graphs import Graphs
 from .log_joint import client_latents, client_log_joint, global_log_prior, locations_and_scales
 from .sites import Coordinates, Model, Sites
 
@@ -25,6 +27,8 @@ class Clients:
         columns: (S, columns, n); more rows of padding are added where latents of rows are more.
         mask: (S, n), or None.
         centring: of each number of the clients' latents, (S, q).
+        graphs: of the model's log joint, for evaluations without derivatives; None runs the model's text.
+        at_once: draws of which they are.
     """
 
     model: Model
@@ -33,6 +37,9 @@ class Clients:
     columns: Tensor
     mask: Tensor | None
     centring: Tensor
+    graphs: Graphs | None = None
+    at_once: int = 0
+    _known: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
         # (latents of rows are as many as those of the longest client)
@@ -61,7 +68,41 @@ class Clients:
 
     def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
         """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
+        if self.graphs is not None and not (x.requires_grad or v.requires_grad):
+            return self._by_graph(self.graphs, x, v)
+        return self._as_written(x, v)
+
+    def _as_written(self, x: Tensor, v: Tensor) -> Tensor:
         return self._over_clients(lambda x, v, batch, c: client_log_joint(self.model, self.sites, x, v, batch, c), x, v)
+
+    def _by_graph(self, graphs: Graphs, x: Tensor, v: Tensor) -> Tensor:
+        """In parts of :attr:`at_once` draws, the last of them filled up."""
+        number, each = len(x), self.at_once
+        short = -number % each
+        if short:
+            x, v = (torch.cat([of, of[-1:].expand(short, -1, -1)]) for of in (x, v))
+        parts = list(zip(x.split(each), v.split(each), strict=True))
+        if not self._known:
+            fixed = (self.columns, self.mask, self.centring)
+            halves = graphs.of(self._traced, fixed, parts[0])
+            with torch.no_grad():
+                self._known.extend([None] if halves is None else [halves.after, halves.before(*fixed)])
+        if self._known[0] is None:
+            found = [self._as_written(*part) for part in parts]
+        else:
+            after, known = self._known
+            with torch.no_grad():
+                found = [after(*part, *known) for part in parts]
+        return torch.cat(found)[:number]
+
+    def _traced(self, columns: Tensor, mask: Tensor | None, centring: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        of = replace(self, columns=columns, mask=mask, centring=centring, graphs=None)
+        return of._as_written(x, v)
+
+    def some(self, first: int, last: int) -> Clients:
+        """Clients first..last-1 of these."""
+        mask = None if self.mask is None else self.mask[first:last]
+        return replace(self, columns=self.columns[first:last], mask=mask, centring=self.centring[first:last])
 
     def latents(self, x: Tensor, v: Tensor) -> Tensor:
         """The clients' latents on their supports, those of rows left out, at draws (K, S, p) and (K, S, q)."""

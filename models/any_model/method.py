@@ -37,6 +37,7 @@ from .by_rows.layout import Layout
 from .by_rows.steps import DrawRows, FitRows, begun, row_heights
 from .family import Family
 from .fit_notes import fit_notes
+from .graphs.graphs import Graphs
 from .heights import DrawLatents, heights
 from .names import (
     ACCEPTED,
@@ -132,6 +133,7 @@ class AnyModel(Method):
             self.sites = self.sites.with_points()
         #: of a client's numbers, where those of its rows are many; else None
         self.layout = Layout.of(self.sites)
+        self.graphs = Graphs()
 
     @property
     def p(self) -> int:
@@ -153,7 +155,6 @@ class AnyModel(Method):
         """Whether the posterior of the globals is explored beyond the guide."""
         few = 0 < int(self.family.spread.sum()) <= self.settings.most_globals
         return self.settings.reweigh and few and self.layout is None
-        return self.settings.reweigh and 0 < self.p <= self.settings.most_globals and self.layout is None
 
     def draws_of_round(self, *, fine: bool) -> int:
         """Draws of the guide, K: even, and more than twice the numbers of one."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from hierfl.data.column_design import ColumnDesign
 
 from .family import Family
+from .graphs.graphs import Graphs
 from .sites import Model, Sites
 
 if TYPE_CHECKING:
@@ -24,12 +25,14 @@ class PlainModel(Protocol):
         network: the table's columns.
         sites: of the model.
         settings: of the fit.
+        graphs: of the model's log joint.
     """
 
     program: Model
     network: ColumnDesign
     sites: Sites
     settings: Any
+    graphs: Graphs
 
     @property
     def q(self) -> int:

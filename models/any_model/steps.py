@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -76,6 +76,14 @@ class AtSites:
         shift = torch.stack(stream, -1).to(mean) if stream else mean.new_zeros(len(chunk.clients), 0)
         noise = whitened_draws(shift, method.draws_of_round(fine=fine)).split([p, q], -1)
         return cls(clients, guide, mean, method.family.root(chunk.shared[PRECISION]), (noise[0], noise[1]))
+
+    def some(self, first: int, last: int) -> AtSites:
+        """Clients first..last-1 of these."""
+        guide = Conditional(*(getattr(self.guide, f.name)[first:last] for f in fields(Conditional)))
+        each = self.root.dim() == 3
+        mean, root = (self.mean[first:last], self.root[first:last]) if each else (self.mean, self.root)
+        noise = self.noise[0][:, first:last], self.noise[1][:, first:last]
+        return AtSites(self.clients.some(first, last), guide, mean, root, noise)
 
     @property
     def moved(self) -> Tensor:
