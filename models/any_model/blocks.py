@@ -10,13 +10,14 @@ from torch import Tensor
 
 from hierfl.inference.clients.chunk import ClientChunk
 
+from .in_parts import pairs_at_once, parts
 from .steps import AtSites
 
 if TYPE_CHECKING:
     from .plain import GaussianModel
 
-#: numbers of a tensor of a log joint at once, and points of these at least, where clients are many
-CELLS, POINTS = 2**18, 128
+#: points at once, about, where clients are many
+POINTS = 128
 #: evaluations for which tracing a graph pays
 MANY = 100
 
@@ -47,16 +48,11 @@ def blocks(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int
         inner: draws of a client's latents at each.
     """
     at = AtSites.of(method, chunk)
-    count, rows = len(at.guide.mean), at.clients.columns.shape[-1]
-    pairs = max(1, CELLS // (rows + 2 * (method.q + points.shape[-1])))
-    clients = min(count, max(1, pairs // POINTS))
-    clients = -(-count // -(-count // clients))
-    each = max(1, min(pairs // clients, inner * len(points)))
-    evaluations = inner * -(-len(points) // each) * -(-count // clients)
-    graphs = method.graphs if evaluations >= MANY else None
-    at = replace(at, clients=replace(at.clients, graphs=graphs, at_once=each))
-    parts = [(first, points[first : first + each]) for first in range(0, len(points), each)]
-    for first in range(0, count, clients):
-        start = min(first, count - clients)
-        last = start + clients
-        yield Block(at.some(start, last), chunk.part(start, last), first - start, parts)
+    pairs = pairs_at_once(at.clients, method.q + points.shape[-1])
+    some = list(parts(at.clients, pairs // POINTS))
+    each = max(1, min(pairs // max(1, some[0][1]), inner * len(points)))
+    if inner * -(-len(points) // each) * len(some) >= MANY:
+        at = replace(at, clients=replace(at.clients, at_once=each))
+    together = [(first, points[first : first + each]) for first in range(0, len(points), each)]
+    for first, last, new in some:
+        yield Block(at.some(first, last), chunk.part(first, last), new, together)

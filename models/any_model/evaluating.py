@@ -27,8 +27,8 @@ class Clients:
         columns: (S, columns, n); more rows of padding are added where latents of rows are more.
         mask: (S, n), or None.
         centring: of each number of the clients' latents, (S, q).
-        graphs: of the model's log joint, for evaluations without derivatives; None runs the model's text.
-        at_once: draws of which they are.
+        graphs: of the model's log joint.
+        at_once: of how many draws one is evaluated; 0 runs the model's text.
     """
 
     model: Model
@@ -39,7 +39,7 @@ class Clients:
     centring: Tensor
     graphs: Graphs | None = None
     at_once: int = 0
-    _known: list[Any] = field(init=False, repr=False, compare=False, default_factory=list)
+    _known: dict[bool, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # (latents of rows are as many as those of the longest client)
@@ -68,32 +68,31 @@ class Clients:
 
     def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
         """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
-        if self.graphs is not None and not (x.requires_grad or v.requires_grad):
-            return self._by_graph(self.graphs, x, v)
-        return self._as_written(x, v)
+        if self.graphs is None or not self.at_once:
+            return self._as_written(x, v)
+        number, each = len(x), self.at_once
+        short = -number % each
+        if short:  # (the last part is filled up)
+            x, v = (torch.cat([of, of[-1:].expand(short, -1, -1)]) for of in (x, v))
+        parts = zip(x.split(each), v.split(each), strict=True)
+        return torch.cat([self._by_graph(self.graphs, *part) for part in parts])[:number]
 
     def _as_written(self, x: Tensor, v: Tensor) -> Tensor:
         return self._over_clients(lambda x, v, batch, c: client_log_joint(self.model, self.sites, x, v, batch, c), x, v)
 
     def _by_graph(self, graphs: Graphs, x: Tensor, v: Tensor) -> Tensor:
-        """In parts of :attr:`at_once` draws, the last of them filled up."""
-        number, each = len(x), self.at_once
-        short = -number % each
-        if short:
-            x, v = (torch.cat([of, of[-1:].expand(short, -1, -1)]) for of in (x, v))
-        parts = list(zip(x.split(each), v.split(each), strict=True))
-        if not self._known:
+        derivatives = x.requires_grad or v.requires_grad
+        if derivatives not in self._known:
             fixed = (self.columns, self.mask, self.centring)
-            halves = graphs.of(self._traced, fixed, parts[0])
+            halves = graphs.of(self._traced, fixed, (x.detach(), v.detach()), derivatives)
             with torch.no_grad():
-                self._known.extend([None] if halves is None else [halves.after, halves.before(*fixed)])
-        if self._known[0] is None:
-            found = [self._as_written(*part) for part in parts]
-        else:
-            after, known = self._known
-            with torch.no_grad():
-                found = [after(*part, *known) for part in parts]
-        return torch.cat(found)[:number]
+                self._known[derivatives] = None if halves is None else (halves.after, halves.before(*fixed))
+        if self._known[derivatives] is None:
+            return self._as_written(x, v)
+        after, known = self._known[derivatives]
+        with torch.set_grad_enabled(derivatives):
+            found: Tensor = after(x, v, *known)
+        return found
 
     def _traced(self, columns: Tensor, mask: Tensor | None, centring: Tensor, x: Tensor, v: Tensor) -> Tensor:
         of = replace(self, columns=columns, mask=mask, centring=centring, graphs=None)

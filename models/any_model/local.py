@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from .moments import LogJoint, Moments, moments
+from .moments import Moments
 
 #: the smallest eigenvalue of a correlation matrix that counts as positive
 DEFINITE = 1e-10
@@ -143,11 +143,10 @@ def inverse_root(precision: Tensor) -> Tensor:
     return unit[..., None] * torch.linalg.cholesky(inverse)
 
 
-def message(log_joint: LogJoint, q: Conditional, moved: Tensor, x: Tensor, noise: Tensor) -> Message:
+def message(q: Conditional, found: Moments) -> Message:
     """A client's message: derivatives of its bound by the globals, its own latents moving with them by C_j."""
-    p = x.shape[-1]
-    found = moments(log_joint, x, q.draws(moved, noise))
-    eye = torch.eye(p).to(x).expand(len(q.mean), p, p)
+    p = q.slope.shape[-1]
+    eye = torch.eye(p).to(q.slope).expand(len(q.mean), p, p)
     along = torch.cat([eye, q.slope], 1)  # (S, p + q, p)
     return Message(
         found.height + q.entropy,

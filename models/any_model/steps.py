@@ -16,8 +16,9 @@ from hierfl.rng import uniforms
 
 from .evaluating import Clients
 from .guide import NOISE, ROUNDING
+from .in_parts import log_joints, moments_of
 from .local import Conditional, Message, message, newton_step
-from .moments import Moments, moments, whitened_draws
+from .moments import Moments, whitened_draws
 from .names import (
     ACCEPTED,
     AROUND,
@@ -66,8 +67,9 @@ class AtSites:
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
-            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING]
-        )
+            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
+            method.graphs,
+        )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT])
         guide = around.shifted(mean - values[AROUND])
         p, q = len(mean), values[OWN_MEAN].shape[-1]
@@ -96,14 +98,14 @@ class AtSites:
     def bound(self) -> Tensor:
         """E[h_j] + H[q(v_j | x)], (S,)."""
         x = self.mean + self.moved
-        return self.clients.log_joint(x, self.guide.draws(self.moved, self.noise[1])).mean(0) + self.guide.entropy
+        return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise[1])).mean(0) + self.guide.entropy
 
     def stepped(self) -> AtSites:
         """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
         moved, before = self.moved, self.guide
         if not before.mean.shape[-1]:
             return self
-        found = moments(self.clients.log_joint, self.mean + moved, before.draws(moved, self.noise[1]))
+        found = moments_of(self.clients, self.mean + moved, before.draws(moved, self.noise[1]))
         least = found.height + before.entropy
         least = least - NOISE * before.mean.shape[-1] - ROUNDING * least.abs()
         guide, held = newton_step(before, found, self.mean.shape[-1])
@@ -173,7 +175,7 @@ class AtSites:
     def message(self) -> Message:
         """The clients' bounds and their derivatives by the globals."""
         moved = self.moved
-        return message(self.clients.log_joint, self.guide, moved, self.mean + moved, self.noise[1])
+        return message(self.guide, moments_of(self.clients, self.mean + moved, self.guide.draws(moved, self.noise[1])))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""

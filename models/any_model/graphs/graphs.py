@@ -45,22 +45,24 @@ class Graphs:
         self.found: dict[Any, Halves | None] = {}
 
     def of(
-        self, function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor]
-    ) -> Halves | None:
+        self, function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor],
+        derivatives: bool = False,
+    ) -> Halves | None:  # fmt: skip
         """The graph of ``function(*fixed, *varying)``; None where it has none that says the same.
 
         Args:
             function: the same at each call.
             fixed, varying: tensors of the shapes in which it will be called, and values at which it is compared.
+            derivatives: whether those by the varying arguments are compared, too.
         """
-        about = tuple(None if one is None else (one.shape, one.dtype, one.device) for one in (*fixed, *varying))
+        about = derivatives, *(None if one is None else (one.shape, one.dtype, one.device) for one in (*fixed, *varying))
         if about not in self.found:
-            self.found[about] = traced(function, fixed, varying)
+            self.found[about] = traced(function, fixed, varying, derivatives)
         return self.found[about]
 
 
 def traced(
-    function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor]
+    function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor], derivatives: bool
 ) -> Halves | None:
     """See :meth:`Graphs.of`."""
     with torch.no_grad():
@@ -71,18 +73,33 @@ def traced(
                 return None
             simplify(made.graph)
             halves = _halves(made, len(fixed))
-            found = halves.after(*varying, *halves.before(*fixed))
+            known = halves.before(*fixed)
+            same = _close(halves.after(*varying, *known), expected)
         except (UserError, RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
             log.debug("a model without a graph runs as it is written: %s", error)
             return None
-    same = found.shape == expected.shape and _close(found, expected)
+    if same and derivatives:
+        pairs = zip(
+            _slopes(lambda *at: halves.after(*at, *known), varying),
+            _slopes(lambda *at: function(*fixed, *at), varying), strict=True,
+        )  # fmt: skip
+        same = all(_close(found, slope) for found, slope in pairs)
     if not same:
         log.debug("a model whose graph says something else runs as it is written")
     return halves if same else None
 
 
+def _slopes(function: Callable[..., Tensor], varying: Sequence[Tensor]) -> Sequence[Tensor]:
+    at = [one.detach().clone().requires_grad_() for one in varying]
+    with torch.enable_grad():
+        h = function(*at)
+        return torch.autograd.grad(h.sum(), at, materialize_grads=True) if h.requires_grad else varying
+
+
 def _close(found: Tensor, expected: Tensor) -> bool:
     known = expected.isfinite()
+    if found.shape != expected.shape:
+        return False
     return torch.allclose(found[known], expected[known], rtol=CLOSE, atol=CLOSE)
 
 

@@ -22,6 +22,8 @@ MOVES = frozenset({
 })  # fmt: skip
 #: of those, what changes the order of numbers in memory though shapes be the same
 ORDERS = (aten.permute.default, aten.transpose.int, aten.clone.default)
+#: so that 0 times a number is 0
+LARGEST = torch.finfo(torch.float64).max
 #: numbers with which an operation changes nothing
 NEUTRAL = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
 
@@ -90,9 +92,8 @@ def _without_logarithm(graph: Graph, node: Node) -> None:
             y = graph.call_function(how, (y, *move.args[1:]), dict(move.kwargs))
             y.meta = dict(move.meta)
         if at:
-            none = graph.call_function(aten.eq.Scalar, (node.args[0], 0))
-            product = graph.call_function(aten.mul.Tensor, (node.args[0], y))
-            y = graph.call_function(aten.masked_fill.Scalar, (product, none, 0.0))
+            finite = graph.call_function(aten.clamp.default, (y, -LARGEST, LARGEST))
+            y = graph.call_function(aten.mul.Tensor, (node.args[0], finite))
     y.meta.setdefault("val", node.meta.get("val"))
     node.replace_all_uses_with(y)
 
