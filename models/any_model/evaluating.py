@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import vmap
 
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.data.column_design import ColumnDesign
@@ -127,18 +127,20 @@ class Clients:
 
         def one(
             x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor
-        ) -> tuple[Tensor, Tensor, Tensor]:
-            def moved(x: Tensor, v: Tensor) -> Tensor:
-                batch = self._one(columns, mask)
-                loc, scale = locations_and_scales(self.model, self.sites, x, v, batch, c)
-                return new * loc + scale ** (new - c) * (v - c * loc)
-
-            by_x, by_v = jacrev(moved, (0, 1))(x, v)
-            return moved(x, v), by_x, by_v
+        ) -> Tensor:
+            loc, scale = locations_and_scales(self.model, self.sites, x, v, self._one(columns, mask), c)
+            return new * loc + scale ** (new - c) * (v - c * loc)
 
         rows = (0, 0, 0, None if self.mask is None else 0, 0, 0)
-        made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
-        return made[0], made[1], made[2]
+        x, v = (of.detach().clone().requires_grad_() for of in (x, v))
+        with torch.enable_grad():
+            made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
+            slopes = [
+                torch.autograd.grad(number.sum(), (x, v), retain_graph=True, materialize_grads=True)
+                for number in made.unbind(-1)
+            ]
+        by_x, by_v = (torch.stack(of, -2) for of in zip(*slopes, strict=True))
+        return made.detach(), by_x, by_v
 
 
 def global_prior(model: Model, sites: Sites, design: ColumnDesign, x: Tensor) -> Tensor:

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from hierfl.errors import UserError
 
+from .recorded import recorded
 from .simplified import pure, simplify
 
 log = logging.getLogger("hierfl")
@@ -68,7 +68,7 @@ def traced(
     with torch.no_grad():
         expected = function(*fixed, *varying)
         try:
-            made = make_fx(lambda *given: function(*given))(*fixed, *varying)
+            made = recorded(function, [*fixed, *varying])
             if not pure(made.graph):
                 return None
             simplify(made.graph)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.fx import Graph, Node
 
 aten = torch.ops.aten
@@ -53,8 +52,7 @@ def simplify(graph: Graph) -> None:
 
 def _shape(node: Any) -> Any:
     """Shape and type of a node's value; None of what is no tensor."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    return (value.shape, value.dtype) if isinstance(value, Tensor) else None
+    return node.meta.get("about") if isinstance(node, Node) else None
 
 
 def _changes_nothing(node: Node) -> bool:
@@ -94,7 +92,7 @@ def _without_logarithm(graph: Graph, node: Node) -> None:
         if at:
             finite = graph.call_function(aten.clamp.default, (y, -LARGEST, LARGEST))
             y = graph.call_function(aten.mul.Tensor, (node.args[0], finite))
-    y.meta.setdefault("val", node.meta.get("val"))
+    y.meta.setdefault("about", node.meta.get("about"))
     node.replace_all_uses_with(y)
 
 
