@@ -1,4 +1,4 @@
-"""Clients and points of the globals of which log joints are evaluated at once: so few that numbers stay in the cache."""
+"""Clients and points of the globals whose log joints are evaluated at once: so few that they stay in the cache."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: points at once, about, where clients are many
 POINTS = 128
-#: evaluations for which tracing a graph pays
-MANY = 100
+#: evaluations for which a graph pays
+MANY = 200
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,7 @@ class Clients:
             new: c', (S, q).
         """
 
-        def one(
-            x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor
-        ) -> Tensor:
+        def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor) -> Tensor:
             loc, scale = locations_and_scales(self.model, self.sites, x, v, self._one(columns, mask), c)
             return new * loc + scale ** (new - c) * (v - c * loc)
 

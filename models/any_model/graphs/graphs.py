@@ -55,7 +55,10 @@ class Graphs:
             fixed, varying: tensors of the shapes in which it will be called, and values at which it is compared.
             derivatives: whether those by the varying arguments are compared, too.
         """
-        about = derivatives, *(None if one is None else (one.shape, one.dtype, one.device) for one in (*fixed, *varying))
+        about = (
+            derivatives,
+            *(None if one is None else (one.shape, one.dtype, one.device) for one in (*fixed, *varying)),
+        )
         if about not in self.found:
             self.found[about] = traced(function, fixed, varying, derivatives)
         return self.found[about]
