@@ -18,8 +18,8 @@ from .moments import Moments, moments
 T = TypeVar("T")
 #: numbers of a tensor of a log joint at once
 CELLS = 2**18
-#: parts for which tracing a graph pays: it takes as long as some evaluations
-MANY = 10
+#: parts for which a graph pays: to make it takes as long as some evaluations
+MANY = 4
 
 
 def pairs_at_once(clients: Clients, numbers: int) -> int:

@@ -122,7 +122,7 @@ def test_clients_in_parts_are_all_clients(monkeypatch: pytest.MonkeyPatch) -> No
     clients, x, v = plate(exposed)
     clients, x, v = clients.some(2, 7), x[:, 2:], v[:, 2:]
     whole, height = moments(clients.log_joint, x, v), clients.log_joint(x, v)
-    for cells, many in ((130, 1), (130, 100), (400, 1), (1, 1)):  # (two clients at a time, four, one)
+    for cells, many in ((140, 1), (140, 100), (400, 1), (1, 1)):  # (two clients at a time, all, one)
         monkeypatch.setattr(in_parts, "CELLS", cells)
         monkeypatch.setattr(in_parts, "MANY", many)
         torch.testing.assert_close(log_joints(clients, x, v), height, rtol=1e-12, atol=1e-12)
