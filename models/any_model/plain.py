@@ -25,14 +25,12 @@ class PlainModel(Protocol):
         network: the table's columns.
         sites: of the model.
         settings: of the fit.
-        graphs: of the model's log joint.
     """
 
     program: Model
     network: ColumnDesign
     sites: Sites
     settings: Any
-    graphs: Graphs
 
     @property
     def q(self) -> int:
@@ -62,7 +60,13 @@ class PlainModel(Protocol):
 
 
 class GaussianModel(PlainModel, Protocol):
-    """One whose guide of the globals is Gaussian."""
+    """One whose guide of the globals is Gaussian.
+
+    Attributes:
+        graphs: of the model's log joint.
+    """
+
+    graphs: Graphs
 
     @property
     def family(self) -> Family:
