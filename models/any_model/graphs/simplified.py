@@ -24,7 +24,7 @@ ORDERS = (aten.permute.default, aten.transpose.int, aten.clone.default)
 #: so that 0 times a number is 0
 LARGEST = torch.finfo(torch.float64).max
 #: numbers with which an operation changes nothing
-NEUTRAL = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
+NEUTRAL: dict[Any, int] = {aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.add.Tensor: 0, aten.sub.Tensor: 0}
 
 
 def pure(graph: Graph) -> bool:
@@ -79,14 +79,15 @@ def _exponent(node: Any) -> tuple[Node, list[Node]] | None:
 
 def _without_logarithm(graph: Graph, node: Node) -> None:
     """log(exp(y)) is y, and xlogy(a, exp(y)) is a y, which is 0 where a is, whatever y."""
-    at = {aten.log.default: 0, aten.xlogy.Tensor: 1}.get(node.target)
+    of: dict[Any, int] = {aten.log.default: 0, aten.xlogy.Tensor: 1}
+    at = of.get(node.target)
     found = None if at is None else _exponent(node.args[at])
     if found is None:
         return
     y, moves = found
     with graph.inserting_before(node):
         for move in moves:  # (y may lie in memory otherwise than its exponential)
-            how = aten.reshape.default if move.target is aten.view.default else move.target
+            how: Any = aten.reshape.default if move.target is aten.view.default else move.target
             y = graph.call_function(how, (y, *move.args[1:]), dict(move.kwargs))
             y.meta = dict(move.meta)
         if at:
