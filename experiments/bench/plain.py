@@ -19,7 +19,6 @@ import pandas as pd
 import pyro
 import torch
 from pyro.distributions import HalfNormal, Normal, Poisson
-from torch import Tensor
 
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.data.column_design import ColumnDesign
@@ -31,6 +30,7 @@ from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
 from hierfl.models.any_model.heights import latents_at
+from hierfl.models.any_model.in_parts import moments_of, pairs_at_once, parts
 from hierfl.models.any_model.method import AnyModel
 from hierfl.models.any_model.moments import moments
 from hierfl.models.any_model.names import DRAWS, INNER, PHASE, Phase
@@ -153,18 +153,27 @@ def by_hand(at: AtSites, simplified: bool = False) -> HandWritten:
 
 
 def _beside_hand(method: AnyModel, chunk: ClientChunk, repeats: int) -> dict[str, Any]:
-    """CPU seconds of expected gradients and Hessians at the draws of a round, and paired ratios."""
+    """CPU seconds of expected gradients and Hessians at the draws of a round, and paired ratios.
+
+    By hand as many clients are taken at once as in the fit.
+    """
     at = AtSites.of(method, chunk)
     x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise[1])
-    joints: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "hierfl": at.clients.log_joint,
-        "hand-written": by_hand(at),
-        "hand-written, log exp(eta) = eta": by_hand(at, simplified=True),
+    each = pairs_at_once(at.clients, method.p + method.q) // len(x)
+
+    def hand(*, simplified: bool) -> None:
+        for first, last, _ in parts(at.clients, each):
+            moments(by_hand(at.some(first, last), simplified), x[:, first:last], v[:, first:last])
+
+    contestants: dict[str, Callable[[], object]] = {
+        "hierfl": lambda: moments_of(at.clients, x, v),
+        "hand-written": lambda: hand(simplified=False),
+        "hand-written, log exp(eta) = eta": lambda: hand(simplified=True),
     }
-    taken: dict[str, list[float]] = {name: [] for name in joints}
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats + 1):
-        for name, joint in joints.items():
-            taken[name].append(_timed(lambda joint=joint: moments(joint, x, v))[1])  # type: ignore[misc]
+        for name, contestant in contestants.items():
+            taken[name].append(_timed(contestant)[1])
     ours = taken["hierfl"][1:]
     return {
         "draws": len(x), "cpu_seconds": {name: values[1:] for name, values in taken.items()},

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import vmap
 
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.data.column_design import ColumnDesign
 
+from .graphs.graphs import Graphs
 from .log_joint import client_latents, client_log_joint, global_log_prior, locations_and_scales
 from .sites import Coordinates, Model, Sites
 
@@ -25,6 +27,8 @@ class Clients:
         columns: (S, columns, n); more rows of padding are added where latents of rows are more.
         mask: (S, n), or None.
         centring: of each number of the clients' latents, (S, q).
+        graphs: of the model's log joint.
+        at_once: of how many draws one is evaluated; 0 runs the model's text.
     """
 
     model: Model
@@ -33,6 +37,9 @@ class Clients:
     columns: Tensor
     mask: Tensor | None
     centring: Tensor
+    graphs: Graphs | None = None
+    at_once: int = 0
+    _known: dict[bool, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         # (latents of rows are as many as those of the longest client)
@@ -61,7 +68,40 @@ class Clients:
 
     def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
         """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
+        if self.graphs is None or not self.at_once:
+            return self._as_written(x, v)
+        number, each = len(x), self.at_once
+        short = -number % each
+        if short:  # (the last part is filled up)
+            x, v = (torch.cat([of, of[-1:].expand(short, -1, -1)]) for of in (x, v))
+        parts = zip(x.split(each), v.split(each), strict=True)
+        return torch.cat([self._by_graph(self.graphs, *part) for part in parts])[:number]
+
+    def _as_written(self, x: Tensor, v: Tensor) -> Tensor:
         return self._over_clients(lambda x, v, batch, c: client_log_joint(self.model, self.sites, x, v, batch, c), x, v)
+
+    def _by_graph(self, graphs: Graphs, x: Tensor, v: Tensor) -> Tensor:
+        derivatives = x.requires_grad or v.requires_grad
+        if derivatives not in self._known:
+            fixed = (self.columns, self.mask, self.centring)
+            halves = graphs.of(self._traced, fixed, (x.detach(), v.detach()), derivatives)
+            with torch.no_grad():
+                self._known[derivatives] = None if halves is None else (halves.after, halves.before(*fixed))
+        if self._known[derivatives] is None:
+            return self._as_written(x, v)
+        after, known = self._known[derivatives]
+        with torch.set_grad_enabled(derivatives):
+            found: Tensor = after(x, v, *known)
+        return found
+
+    def _traced(self, columns: Tensor, mask: Tensor | None, centring: Tensor, x: Tensor, v: Tensor) -> Tensor:
+        of = replace(self, columns=columns, mask=mask, centring=centring, graphs=None)
+        return of._as_written(x, v)
+
+    def some(self, first: int, last: int) -> Clients:
+        """Clients first..last-1 of these."""
+        mask = None if self.mask is None else self.mask[first:last]
+        return replace(self, columns=self.columns[first:last], mask=mask, centring=self.centring[first:last])
 
     def latents(self, x: Tensor, v: Tensor) -> Tensor:
         """The clients' latents on their supports, those of rows left out, at draws (K, S, p) and (K, S, q)."""
@@ -85,20 +125,20 @@ class Clients:
             new: c', (S, q).
         """
 
-        def one(
-            x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor
-        ) -> tuple[Tensor, Tensor, Tensor]:
-            def moved(x: Tensor, v: Tensor) -> Tensor:
-                batch = self._one(columns, mask)
-                loc, scale = locations_and_scales(self.model, self.sites, x, v, batch, c)
-                return new * loc + scale ** (new - c) * (v - c * loc)
-
-            by_x, by_v = jacrev(moved, (0, 1))(x, v)
-            return moved(x, v), by_x, by_v
+        def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor) -> Tensor:
+            loc, scale = locations_and_scales(self.model, self.sites, x, v, self._one(columns, mask), c)
+            return new * loc + scale ** (new - c) * (v - c * loc)
 
         rows = (0, 0, 0, None if self.mask is None else 0, 0, 0)
-        made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
-        return made[0], made[1], made[2]
+        x, v = (of.detach().clone().requires_grad_() for of in (x, v))
+        with torch.enable_grad():
+            made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
+            slopes = [
+                torch.autograd.grad(number.sum(), (x, v), retain_graph=True, materialize_grads=True)
+                for number in made.unbind(-1)
+            ]
+        by_x, by_v = (torch.stack(of, -2) for of in zip(*slopes, strict=True))
+        return made.detach(), by_x, by_v
 
 
 def global_prior(model: Model, sites: Sites, design: ColumnDesign, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ likelihood is flat at its maximum, so that a line in place of the curve of maxim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from torch import Tensor
 
 from hierfl.inference.clients.chunk import ClientChunk
 
+from .blocks import Block, blocks
 from .names import DRAWS, INNER, OWN_DRAWS
 from .spread import Spread, spread, uniforms
 from .steps import AtSites
@@ -45,8 +46,6 @@ SETS = 2
 LEAST = 0.05
 #: points whose variances are averaged
 TOGETHER = 16
-#: numbers (draws x clients x rows) of a log joint that are held at once
-CELLS = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,17 @@ def heights(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: in
         inner: I, draws of the latents at each point.
         purpose: keys the draws, beside seed and round.
     """
-    at, inner = AtSites.of(method, chunk), whole_sets(inner, SETS)
-    parts = []
-    for first, x in at_once(at, points, inner):
-        _, log_weight, log_ratio = weighted(at, chunk, x, Spread(inner, SETS), first, purpose)
-        total = log_weight.logsumexp(0)
-        share = (log_weight - total.clamp_min(-1e300)).exp()
-        corrected, variance = corrected_sum(share, log_ratio)
-        parts.append((total + corrected.log() - math.log(inner), variance))
-    height, variance = (torch.cat(found) for found in zip(*parts, strict=True))
+    inner, parts = whole_sets(inner, SETS), []
+    for block in blocks(method, chunk, points, inner):
+        some = []
+        for first, x in block.points:
+            _, log_weight, log_ratio = weighted(block.at, block.chunk, x, Spread(inner, SETS), first, purpose)
+            total = log_weight.logsumexp(0)
+            share = (log_weight - total.clamp_min(-1e300)).exp()
+            corrected, variance = corrected_sum(share, log_ratio)
+            some.append(torch.stack([total + corrected.log() - math.log(inner), variance]))
+        parts.append(torch.cat(some, 1)[..., block.new :])
+    height, variance = torch.cat(parts, -1)
     return Heights(height, variance, lambda: latents_at(method, chunk, points, inner, f"{purpose}, latents"))
 
 
@@ -107,24 +108,24 @@ def latents_at(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner:
     Args:
         method, chunk, points, inner, purpose: as of :func:`heights`.
     """
-    at, parts = AtSites.of(method, chunk), []
-    for first, x in at_once(at, points, inner):
-        v, log_weight, _ = weighted(at, chunk, x, Spread(inner, inner, mirrored=False), first, purpose)
-        u = uniforms(chunk, (first * inner, len(x) * inner), purpose, "steps")
-        u = u.reshape(len(x), inner, -1).movedim(1, 0).log()
-        here, weight = v[0], log_weight[0]
-        for i in range(1, inner):
-            taken = (log_weight[i] - weight.clamp_min(-1e300)) > u[i]
-            here, weight = torch.where(taken[..., None], v[i], here), torch.where(taken, log_weight[i], weight)
-        parts.append(walked(at, chunk, x, here, inner, first, purpose))
-    return torch.cat(parts)
+    parts = []
+    for block in blocks(method, chunk, points, inner):
+        found = torch.cat([_drawn(block, first, x, inner, purpose) for first, x in block.points])
+        parts.append(found[:, block.new :])
+    return torch.cat(parts, 1)
 
 
-def at_once(at: AtSites, points: Tensor, inner: int) -> Iterator[tuple[int, Tensor]]:
-    """Points (M, p) in parts whose log joints fit in memory, each with the number of its first."""
-    most = max(1, CELLS // max(1, inner * len(at.guide.mean) * at.clients.columns.shape[-1]))
-    for first in range(0, len(points), most):
-        yield first, points[first : first + most]
+def _drawn(block: Block, first: int, x: Tensor, inner: int, purpose: str) -> Tensor:
+    """The ends of the chains at some points (M, p), of which ``first`` is the number of the first."""
+    at, chunk = block.at, block.chunk
+    v, log_weight, _ = weighted(at, chunk, x, Spread(inner, inner, mirrored=False), first, purpose)
+    u = uniforms(chunk, (first * inner, len(x) * inner), purpose, "steps")
+    u = u.reshape(len(x), inner, -1).movedim(1, 0).log()
+    here, weight = v[0], log_weight[0]
+    for i in range(1, inner):
+        taken = (log_weight[i] - weight.clamp_min(-1e300)) > u[i]
+        here, weight = torch.where(taken[..., None], v[i], here), torch.where(taken, log_weight[i], weight)
+    return walked(at, chunk, x, here, inner, first, purpose)
 
 
 def relative_variance(share: Tensor) -> Tensor:

@@ -18,10 +18,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from .moments import LogJoint, Moments, moments
+from .moments import Moments
 
 #: the smallest eigenvalue of a correlation matrix that counts as positive
 DEFINITE = 1e-10
+#: what each client has of a guide
+CLIENTS = ("mean", "slope", "root")
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,13 @@ class Conditional:
         """Between this and the other."""
         return replace(self, **{k: (a + b) / 2 for k, (a, b) in self._pairs(other).items()})
 
+    def some(self, first: int, last: int) -> Conditional:
+        """Of clients first..last-1."""
+        return replace(self, **{name: getattr(self, name)[first:last] for name in CLIENTS})
+
     def _pairs(self, other: Conditional) -> dict[str, tuple[Tensor, Tensor]]:
         """What clients have of both, by name."""
-        return {name: (getattr(self, name), getattr(other, name)) for name in ("mean", "slope", "root")}
+        return {name: (getattr(self, name), getattr(other, name)) for name in CLIENTS}
 
 
 @dataclass(frozen=True)
@@ -172,11 +178,10 @@ def inverse_root(precision: Tensor) -> Tensor:
     return unit[..., None] * torch.linalg.cholesky(inverse)
 
 
-def message(log_joint: LogJoint, q: Conditional, moved: Tensor, x: Tensor, noise: Tensor) -> Message:
+def message(q: Conditional, found: Moments) -> Message:
     """A client's message: derivatives of its bound by the globals, its own latents moving with them by C_j."""
-    p = x.shape[-1]
-    found = moments(log_joint, x, q.draws(moved, noise))
-    eye = torch.eye(p).to(x).expand(len(q.mean), p, p)
+    p = q.slope.shape[-1]
+    eye = torch.eye(p).to(q.slope).expand(len(q.mean), p, p)
     along = torch.cat([eye, q.slope], 1)  # (S, p + q, p)
     return Message(
         found.height + q.entropy,

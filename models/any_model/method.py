@@ -37,6 +37,7 @@ from .by_rows.layout import Layout
 from .by_rows.steps import DrawRows, FitRows, begun, row_heights
 from .family import Family
 from .fit_notes import fit_notes
+from .graphs.graphs import Graphs
 from .heights import DrawLatents, heights
 from .names import (
     ACCEPTED,
@@ -137,6 +138,7 @@ class AnyModel(Method):
                 f"pyro.param {self.sites.own_points[0].name!r} is each client's, and a client has {self.q} numbers of "
                 f"latents of rows: beyond {MOST_BY_ROWS} write it as pyro.sample with a prior"
             )
+        self.graphs = Graphs()
 
     @property
     def p(self) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.pareto import k_hat
 
+from .blocks import blocks
 from .heights import relative_variance, weighted
 from .spread import Spread, spread
 from .steps import AtSites
@@ -50,14 +51,21 @@ class Overlap:
 
 def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overlap:
     """At the first of some points of the globals, (M, p)."""
-    at, some = AtSites.of(method, chunk), points[:POINTS]
+    parts = []
+    for block in blocks(method, chunk, points[:POINTS], DRAWS):
+        found = _of_block(block.at, block.chunk, points[:POINTS])
+        parts.append(torch.stack([found.heavy, found.centrings])[:, block.new :])
+    return Overlap(*torch.cat(parts, -1))
+
+
+def _of_block(at: AtSites, chunk: ClientChunk, some: Tensor) -> Overlap:
     _, weights, _ = weighted(at, chunk, some, Spread(DRAWS, SETS), 0, "overlap")
     # (at most of them: a point far from the posterior, where the guide is wrong, has a k of any size)
     heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > GOOD
     apart = _far(at, chunk, some, weights) if at.guide.numbers else torch.zeros_like(heavy)
     if not at.clients.sites.centred:
         return Overlap(heavy, apart)
-    has, c = at.clients.has_centring.to(points.device), at.clients.centring
+    has, c = at.clients.has_centring.to(some.device), at.clients.centring
     other = at.recentred(torch.where(has, (c < 0.5).to(c), c))
     _, others, _ = weighted(other, chunk, some, Spread(DRAWS, SETS), 0, "another centring")
     return Overlap(heavy, apart | _apart(weights, others))

@@ -9,6 +9,7 @@ from torch import Tensor
 from hierfl.data.column_design import ColumnDesign
 
 from .family import Family
+from .graphs.graphs import Graphs
 from .sites import Model, Sites
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ class PlainModel(Protocol):
 
 
 class GaussianModel(PlainModel, Protocol):
-    """One whose guide of the globals is Gaussian."""
+    """One whose guide of the globals is Gaussian.
+
+    Attributes:
+        graphs: of the model's log joint.
+    """
+
+    graphs: Graphs
 
     @property
     def family(self) -> Family:

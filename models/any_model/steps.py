@@ -16,8 +16,9 @@ from hierfl.rng import uniforms
 
 from .evaluating import Clients
 from .guide import NOISE, ROUNDING
+from .in_parts import log_joints, moments_of
 from .local import Conditional, Message, message, newton_step
-from .moments import Moments, moments, whitened_draws
+from .moments import Moments, whitened_draws
 from .names import (
     ACCEPTED,
     AROUND,
@@ -66,8 +67,9 @@ class AtSites:
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
-            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING]
-        )
+            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
+            method.graphs,
+        )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread.to(mean.device))
         guide = around.shifted(mean - values[AROUND])
         p, q = len(mean), values[OWN_MEAN].shape[-1]
@@ -76,6 +78,13 @@ class AtSites:
         shift = torch.stack(stream, -1).to(mean) if stream else mean.new_zeros(len(chunk.clients), 0)
         noise = whitened_draws(shift, method.draws_of_round(fine=fine)).split([p, q], -1)
         return cls(clients, guide, mean, method.family.root(chunk.shared[PRECISION]), (noise[0], noise[1]))
+
+    def some(self, first: int, last: int) -> AtSites:
+        """Clients first..last-1 of these."""
+        each = self.root.dim() == 3
+        mean, root = (self.mean[first:last], self.root[first:last]) if each else (self.mean, self.root)
+        noise = self.noise[0][:, first:last], self.noise[1][:, first:last]
+        return AtSites(self.clients.some(first, last), self.guide.some(first, last), mean, root, noise)
 
     @property
     def moved(self) -> Tensor:
@@ -88,14 +97,14 @@ class AtSites:
     def bound(self) -> Tensor:
         """E[h_j] + H[q(v_j | x)], (S,)."""
         x = self.mean + self.moved
-        return self.clients.log_joint(x, self.guide.draws(self.moved, self.noise[1])).mean(0) + self.guide.entropy
+        return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise[1])).mean(0) + self.guide.entropy
 
     def stepped(self) -> AtSites:
         """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
         moved, before = self.moved, self.guide
         if not before.mean.shape[-1]:
             return self
-        found = moments(self.clients.log_joint, self.mean + moved, before.draws(moved, self.noise[1]))
+        found = moments_of(self.clients, self.mean + moved, before.draws(moved, self.noise[1]))
         least = found.height + before.entropy
         least = least - NOISE * before.mean.shape[-1] - ROUNDING * least.abs()
         guide, held = newton_step(before, found, self.mean.shape[-1])
@@ -165,7 +174,7 @@ class AtSites:
     def message(self) -> Message:
         """The clients' bounds and their derivatives by the globals."""
         moved = self.moved
-        return message(self.clients.log_joint, self.guide, moved, self.mean + moved, self.noise[1])
+        return message(self.guide, moments_of(self.clients, self.mean + moved, self.guide.draws(moved, self.noise[1])))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""

@@ -177,7 +177,7 @@ class Replicates:
         index = torch.tensor(rows)
         clients = Clients(
             method.program, method.sites, method.network, columns[index], None if mask is None else mask[index],
-            values[CENTRING],
+            values[CENTRING], method.graphs,
         )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread)
         return AtSites(clients, around.shifted(guide[0] - values[AROUND]), *guide, noise)

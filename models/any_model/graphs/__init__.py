@@ -1,0 +1,1 @@
+"""A model's text as a graph of tensor operations, which runs without its text."""

@@ -1,0 +1,72 @@
+"""The clients' log joint and its derivatives at draws of the guide, some clients at a time.
+
+Numbers of so few clients stay in the processor's cache. Where parts are many, they run as a graph (:mod:`.graphs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from .evaluating import Clients
+from .moments import Moments, moments
+
+T = TypeVar("T")
+#: numbers of a tensor of a log joint at once
+CELLS = 2**18
+#: parts for which a graph pays: to make it takes as long as some evaluations
+MANY = 4
+
+
+def pairs_at_once(clients: Clients, numbers: int) -> int:
+    """How many pairs of a draw and a client are evaluated at once.
+
+    Args:
+        clients: whose rows.
+        numbers: of globals and a client's latents.
+    """
+    return max(1, CELLS // (clients.columns.shape[-1] + 2 * numbers))
+
+
+def parts(clients: Clients, each: int) -> Iterator[tuple[int, int, int]]:
+    """Clients as (first, last, new): the same number in all parts, of which those from ``new`` on were in none before.
+
+    Args:
+        clients: of whom.
+        each: how many are together at most.
+    """
+    count = len(clients.columns)
+    each = max(1, min(each, count))
+    each = -(-count // -(-count // each)) if count else 1
+    for first in range(0, count, each):
+        start = min(first, count - each)
+        yield start, start + each, first - start
+
+
+def log_joints(clients: Clients, x: Tensor, v: Tensor) -> Tensor:
+    """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
+    return torch.cat(_over(clients, x, v, lambda some, x, v, new: some.log_joint(x, v)[:, new:]), 1)
+
+
+def moments_of(clients: Clients, x: Tensor, v: Tensor) -> Moments:
+    """Expected derivatives, see :func:`.moments.moments`."""
+
+    def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Moments:
+        found = moments(some.log_joint, x, v)
+        return Moments(*(getattr(found, f.name)[new:] for f in fields(found)))
+
+    found = _over(clients, x, v, of)
+    return Moments(*(torch.cat([getattr(one, f.name) for one in found]) for f in fields(Moments)))
+
+
+def _over(clients: Clients, x: Tensor, v: Tensor, of: Callable[[Clients, Tensor, Tensor, int], T]) -> list[T]:
+    some = list(parts(clients, pairs_at_once(clients, x.shape[-1] + v.shape[-1]) // len(x)))
+    if len(some) >= MANY:
+        clients = replace(clients, at_once=len(x))
+    return [
+        of(clients.some(first, last), x[:, first:last], v[:, first:last], new) for first, last, new in some
+    ]  # fmt: skip
