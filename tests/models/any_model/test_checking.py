@@ -113,6 +113,23 @@ def test_what_is_wrong_is_one_line(name: str) -> None:
     assert len(line) < 230
 
 
+@pytest.mark.parametrize("unit", [1e-10, 1e-6, 1e6, 1e10])
+def test_units_of_the_data_hide_no_coupling_and_make_none(unit: float) -> None:
+    """Data far smaller, or far larger, than the model expects move its density by the last of its digits alone."""
+    batch = rows()
+    other = replace(batch, x=unit * (batch.x if unit < 1 else 100 + batch.x))
+    check_model(many_rows, DESIGN, other)
+    with pytest.raises(UserError, match="site 'y' couples clients: the log density of one moves with the rows"):
+        check_model(wrong_models.standardised_by_all, DESIGN, other)
+
+
+def many_rows(batch: ColumnBatch) -> None:
+    mu = pyro.sample("mu", Normal(0.0, 1.0))
+    with batch.clients():
+        u = pyro.sample("u", Normal(mu, 1.0))
+        observe(batch, u + 0.0 * batch["x"])
+
+
 COUPLED = ["centred_over_clients", "walk_over_clients", "neighbours", "process_over_clients", "prior_of_data"]
 
 
