@@ -54,6 +54,14 @@ class StochasticAscent:
     sends_gradients: ClassVar[bool] = False
     #: (a message grows with the client's rows)
     comparable: ClassVar[bool] = False
+    #: what each field of a message is, in words
+    MEANINGS: ClassVar[Mapping[str, str]] = {
+        "clients": "1: who has answered is counted",
+        "bound": "its part of the bound of the log evidence at the broadcast guide: one number of all its rows",
+        "gradient": "first derivatives of its part of the bound by the parameters of the guide that everyone shares",
+        "heights": "log marginal likelihoods of its rows at draws of the guide that are weighed at the end; else zeros",
+        "noise": "Monte-Carlo variance of these",
+    }
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """All that a round may ask: 3 + P + M numbers, zeros where it does not."""
