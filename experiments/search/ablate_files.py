@@ -123,14 +123,14 @@ def _same_responses(
     import torch
 
     from hierfl.models.any_model.look import whole
-    from hierfl.models.any_model.sbc.simulate import observed_columns
+    from hierfl.models.any_model.sbc.simulate import observed_cells
 
     found: dict[str, list[str]] = {}
     for name, model in models.items():
         federation, design = column_federation(df, group, columns[name], "keep")
         rows = whole(design, federation.to(dtype=torch.float64).batch([0]))[0]
         try:
-            found[name] = sorted(observed_columns(model, design, rows).values())
+            found[name] = sorted({of.column for of in observed_cells(model, design, rows).values()})
         except UserError:  # (a factor, or a transformed column: what it observes is not known)
             continue
     first = next(iter(found), "")
