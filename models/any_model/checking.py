@@ -85,12 +85,12 @@ def _moves(one: Tensor, two: Tensor) -> bool:
     return one.shape != two.shape or not torch.allclose(one, two, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
 
 
-def _further(look: Look, names: list[str]) -> list[Any]:
-    """Runs with these columns of the first client moved by 1: in small units nothing else shows what they are for."""
+def _further(look: Look, names: list[str]) -> list[dict[str, Tensor]]:
+    """Densities with these columns of the first client moved by 1: small units hide what depends on them."""
     try:
-        return [look.run(look.further(*names), look.v)] if names else []
-    except UserError:  # (another number may be impossible in a column, such as an index)
-        return [trace for name in names for trace in _further(look, [name])] if len(names) > 1 else []
+        return [_parts(look.run(look.further(*names), look.v))] if names else []
+    except UserError:  # (another number may be impossible in a column, such as an index or a label)
+        return [parts for name in names for parts in _further(look, [name])] if len(names) > 1 else []
 
 
 def _couples(old: Tensor, new: Tensor) -> bool:
@@ -155,9 +155,8 @@ def _not_coupled(first: Any, look: Look) -> None:
     before = _parts(first)
     own = False
     numbers = [name for name in look.batch.columns if name not in look.batch.level_names]
-    runs = [("latents", look.run(look.batch, moved)), ("rows", look.run(look.other, look.v))]
-    for what, trace in (*runs, *(("rows", trace) for trace in _further(look, numbers))):
-        after = _parts(trace)
+    runs = [("latents", _parts(look.run(look.batch, moved))), ("rows", _parts(look.run(look.other, look.v)))]
+    for what, after in (*runs, *(("rows", parts) for parts in _further(look, numbers))):
         for name, old in before.items():
             if name not in after:
                 raise UserError(f"site {name!r} is there for some rows only: sites may not depend on the data")

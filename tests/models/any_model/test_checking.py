@@ -12,9 +12,11 @@ import pytest
 import torch
 from pyro.distributions import (
     Bernoulli,
+    Categorical,
     Dirichlet,
     HalfNormal,
     LKJCholesky,
+    Multinomial,
     MultivariateNormal,
     Normal,
 )
@@ -28,6 +30,8 @@ from hierfl.data.column_design import ColumnDesign
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.models.any_model.checking import check_model
+from hierfl.models.any_model.densities import log_prob
+from hierfl.models.any_model.look import Look
 
 
 def rows(clients: int = 4, width: int = 5, ragged: bool = False) -> Batch:
@@ -128,6 +132,33 @@ def many_rows(batch: ColumnBatch) -> None:
     with batch.clients():
         u = pyro.sample("u", Normal(mu, 1.0))
         observe(batch, u + 0.0 * batch["x"])
+
+
+def labels(batch: ColumnBatch) -> None:
+    """Two labels of a row, and counts of three kinds: values of one site."""
+    with batch.clients():
+        u = pyro.sample("u", Normal(0.0, 1.0).expand([3]).to_event(1))
+        with batch.data():
+            both = torch.stack([batch["item"], batch["item"]], -1)
+            pyro.sample("two", Categorical(logits=u[..., None, :].expand(*both.shape, 3)).to_event(1), obs=both)
+            counts = torch.stack([batch["count"], batch["item"], 0 * batch["x"]], -1)
+            pyro.sample("kinds", Multinomial(9, logits=u, validate_args=False), obs=counts)
+
+
+def test_events_of_labels_and_counts_are_fitted() -> None:
+    """A label beyond the last is impossible, and says nothing of the model; torch's multinomial density has no vmap."""
+    design = ColumnDesign.of(DESIGN.columns)
+    batch = rows()
+    sites = check_model(labels, design, batch)
+    look = Look.of(labels, design, sites, batch)
+    site = look.run(look.batch, look.v).nodes["kinds"]
+    torch.testing.assert_close(log_prob(site), site["fn"].log_prob(site["value"]))
+    zero = {
+        **site,
+        "fn": Multinomial(3, logits=torch.tensor([0.0, 0.0, -torch.inf])),
+        "value": torch.tensor([1.0, 2, 0]),
+    }
+    assert log_prob(zero).exp() == pytest.approx(3 / 8)
 
 
 COUPLED = ["centred_over_clients", "walk_over_clients", "neighbours", "process_over_clients", "prior_of_data"]
