@@ -314,6 +314,7 @@ def test_a_guides_supports_and_densities_are_compared_before_its_fit(own: Callab
 
 @pytest.mark.cpu(6, "a fit of a model file")
 def test_a_model_file_may_have_a_guide(tmp_path: Path) -> None:
+    from hierfl.experiments.configure import usual_of
     from hierfl.experiments.methods import load
 
     path = tmp_path / "counts.py"
@@ -325,3 +326,4 @@ def test_a_model_file_may_have_a_guide(tmp_path: Path) -> None:
     )
     loaded = load(str(path))
     assert issubclass(loaded.cls, OwnGuide)
+    assert usual_of(loaded.cls, "t.csv", {"group": "site"})["rounds"] == OwnGuide.usual_rounds == 2000
