@@ -268,50 +268,6 @@ def test_what_is_no_guide_of_the_model_is_one_line(own: Callable, words: str) ->
     assert "\n" not in str(caught.value)
 
 
-def positive(batch: ColumnBatch) -> None:
-    tau = pyro.sample("tau", dist.HalfNormal(1.0))
-    share = pyro.sample("share", dist.Dirichlet(torch.ones(2)))
-    with batch.clients():
-        rate = pyro.sample("rate", dist.Gamma(2.0, tau))
-        with batch.data():
-            pyro.sample("y", dist.Poisson(rate * share[..., 0]), obs=batch["y"])
-
-
-def guide_of_positive(tau: Any = None, rate: Any = None, noise: Any = None, flat: bool = False) -> Callable:
-    def made(batch: ColumnBatch) -> None:
-        t = pyro.param("t", torch.tensor(3.0))
-        pyro.sample("tau", dist.LogNormal(t, 0.1) if tau is None else tau(t))
-        corner = dist.transforms.StickBreakingTransform()
-        pyro.sample("share", dist.TransformedDistribution(dist.Normal(t.expand(1), 1.0).to_event(1), [corner]))
-        if noise is not None:
-            pyro.sample("noise", noise(t), infer={"is_auxiliary": True})
-        with batch.clients():
-            r = pyro.param("r", torch.full((batch.num_clients,) if flat else (batch.num_clients, 1), 3.0))
-            pyro.sample("rate", dist.Uniform(1.0, 1.0 + r.exp()) if rate is None else rate(r))
-
-    return made
-
-
-@pytest.mark.parametrize(
-    ("own", "words"),
-    [
-        (guide_of_positive(tau=lambda t: dist.Normal(t, 0.01)), "site 'tau' by Normal, outside of its support"),
-        (guide_of_positive(rate=lambda r: dist.Laplace(r, 0.01)), "site 'rate' by Laplace, outside of its support"),
-        (guide_of_positive(tau=lambda t: dist.Delta(-t)), "draws site 'tau', outside of its support"),
-        (guide_of_positive(noise=lambda t: dist.Normal(0.0, -t)), "site 'noise' has no finite log density"),
-        (guide_of_positive(noise=lambda t: dist.Normal((-t).log(), 1.0)), "site 'noise' has no finite log density"),
-        (guide_of_positive(flat=True), r"site 'rate' has shape \(2, 2\) in the guide and \(2, 1\) in the model"),
-        (lambda: None, "the guide: TypeError"),
-    ],
-)  # fmt: skip
-def test_a_guides_supports_and_densities_are_compared_before_its_fit(own: Callable, words: str) -> None:
-    """Draws that are within a support at first may leave it, as those of a Normal far from 0 do."""
-    small(guide_of_positive(), positive)
-    with pytest.raises(UserError, match=words) as caught:
-        small(own, positive)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.cpu(6, "a fit of a model file")
 def test_a_model_file_may_have_a_guide(tmp_path: Path) -> None:
     from hierfl.experiments.configure import usual_of
