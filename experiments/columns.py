@@ -15,7 +15,7 @@ from hierfl.data.formula.missing import whole_rows
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
-from hierfl.inference.method.capabilities import usual_rounds
+from hierfl.inference.method.capabilities import ReadsColumns
 from hierfl.nn.architecture import Architecture
 
 from .config import RunConfig, flag
@@ -65,7 +65,7 @@ def usual_of_columns(cls: type[Method], data: str, said: Mapping[str, Any]) -> d
     group = said.get("group", named.client if named else None)
     if group is None:
         raise UserError(f"say which column of {data} names the clients: --group COLUMN")
-    rounds = usual_rounds(cls)
+    rounds = cast("ReadsColumns", cls).usual_rounds
     return {
         "clients": 0, "split": "natural", "network": NETWORK, "validation_fraction": 0.0, "group": group,
         "rounds": rounds, "chunk": 1000, "evaluate_every": rounds, "na": "refuse", "spellings": "refuse",

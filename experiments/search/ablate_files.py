@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hierfl.data import tables
 from hierfl.data.column_federation import column_federation
@@ -30,6 +30,7 @@ from .sbc import model_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hierfl.inference.method.capabilities import ReadsColumns
     from hierfl.models.any_model.alternatives import Difference, Scored
 
 #: options of a run that say something here
@@ -149,13 +150,12 @@ def _scored(
     given: Mapping[str, Any], settings: Mapping[str, str], folder: Path, progress: bool,
 ) -> Scored:  # fmt: skip
     """A model's densities: those of the folder, or of a fit."""
-    from hierfl.inference.method.capabilities import usual_rounds
     from hierfl.inference.method.settings import make_settings
     from hierfl.models.any_model.alternatives import Scored, scored
     from hierfl.models.any_model.fit_model import fit_model
 
     train, held_out, group = rows
-    rounds = given.get("rounds", usual_rounds(one.cls))
+    rounds = given.get("rounds", cast("ReadsColumns", one.cls).usual_rounds)
     spellings = given.get("spellings", "refuse")
     federation, _ = column_federation(train, group, columns, spellings)
     path = folder / f"{one.name}.json"

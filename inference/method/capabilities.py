@@ -117,11 +117,7 @@ class ShrinkageTable(Protocol):
 
 @runtime_checkable
 class ReadsColumns(Protocol):
-    """A method that is made from a table's columns by name, without a formula; see :func:`reads_columns`.
-
-    Attributes:
-        usual_rounds: of a fit, at most, where nobody says how many: it ends by itself.
-    """
+    """A method that is made from a table's columns by name, without a formula; see :func:`reads_columns`."""
 
     reads_columns: ClassVar[bool]
     usual_rounds: ClassVar[int]
@@ -272,13 +268,6 @@ def shrinkage_table(method: object, fitted: Any) -> Any:
 def reads_columns(method: object) -> bool:
     """Whether a method, or a class of methods, reads a table's columns by name."""
     return isinstance(method, ReadsColumns) and method.reads_columns
-
-
-def usual_rounds(method: object) -> int:
-    """Rounds of a fit of a method that reads columns, at most, where nobody says how many."""
-    if not isinstance(method, ReadsColumns):
-        raise TypeError(f"{method} reads no columns")
-    return method.usual_rounds
 
 
 def joint_posterior(method: object, fitted: Any) -> Any:
