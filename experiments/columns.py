@@ -14,6 +14,8 @@ from hierfl.data.federation import Federation
 from hierfl.data.formula.missing import whole_rows
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.capabilities import ReadsColumns
 from hierfl.nn.architecture import Architecture
 
 from .config import RunConfig, flag
@@ -53,8 +55,8 @@ def check_said(name: str, said: Mapping[str, Any]) -> None:
             raise UserError(f"{flag(option)} is not for a model such as {name}: {why}")
 
 
-def usual_of_columns(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """What is usual for a model on a table.
+def usual_of_columns(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is usual for a model on a table; rounds end a fit that has not ended by itself.
 
     Raises:
         UserError: where nothing says which column names the clients.
@@ -63,9 +65,10 @@ def usual_of_columns(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
     group = said.get("group", named.client if named else None)
     if group is None:
         raise UserError(f"say which column of {data} names the clients: --group COLUMN")
+    rounds = cast("ReadsColumns", cls).usual_rounds
     return {
         "clients": 0, "split": "natural", "network": NETWORK, "validation_fraction": 0.0, "group": group,
-        "rounds": tables.ROUNDS, "chunk": 1000, "evaluate_every": tables.ROUNDS, "na": "refuse", "spellings": "refuse",
+        "rounds": rounds, "chunk": 1000, "evaluate_every": rounds, "na": "refuse", "spellings": "refuse",
     }  # fmt: skip
 
 

@@ -193,7 +193,7 @@ class RunConfig:
     group: str | None = option(
         "Column of a table that says to which client a row belongs. [default: the formula's grouping factor; of "
         "several the outermost]", None,
-        commands=("run", "ablate"), metavar="COLUMN", data="tables", same_data=True,
+        commands=("run", "ablate", "tune", "search"), metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
     family: str | None = option(
         f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,

@@ -147,7 +147,7 @@ def usual_of(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str,
     if not tables.is_table(data):
         return _usual_of_arrays(data)
     if reads_columns(cls):
-        return {**_usual_of_arrays(data), **usual_of_columns(data, said)}
+        return {**_usual_of_arrays(data), **usual_of_columns(cls, data, said)}
     return _usual_of_table(data, said)
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tomli_w
@@ -19,7 +19,7 @@ from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
-from hierfl.inference.method.capabilities import is_tabular, reads_columns
+from hierfl.inference.method.capabilities import ReadsColumns, is_tabular, reads_columns
 from hierfl.inference.method.settings import make_settings
 from hierfl.responses.registry import RESPONSES
 
@@ -101,7 +101,9 @@ def draft(
         data, columns = model_parts(loaded, sample, said)
     else:
         data, columns = _data(is_tabular(loaded.cls), sample, said, x, y)
-    table["run"] = _run(is_tabular(loaded.cls), said, tables.ROUNDS if plain else FORMULA_ROUNDS)
+    table["run"] = _run(
+        is_tabular(loaded.cls), said, cast("ReadsColumns", loaded.cls).usual_rounds if plain else FORMULA_ROUNDS
+    )
     privacy = {name: said.pop(name) for name in (*PRIVACY, "patient", "most_rows") if name in said}
     if said:
         raise UserError(f"{flag(next(iter(said)))} says nothing of {sample}")

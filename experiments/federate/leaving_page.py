@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import pyro
 import torch
-from pyro.distributions import HalfNormal, Normal
+from pyro.distributions import HalfNormal, LogNormal, Normal, constraints
 
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.data.column_design import ColumnDesign
@@ -18,6 +18,7 @@ from hierfl.errors import UserError
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.options import Options
 from hierfl.models import METHODS
+from hierfl.models.any_model.levels import Model
 from hierfl.models.any_model.model_file import method_of
 from hierfl.nn.networks.build import architecture
 
@@ -67,7 +68,20 @@ Stays: latents of the site, their draws, rows, predictions. Sent, for a model of
 """
 
 
-def _two_globals(batch: ColumnBatch) -> None:
+#: the same of one with a guide of its user's own
+GUIDED = """\
+## A plain Pyro model with a guide of one's own
+
+A model file that has a [guide](running.md#own-guide) beside its model is fitted by gradients: 3 + P + M numbers of
+8 bytes a round, for P unconstrained numbers of the guide's parameters that everyone shares and M = `points`. Without
+a weighing of draws (`check=false`) there are no heights.
+
+Stays: parameters of the guide with a dimension of clients, latents of the site, their draws, rows, predictions. Sent,
+for the same model and a guide of four shared parameters:
+"""
+
+
+def two_globals(batch: ColumnBatch) -> None:
     """A mean of each client, and their own mean and standard deviation."""
     mean, sd = pyro.sample("mean", Normal(0.0, 1.0)), pyro.sample("sd", HalfNormal(1.0))
     with batch.clients():
@@ -76,10 +90,23 @@ def _two_globals(batch: ColumnBatch) -> None:
             pyro.sample("y", Normal(theta, 1.0), obs=batch["y"])
 
 
-def of_plain_model() -> list[Leaving]:
-    """What a site of a small plain model sends."""
+def four_parameters(batch: ColumnBatch) -> None:
+    """A guide of it: a normal mean, a log-normal standard deviation, and what stays with a client."""
+    real, positive = constraints.real, constraints.positive
+
+    def at(name: str, of: object, *shape: int) -> torch.Tensor:
+        return pyro.param(name, torch.ones(shape), constraint=of)
+
+    pyro.sample("mean", Normal(at("m", real), at("s", positive)))
+    pyro.sample("sd", LogNormal(at("log_m", real), at("log_s", positive)))
+    with batch.clients():
+        pyro.sample("theta", Normal(at("a", real, batch.num_clients, 1), at("b", positive, batch.num_clients, 1)))
+
+
+def of_plain_model(guide: Model | None = None) -> list[Leaving]:
+    """What a site of a small plain model sends, fitted by a guide of one's own where there is one."""
     outline = outline_of((1,), "regression", dtype=torch.float64)
-    made = method_of(_two_globals)(ColumnDesign.of(["y"]))
+    made = method_of(two_globals, guide=guide)(ColumnDesign.of(["y"]))
     found = answers(made, outline, Options(dtype=torch.float64, splits=()))
     return [value for value in found if value.request not in SAID_ABOVE]
 
@@ -118,7 +145,8 @@ def page() -> str:
             parts.append("Nothing.\n")
             continue
         parts += _table(values)
-    return "\n".join([*parts, PLAIN, *_table(of_plain_model())])
+    plain, guided = _table(of_plain_model()), _table(of_plain_model(four_parameters))
+    return "\n".join([*parts, PLAIN, *plain, GUIDED, *guided])
 
 
 def _table(values: Sequence[Leaving]) -> list[str]:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hierfl.data import tables
 from hierfl.data.column_federation import column_federation
@@ -30,6 +30,7 @@ from .sbc import model_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hierfl.inference.method.capabilities import ReadsColumns
     from hierfl.models.any_model.alternatives import Difference, Scored
 
 #: options of a run that say something here
@@ -75,7 +76,7 @@ def ablate_files(
     if not 0 <= share < 1:
         raise UserError(f"--test-fraction is from 0 to 1, not {share:g}")
     df, columns = _table(models, data, group, given)
-    _same_responses(models, df, group, columns)
+    _comparable(models, df, group, columns, held_out=share > 0)
     if folder.is_dir() and any(folder.iterdir()) and not any((folder / f"{n}.json").is_file() for n in names):
         raise UserError(f"{folder} is not the folder of this ablation; choose another --out")
     from hierfl.models.any_model.alternatives import differences, split_rows
@@ -112,25 +113,27 @@ def _table(
     return df[[group, *union]], columns
 
 
-def _same_responses(
-    models: Mapping[str, Any], df: pd.DataFrame, group: str, columns: Mapping[str, tuple[str, ...]]
+def _comparable(
+    models: Mapping[str, Any], df: pd.DataFrame, group: str, columns: Mapping[str, tuple[str, ...]], *, held_out: bool
 ) -> None:
-    """Models of different responses have densities that cannot be compared.
+    """Models whose rows have no densities, or densities of different responses, cannot be compared.
 
     Raises:
-        UserError: where it is known of two models that they observe different columns.
+        UserError: for such a model, and where it is known of two models that they observe different columns.
     """
     import torch
 
+    from hierfl.models.any_model.alternatives import refuse_rows
     from hierfl.models.any_model.look import whole
-    from hierfl.models.any_model.sbc.simulate import observed_columns
+    from hierfl.models.any_model.sbc.simulate import observed_cells
 
     found: dict[str, list[str]] = {}
     for name, model in models.items():
         federation, design = column_federation(df, group, columns[name], "keep")
         rows = whole(design, federation.to(dtype=torch.float64).batch([0]))[0]
+        refuse_rows(name, model, design, rows, held_out=held_out)
         try:
-            found[name] = sorted(observed_columns(model, design, rows).values())
+            found[name] = sorted({of.column for of in observed_cells(model, design, rows).values()})
         except UserError:  # (a factor, or a transformed column: what it observes is not known)
             continue
     first = next(iter(found), "")
@@ -147,18 +150,18 @@ def _scored(
     given: Mapping[str, Any], settings: Mapping[str, str], folder: Path, progress: bool,
 ) -> Scored:  # fmt: skip
     """A model's densities: those of the folder, or of a fit."""
-    from hierfl.data.tables import ROUNDS
     from hierfl.inference.method.settings import make_settings
     from hierfl.models.any_model.alternatives import Scored, scored
     from hierfl.models.any_model.fit_model import fit_model
 
     train, held_out, group = rows
+    rounds = given.get("rounds", cast("ReadsColumns", one.cls).usual_rounds)
     spellings = given.get("spellings", "refuse")
     federation, _ = column_federation(train, group, columns, spellings)
     path = folder / f"{one.name}.json"
     question = {
         "digest": one.digest, "rows": federation.digest(), "settings": dict(settings),
-        "held_out": 0 if held_out is None else len(held_out), "rounds": given.get("rounds", ROUNDS),
+        "held_out": 0 if held_out is None else len(held_out), "rounds": rounds,
     }  # fmt: skip
     if path.is_file():
         try:
@@ -168,9 +171,11 @@ def _scored(
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is no file of an ablation: {error}") from error
         raise UserError(f"{path} is of another model, table or setting; choose another --out")
+    own = getattr(one.cls, "guide_function", None)
+    how = asdict(make_settings(one.cls, settings)) | ({} if own is None else {"guide": own})
     fitted = fit_model(
-        model, federation, group=group, rounds=given.get("rounds", ROUNDS), device=given.get("device", "cpu"),
-        progress=progress, **asdict(make_settings(one.cls, settings)),
+        model, federation, group=group, rounds=rounds, device=given.get("device", "cpu"),
+        progress=progress, **how,
     )  # fmt: skip
     found = scored(one.name, fitted, held_out, group)
     make_folder(folder)

@@ -27,6 +27,9 @@ def _with_response(data: Any) -> Any:
     names = {name for group in groups for name, value in data[group].items() if value.dims[-1:] == ("obs",)}
     if "y" in names or len(names) != 1:
         return data
-    renamed = {group: data[group].rename({min(names): "y"}) for group in groups if min(names) in data[group]}
+    (name,) = names
+    renamed = {group: data[group].rename({name: "y"}) for group in groups if name in data[group]}
+    for group in renamed.values():
+        group["y"] = group["y"].assign_attrs(long_name=name)
     kept = {group: data[group] for group in data.groups()} | renamed
     return import_arviz().InferenceData(attrs=data.attrs, **kept)

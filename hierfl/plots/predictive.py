@@ -38,7 +38,8 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     with quietly() as az:
         az.plot_ppc(data, num_pp_samples=min(MAX_PREDICTIVE_DRAWS, draws), random_seed=0, ax=ax, textsize=9,
                     colors=[PERSONAL, INK, GLOBAL])  # fmt: skip
-    ax.set(xlabel="y", title="Posterior-predictive check, training data")
+    called = data.observed_data["y"].attrs.get("long_name", "y")
+    ax.set(xlabel=called, title="Posterior-predictive check, training data")
     ax.set_ylim(top=ax.get_ylim()[1] * 1.35)  # (room for the legend)
     if 0 < len(values) <= 20:  # (a bar begins at its number)
         some = values[:1]

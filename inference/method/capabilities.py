@@ -120,6 +120,7 @@ class ReadsColumns(Protocol):
     """A method that is made from a table's columns by name, without a formula; see :func:`reads_columns`."""
 
     reads_columns: ClassVar[bool]
+    usual_rounds: ClassVar[int]
 
 
 @runtime_checkable

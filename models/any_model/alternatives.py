@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from hierfl.data.column_design import ColumnDesign
 from hierfl.data.column_federation import column_federation
 from hierfl.data.column_table import levels_of
 from hierfl.errors import UserError
 from hierfl.rng import key
 
+from .evaluating import Clients
 from .fitted_model import FittedModel
 from .joint_draws import JointDraws
 from .names import BOUND
+from .sites import Model, read_model
+from .values import NO_ROW, Draws, at_draws
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,6 +97,38 @@ def split_rows(df: pd.DataFrame, group: str, share: float, seed: int) -> tuple[p
     return df[~held].reset_index(drop=True), df[held].reset_index(drop=True)
 
 
+def refuse_rows(name: str, model: Model, design: ColumnDesign, rows: Tensor, *, held_out: bool) -> None:
+    """A model by whose rows nothing can be compared, before it is fitted.
+
+    Args:
+        name, model, design: the model.
+        rows: of one client, (columns, n).
+        held_out: whether rows are held out, not left out one at a time.
+
+    Raises:
+        UserError: which names the model.
+    """
+    design = replace(design, rows=rows.shape[-1])
+    sites = read_model(model, design)
+    x, v = sites.start, sites.client_start
+    clients = Clients(model, sites, design, rows[None], None, torch.ones_like(v)[None])
+    found = at_draws(clients, Draws(x[None], v[None, None]), lambda seen: seen.log_prob)
+    by_row = [site for site, value in found.items() if value.dim() > 2]
+    if not by_row:
+        raise UserError(f"{name}: {NO_ROW}")
+    if held_out and len(by_row) < len(found):
+        raise UserError(_once(name))
+    if len(by_row) > 1 and not held_out:
+        raise UserError(
+            f"{name}: each row has {len(by_row)} sites, {', '.join(by_row)}, and leave-one-out is of one: hold rows "
+            "out by --test-fraction 0.2"
+        )
+
+
+def _once(name: str) -> str:
+    return f"{name} observes something once for a client: its rows have no densities alone"
+
+
 def scored(name: str, fitted: FittedModel, held_out: pd.DataFrame | None, group: str) -> Scored:
     """How well a fit predicts rows.
 
@@ -129,7 +166,7 @@ def _of_held_out(fitted: FittedModel, df: pd.DataFrame, group: str) -> np.ndarra
     there = federation.to(dtype=torch.float64)
     by_row, by_client = JointDraws(replace(joint, personal=personal, federation=there)).log_densities
     if by_client or not by_row:
-        raise UserError(f"{fitted.method.name} observes something once for a client: its rows have no densities alone")
+        raise UserError(_once(fitted.method.name))
     total = torch.from_numpy(sum(by_row.values(), np.zeros(())))
     return np.asarray((total.logsumexp(0) - math.log(len(total))).numpy())
 

@@ -33,6 +33,8 @@ from .starting import refuse_impossible, refuse_infinite
 
 #: relative to its size, what a log density may move by rounding
 ROUNDING = 1e-8
+#: the same of a density that is computed twice in one way, of other numbers beside it
+REPEATED = 1e-13
 
 
 def check_model(model: Model, design: ColumnDesign, batch: Batch | None = None) -> Sites:
@@ -86,6 +88,29 @@ def _moves(one: Tensor, two: Tensor) -> bool:
     return one.shape != two.shape or not torch.allclose(one, two, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
 
 
+def _further(look: Look, names: list[str]) -> list[dict[str, Tensor]]:
+    """Densities with these columns of the first client moved by 1: small units hide what depends on them."""
+    try:
+        return [_parts(look.run(look.further(*names), look.v))] if names else []
+    except UserError:  # (another number may be impossible in a column, such as an index or a label)
+        return [parts for name in names for parts in _further(look, [name])] if len(names) > 1 else []
+
+
+def _couples(old: Tensor, new: Tensor) -> bool:
+    """Whether others' densities move with what was changed of the first client, measured by how far its own do.
+
+    So the answer is the same in all units of the data.
+    """
+    if old.shape != new.shape:
+        return True
+    apart = (new - old).abs()
+    apart = torch.where(old.eq(new) | (old.isnan() & new.isnan()), 0.0, apart)
+    first, others = apart[..., :1, :], apart[..., 1:, :]
+    reach = first[first.isfinite()].amax().clamp(max=1.0) if bool(first.isfinite().any()) else first.new_ones(())
+    allowed = ROUNDING * reach * (1 + old.abs()) + REPEATED * (1 + old.abs())
+    return not bool((others <= allowed[..., 1:, :]).all())
+
+
 def _same_sites(sites: Sites, trace: Any) -> None:
     for of in sites.latents:
         if of.name not in trace.nodes:
@@ -133,8 +158,9 @@ def _not_coupled(first: Any, look: Look) -> None:
     moved[0] += 0.5
     before = _parts(first)
     own = False
-    for what, trace in (("latents", look.run(look.batch, moved)), ("rows", look.run(look.other, look.v))):
-        after = _parts(trace)
+    numbers = [name for name in look.batch.columns if name not in look.batch.level_names]
+    runs = [("latents", _parts(look.run(look.batch, moved))), ("rows", _parts(look.run(look.other, look.v)))]
+    for what, after in (*runs, *(("rows", parts) for parts in _further(look, numbers))):
         for name, old in before.items():
             if name not in after:
                 raise UserError(f"site {name!r} is there for some rows only: sites may not depend on the data")
@@ -145,12 +171,13 @@ def _not_coupled(first: Any, look: Look) -> None:
                         f"site {name!r} is outside of the plate of clients, and its log density moves with the {what} "
                         "of a client: put it within, or take data and clients' latents out of it"
                     )
-            elif _moves(old[..., 1:, :], new[..., 1:, :]):
+            elif _couples(old, new):
                 raise UserError(
                     f"site {name!r} couples clients: the log density of one moves with the {what} of another, so that "
                     "it is no sum over clients"
                 )
-            own |= what == "rows" and level != "global" and _moves(old, new)
+            # (in units so large that data are near to 0, a density moves by its last digits alone)
+            own |= what == "rows" and level != "global" and not torch.equal(old.nan_to_num(), new.nan_to_num())
     if not own:
         raise UserError("no site moves with the rows: give a site of the rows obs=batch[...]")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from pyro import poutine
-from pyro.distributions import Independent
+from pyro.distributions import Independent, Multinomial
 from pyro.distributions.torch_distribution import ExpandedDistribution, MaskedDistribution
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
@@ -31,10 +33,19 @@ def log_prob(site: dict[str, Any]) -> Tensor:
         UserError: where its distribution has none at the value.
     """
     try:
-        return scale_and_mask(site["fn"].log_prob(site["value"]), site["scale"], site["mask"])
+        return scale_and_mask(_log_prob(site["fn"], site["value"]), site["scale"], site["mask"])
     except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:
         text = " ".join(str(error).split())[:120]
         raise UserError(f"site {site['name']!r} has no log density ({kind(site['fn'])}): {text}") from error
+
+
+def _log_prob(fn: Any, value: Tensor) -> Tensor:
+    """Of a distribution at a value; torch's multinomial one is written anew, as vmap allows no masked assignment."""
+    if not isinstance(fn, Multinomial):
+        return torch.as_tensor(fn.log_prob(value))
+    logits, value = torch.broadcast_tensors(fn.logits, value)
+    logits = torch.where((value == 0) & (logits == -math.inf), 0.0, logits)
+    return (value.sum(-1) + 1).lgamma() + (logits * value - (value + 1).lgamma()).sum(-1)
 
 
 def kind(fn: Any) -> str:

@@ -17,7 +17,6 @@ from hierfl.calls import checked_call
 from hierfl.data.column_federation import column_federation, design_of
 from hierfl.data.column_table import outline
 from hierfl.data.federation import Federation
-from hierfl.data.tables import ROUNDS
 from hierfl.errors import UserError, unknown
 from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.run.fit import EngineMaker, fit
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: rounds of a fit by stochastic gradients, at most
-ROUNDS_OF_STEPS = 2000
 #: guides that a fit may have
 GUIDES = ("auto", "full", "diagonal", "point")
 
@@ -106,9 +103,9 @@ def fit_model(
     if isinstance(guide, str) and by_name is None:
         settings["guide"] = guide
     method = method_of(model, guide=own or by_name)(checked(model, federation, design), **settings)
-    rounds = rounds or (ROUNDS if own is None and by_name is None else ROUNDS_OF_STEPS)
+    rounds = method.usual_rounds if rounds is None else rounds
     run = fit(
         method, federation, rounds, seed=seed, device=device, engine=engine, folder=folder, resume=resume,
-        progress=progress, dtype=torch.float64, splits=(), evaluate_every=ROUNDS, chunk=1000,
+        progress=progress, dtype=torch.float64, splits=(), evaluate_every=rounds, chunk=1000,
     )  # fmt: skip
     return FittedModel(run)

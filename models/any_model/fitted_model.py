@@ -18,6 +18,7 @@ from .predicted import Predictor, predictive
 from .printed import ModelSummary
 from .prior import prior_draws
 from .results import ModelPosterior
+from .values import NO_ROW
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -200,10 +201,7 @@ class FittedModel:
         from hierfl.arviz_io import loo
 
         if not self.joint.log_densities[0]:
-            raise UserError(
-                "no row has a log likelihood of its own: pyro.factor gives none, and where a client's discrete latents "
-                "are summed out its rows have one together"
-            )
+            raise UserError(NO_ROW)
         return loo(self.posterior(prior=0, predictive=False), site)
 
     @checked_call

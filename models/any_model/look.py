@@ -81,6 +81,13 @@ class Look:
         transforms = {of.name: of.transform for of in self.sites.clients}
         return traced(self.model, batch, Complete(values, free, transforms, {}, batch.mask, self.sites.depth))
 
+    def further(self, *names: str) -> ColumnBatch:
+        """The same with columns of the first client that are larger by 1, in units of whatever they are."""
+        columns = {name: column.clone() for name, column in self.batch.columns.items()}
+        for name in names:
+            columns[name][0] += 1
+        return replace(self.batch, columns=columns)
+
     def one(self, j: int) -> ColumnBatch:
         """Client j alone."""
         cut = {name: column[j : j + 1] for name, column in self.batch.columns.items()}

@@ -21,6 +21,7 @@ from torch.linalg import cholesky_ex
 
 from hierfl.data.batch import Batch
 from hierfl.data.column_design import ColumnDesign
+from hierfl.data.tables import ROUNDS
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
@@ -100,6 +101,8 @@ class AnyModel(Method):
     about = ABOUT
     tabular: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = True
+    #: of a fit, at most, where nobody says how many
+    usual_rounds: ClassVar[int] = ROUNDS
     network: ColumnDesign
 
     @dataclass(frozen=True)

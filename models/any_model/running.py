@@ -44,8 +44,12 @@ MEANINGS = (
 
 
 @contextmanager
-def running(model: Any) -> Iterator[None]:
+def running(model: Any, what: str = "the model") -> Iterator[None]:
     """Runs a model within: numbers are double, nothing is validated.
+
+    Args:
+        model: the function.
+        what: it is, for an error at no line of it.
 
     Raises:
         UserError: in the place of any error, with the line of the model.
@@ -56,7 +60,7 @@ def running(model: Any) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(explained(model, error)) from error
+        raise UserError(explained(model, error, what)) from error
 
 
 @contextmanager
@@ -71,10 +75,10 @@ def in_double() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def explained(model: Any, error: Exception) -> str:
+def explained(model: Any, error: Exception, what: str = "the model") -> str:
     """One line on an error within a model."""
     text = " ".join(str(error).partition("Trace Shapes")[0].split())  # (Pyro adds those of all sites)
-    where = _where(model, error)
+    where = _where(model, error) or f"{what}: "
     for pattern, meaning in MEANINGS:
         found = re.search(pattern, text)
         if found:
@@ -88,4 +92,4 @@ def _where(model: Any, error: Exception) -> str:
     lines = [
         frame for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename
     ]
-    return f"{Path(lines[-1].filename).name}, line {lines[-1].lineno}: " if lines else "the model: "
+    return f"{Path(lines[-1].filename).name}, line {lines[-1].lineno}: " if lines else ""

@@ -27,6 +27,11 @@ from .sites import Coordinates, Level
 
 #: numbers (draws x clients x rows) of which all sites are held at once
 CELLS = 500_000
+#: what is said of a model without a log density of a row
+NO_ROW = (
+    "no row has a log likelihood of its own: pyro.factor gives none, and where a client's discrete latents are summed "
+    "out its rows have one together"
+)
 #: values of sites by name
 Values = dict[str, Tensor]
 

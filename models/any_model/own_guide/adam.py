@@ -11,6 +11,9 @@ from torch import Tensor
 BETAS = (0.9, 0.99)
 #: gradients below this move nothing
 EPSILON = 1e-8
+#: a number of a gradient counts as at most so many times the root mean square of those before: draws of a flow may
+#: reach far, and one gradient of 1e9 would end all steps for thousands of rounds
+LARGEST = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Adam:
     def step(self, gradient: Tensor, rate: Tensor | float) -> tuple[Adam, Tensor]:
         """With one more gradient, and the step to take; a gradient that is not finite moves nothing."""
         finite = gradient.isfinite().all(-1, keepdim=True)
-        gradient = torch.where(finite, gradient, 0.0)
+        most = LARGEST * (self.second / (1 - BETAS[1] ** self.steps)).sqrt()  # (0 / 0 before the first step)
+        gradient = torch.where(finite, torch.where(most > 0, gradient.clamp(-most, most), gradient), 0.0)
         first = BETAS[0] * self.first + (1 - BETAS[0]) * gradient
         second = BETAS[1] * self.second + (1 - BETAS[1]) * gradient.square()
         steps = self.steps + 1

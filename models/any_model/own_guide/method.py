@@ -71,6 +71,8 @@ class OwnGuide(Method):
     about = ABOUT
     tabular: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = True
+    #: of a fit, at most, where nobody says how many: stochastic gradients need hundreds
+    usual_rounds: ClassVar[int] = 2000
     network: ColumnDesign
 
     @dataclass(frozen=True)

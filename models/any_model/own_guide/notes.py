@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from hierfl.inference.evaluation.fitted import Fitted
 
-from ..names import BOUND, PHASE, Phase
+from ..names import BOUND, PHASE, TRACE, Phase
 from ..verdict import Verdict
+from .names import RATE
 
 if TYPE_CHECKING:
     from .guided import Guided
+
+#: rounds in a half of which a mean bound has a standard error
+FEWEST = 10
+
+
+def _what(method: Guided, fitted: Fitted, phase: Phase) -> str:
+    """What is not at its end."""
+    if phase == Phase.FINE:
+        return "its last iterates were being averaged"
+    first, rate = method.settings.rate, float(fitted.shared[RATE])
+    halved = round(math.log2(first / rate))
+    times = "not halved yet" if not halved else "halved once" if halved == 1 else f"halved {halved} times"
+    return f"the guide's parameters still moved, by steps of {rate:.2g} ({times})"
+
+
+def _how_far(trace: Tensor) -> list[str]:
+    """How much the bound has risen in the last rounds, with a standard error as of rounds that are independent."""
+    bounds = trace[(trace[:, 0] > 0) & (trace[:, 1] <= Phase.FINE), 2]
+    half = len(bounds) // 2
+    if half < FEWEST:
+        return []
+    first, last = bounds[-2 * half : -half], bounds[-half:]
+    risen, error = float(last.mean() - first.mean()), float(((first.var() + last.var()) / half).sqrt())
+    how = "rose" if risen > 0 else "fell"
+    still = "" if risen > 2 * error else ", no more than by chance"
+    return [
+        f"the bound {how} by {abs(risen):.2g} ± {error:.1g} between the halves of the last {2 * half} rounds, to "
+        f"{float(last.mean()):,.1f}{still}"
+    ]
 
 
 def notes(method: Guided, fitted: Fitted, rounds: int) -> list[str]:
@@ -18,7 +51,10 @@ def notes(method: Guided, fitted: Fitted, rounds: int) -> list[str]:
     shared, settings = fitted.shared, method.settings
     phase = Phase(int(shared[PHASE]))
     if phase <= Phase.FINE:
-        return [f"not arrived: its {rounds} rounds ended while the guide's parameters still moved: say more rounds"]
+        return [
+            f"not arrived: its {rounds} rounds ended while {_what(method, fitted, phase)}: say more rounds",
+            *_how_far(shared[TRACE]),
+        ]
     found = [f"draws are the guide's: its bound is {float(shared[BOUND]):,.1f}, and its parameters are steady"]
     verdict = Verdict.read(shared)
     if verdict.points:

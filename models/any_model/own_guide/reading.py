@@ -10,12 +10,13 @@ import torch
 from pyro import poutine
 from pyro.distributions import Delta, Unit
 from torch import Tensor
+from torch.distributions import biject_to
 
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.data.column_design import ColumnDesign
 from hierfl.errors import UserError
 
-from ..densities import densities, unwrapped
+from ..densities import densities, kind, log_prob, unwrapped
 from ..levels import Level, Model, level_of
 from ..refusing import refuse_plates
 from ..running import running
@@ -28,6 +29,8 @@ from .run import OWN, SHARED, Drawing, FirstParams, Guide, values_of
 WHOSE: dict[Level, str] = {"global": "everyone's", "client": "a client's", "data": "a row's"}
 #: draws at which a guide's values are looked at
 LOOKS = 16
+#: unconstrained numbers at which supports are compared
+FAR = (-3.0, 0.0, 3.0)
 
 
 def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
@@ -44,9 +47,10 @@ def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
     """
     rows = max(1, sites.rows)
     one, first, mode = first_run(program, _template(design, 1, rows))
-    _, more, _ = first_run(program, _template(design, 2, rows))
+    two, more, _ = first_run(program, _template(design, 2, rows))
     _, longer, _ = first_run(program, _template(design, 1, rows + 1))
     _same_sites(one, sites, _template(design, 1, rows))
+    _same_shapes(two, sites)
     personal = frozenset(
         name for name, value in first.found.items() if _is_personal(name, value, more, longer, rows=rows)
     )
@@ -81,8 +85,8 @@ def first_run(program: Model, batch: ColumnBatch) -> tuple[Any, FirstParams, Fro
     mode = FromNoise(None, {}, None)
     first = FirstParams(mode)
     with (
-        torch.random.fork_rng(devices=[]), pyro.get_param_store().scope(), running(program), torch.no_grad(),
-        poutine.trace() as tracer, first, Drawing(mode, {}), mode,
+        torch.random.fork_rng(devices=[]), pyro.get_param_store().scope(), running(program, "the guide"),
+        torch.no_grad(), poutine.trace() as tracer, first, Drawing(mode, {}), mode,
     ):  # fmt: skip
         torch.manual_seed(0)
         program(batch)
@@ -149,6 +153,40 @@ def _same_site(of: Latent, site: dict[str, Any]) -> None:
             "one client"
         )
 
+    _same_support(of, site)
+
+
+def _same_support(of: Latent, site: dict[str, Any]) -> None:
+    """All that a distribution can draw must be possible in the model, not only what it draws at first."""
+    fn = unwrapped(site["fn"])
+    if isinstance(fn, Delta):  # (of a computed value, whose draws are looked at)
+        return
+    transform, value = biject_to(fn.support), site["value"]
+    free = torch.zeros(transform.inverse_shape(value.shape), dtype=torch.float64)
+    for at in FAR:
+        drawn = transform(free + at).expand(value.shape)
+        if not bool(of.transform.codomain.check(drawn).all() & of.transform.inv(drawn).isfinite().all()):
+            raise _outside(of, f" by {kind(fn)}")
+
+
+def _outside(of: Latent, how: str = "") -> UserError:
+    return UserError(
+        f"the guide draws site {of.name!r}{how}, outside of its support in the model: take a distribution of the same "
+        "support, such as LogNormal for what is positive"
+    )
+
+
+def _same_shapes(trace: Any, sites: Sites) -> None:
+    """Of two clients: what one client hides, whose dimension is 1 long."""
+    for of in sites.clients:
+        assert of.axis is not None
+        wanted = (*of.shape[: of.axis], 2, *of.shape[of.axis + 1 :])
+        found = tuple(trace.nodes[of.name]["value"].shape)
+        if found != wanted:
+            raise UserError(
+                f"site {of.name!r} has shape {found} in the guide and {wanted} in the model, for two clients"
+            )
+
 
 def _densities_move(guide: Guide, batch: ColumnBatch) -> bool:
     """Whether a Delta, or a factor, has a log density that moves with the parameters at the same values of sites."""
@@ -168,6 +206,16 @@ def _densities_move(guide: Guide, batch: ColumnBatch) -> bool:
     return any(bool(slope.any()) for slope in slopes)
 
 
+def _finite(trace: Any) -> None:
+    """Densities of all sites of a draw, at the first values of the parameters."""
+    for site in densities(trace):
+        if not (bool(site["value"].isfinite().all()) and bool(log_prob(site).isfinite().all())):
+            raise UserError(
+                f"the guide's site {site['name']!r} has no finite log density at the first values of its parameters: "
+                "is a scale not positive, or a logarithm, root or division without bounds?"
+            )
+
+
 def _values(guide: Guide, sites: Sites, design: ColumnDesign, rows: int) -> None:
     """Values lie within the model's supports, and those of everyone do not move with the rows."""
     batch = _template(design, 1, rows)
@@ -180,7 +228,9 @@ def _values(guide: Guide, sites: Sites, design: ColumnDesign, rows: int) -> None
             for stream in (SHARED, OWN)
         }
         with torch.no_grad():
-            values = values_of(guide.run(batch, shared, own, noise))
+            drawn = guide.run(batch, shared, own, noise)
+            values = values_of(drawn)
+            _finite(drawn)
             moved = values_of(guide.run(other, shared, own, noise))
             again = values_of(guide.run(batch, shared, own, noise, outside=1.0))
         for of in sites.latents:
@@ -188,10 +238,7 @@ def _values(guide: Guide, sites: Sites, design: ColumnDesign, rows: int) -> None
             if not torch.equal(value, again[of.name]):
                 raise UserError(f"the guide draws a random number for site {of.name!r} outside of pyro.sample")
             if not of.transform.inv(value).isfinite().all():
-                raise UserError(
-                    f"the guide draws site {of.name!r} outside of its support in the model: take a distribution of the "
-                    "same support, such as LogNormal for what is positive"
-                )
+                raise _outside(of)
             if of.level == "global" and not torch.equal(value, moved[of.name]):
                 raise UserError(
                     f"the guide computes site {of.name!r} from the rows, and it is everyone's: only clients' latents "

@@ -54,6 +54,14 @@ class StochasticAscent:
     sends_gradients: ClassVar[bool] = False
     #: (a message grows with the client's rows)
     comparable: ClassVar[bool] = False
+    #: what each field of a message is, in words
+    MEANINGS: ClassVar[Mapping[str, str]] = {
+        "clients": "1: who has answered is counted",
+        "bound": "its part of the bound of the log evidence at the broadcast guide: one number of all its rows",
+        "gradient": "first derivatives of its part of the bound by the parameters of the guide that everyone shares",
+        "heights": "log marginal likelihoods of its rows at draws of the guide that are weighed at the end; else zeros",
+        "noise": "Monte-Carlo variance of these",
+    }
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """All that a round may ask: 3 + P + M numbers, zeros where it does not."""
@@ -117,15 +125,16 @@ class StochasticAscent:
         values[PARAMS] = params.detach() + move
         values[BOUND] = torch.where(bound.isfinite(), bound, values[BOUND])
         memory |= {"ascent.first": adam.first, "ascent.second": adam.second, "ascent.steps": adam.steps}
-        self._followed(values, memory, about)
-        values[DRAWS] = method.parts.globals(values[PARAMS], method.kept_noise(len(values[DRAWS]), context.seed))
+        kept, at = method.kept_noise(len(values[DRAWS]), context.seed), values[PARAMS]
+        drawn = method.parts.globals(at, torch.cat([shared_noise(method, FOLLOWED, "followed"), kept]))
+        self._followed(values, memory, about, drawn[:FOLLOWED])
+        # (at the end of the climb parameters are an average)
+        values[DRAWS] = drawn[FOLLOWED:] if values[PARAMS] is at else method.parts.globals(values[PARAMS], kept)
         return values
 
-    def _followed(self, values: State, memory: State, about: Phase) -> None:
-        """Whether steps become shorter, iterates are averaged, or the average is the end."""
-        method = self.method
-        noise = shared_noise(method, FOLLOWED, "followed")
-        at = summary(method.parts.globals(values[PARAMS], noise), values[BOUND])
+    def _followed(self, values: State, memory: State, about: Phase, drawn: Tensor) -> None:
+        """Whether steps become shorter, iterates are averaged, or the average is the end; by draws of the globals."""
+        at = summary(drawn, values[BOUND])
         window = torch.cat([memory.get("ascent.window", at[None, :][:0]), at[None]])[-MOST:]
         memory["ascent.window"] = window
         rounds = memory.get("ascent.rounds", at.new_zeros(())) + 1

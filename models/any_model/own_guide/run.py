@@ -68,7 +68,13 @@ class Guide:
         params = self.shared.split(shared) | self.personal.split(own)
         modules = {place: params[name] for name, place in self.modules.items()}
         mode = FromNoise(noise, modules, outside)
-        with running(self.program), poutine.trace() as tracer, GivenParams(params), Drawing(mode, values), mode:
+        with (
+            running(self.program, "the guide"),
+            poutine.trace() as tracer,
+            GivenParams(params),
+            Drawing(mode, values),
+            mode,
+        ):
             self.program(batch)
         return tracer.trace
 

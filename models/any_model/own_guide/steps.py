@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +35,12 @@ WHITENED = 32
 
 def shared_noise(method: Guided, draws: int, *parts: object) -> Tensor:
     """Standard normals of the globals, (K, G), the same for all clients and the server: half of them mirrored."""
-    width, half = method.users_guide.taken.get(SHARED, 0), draws // 2
+    return _noise(method.users_guide.taken.get(SHARED, 0), draws // 2, parts)
+
+
+@lru_cache(maxsize=16)
+def _noise(width: int, half: int, parts: tuple[object, ...]) -> Tensor:
+    """The same, kept: what globals are followed by, and their draws, have one noise in all rounds."""
     if 0 < width <= WHITENED and half > width:
         shift = torch.special.ndtr(normals(torch.Size([1, width]), *parts, dtype=torch.float64))
         return whitened_draws(shift, 2 * half)[:, 0]

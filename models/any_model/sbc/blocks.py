@@ -76,7 +76,7 @@ class Blocks:
         method = cast("type[ModelMethod]", method_of(model))
         self.base = self.federation.to(dtype=torch.float64)
         self.each = whole(design, self.base.batch(range(self.base.clients)))
-        self.observed = responses(model, design, self.each[0])
+        self.observed = responses(model, design, max(self.each, key=lambda rows: rows.shape[-1]))
         self.model, self.seed = model, seed
         #: (a response that was made up may be impossible: the first replicate's are not)
         first = self._simulated_by(method(replace(design, rows=max(self.base.sizes())), **settings), 0, 1)

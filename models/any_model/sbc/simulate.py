@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from pyro.distributions import Unit
+from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
@@ -21,15 +23,31 @@ from ..sites import Model, Sites, read_trace
 from ..values import Values
 
 
-def responses(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, str]:
-    """Which column each observed site observes, where all of them can be simulated: see :func:`observed_columns`.
+@dataclass(frozen=True)
+class Cells:
+    """What an observed site observes.
+
+    Attributes:
+        column: of the table.
+        row: of a client, where it is one alone, as of a time in a chain; None of all rows.
+    """
+
+    column: str
+    row: int | None = None
+
+
+def responses(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, Cells]:
+    """What each observed site observes, where all of them can be simulated: see :func:`observed_cells`.
+
+    What depends on an earlier response by the value that ``pyro.sample`` has returned is drawn in that order.
 
     Raises:
-        UserError: as there; and for a response on which the distribution of a site depends.
+        UserError: as there; and for a column of responses on which the distribution of a site depends.
     """
-    found, before = observed_columns(model, design, columns), _sites(model, design, columns)
-    for name, column in found.items():
-        after = _sites(model, design, _moved(design, columns, column))
+    found, before = observed_cells(model, design, columns), _sites(model, design, columns)
+    held = {name: before[name]["value"] for name in found}
+    for column in dict.fromkeys(cells.column for cells in found.values()):
+        after = _sites(model, design, _moved(design, columns, column), held)
         for site in before:
             value = before[site]["value"]
             if site not in after:
@@ -37,77 +55,116 @@ def responses(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, 
             densities = before[site]["fn"].log_prob(value), after[site]["fn"].log_prob(value)
             # (what is no number is refused later, with its reason)
             if not torch.allclose(*densities, rtol=0, atol=0, equal_nan=True):
+                by = next(name for name, cells in found.items() if cells.column == column)
                 raise UserError(
-                    f"site {site!r} depends on column {column!r}, which {name!r} observes: rows that follow from "
-                    "earlier responses cannot be simulated at once"
+                    f"site {site!r} depends on column {column!r}, which {by!r} observes, so that it cannot be drawn "
+                    "after it: write earlier responses as what pyro.sample returned for them, in a pyro.markov loop"
                 )
     return found
 
 
-def observed_columns(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, str]:
-    """Which column each observed site observes: {site: column}.
+def observed_cells(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, Cells]:
+    """What each observed site observes: {site: cells}.
 
-    A column is one where the site's value is the column itself, and follows when it is changed.
+    A site observes a column, or one row of it, where its value is just that, and follows when that is changed.
 
     Args:
         model, design: the model, and the columns it reads.
         columns: of one client, (columns, n).
 
     Raises:
-        UserError: for a site that observes something else than a column, a column that is observed twice, or a
-            ``pyro.factor``.
+        UserError: for a site that observes something else, cells that are observed twice, or a ``pyro.factor``.
     """
     before = _sites(model, design, columns)
-    found: dict[str, str] = {}
-    for name in [name for name, site in before.items() if site["is_observed"]]:
-        same = [
-            column
-            for column, values in zip(design.columns, columns, strict=True)
-            if _equal(before[name]["value"], values) and _follows(model, design, columns, column, name, before)
-        ]
-        if not same:
-            raise UserError(f"site {name!r} does not observe a column as it is: its data cannot be replaced")
-        if same[0] in found.values():
-            raise UserError(f"column {same[0]!r} is observed by two sites: which of them draws it is not clear")
-        found[name] = same[0]
-    if not found:
+    observed = [name for name, site in before.items() if site["is_observed"]]
+    found: dict[str, Cells] = {}
+    for i, column in enumerate(design.columns):
+        moved = _moved(design, columns, column)
+        try:
+            after = _sites(model, design, moved)
+        except UserError:  # (another number may be impossible in a covariate, such as an index)
+            continue
+        for name in observed:
+            values = before[name]["value"], after[name]["value"] if name in after else None
+            cells = _cells(column, values, columns[i], moved[i])
+            if cells is not None:
+                found.setdefault(name, cells)
+    _refuse_unknown(observed, found)
+    return _of_clients(found)
+
+
+def _refuse_unknown(observed: Sequence[str], found: Mapping[str, Cells]) -> None:
+    if not observed:
         raise UserError("the model observes no site: there is nothing to simulate")
-    return found
+    for name in observed:
+        if name not in found:
+            raise UserError(
+                f"site {name!r} does not observe a column, or a row of one, as it is: its data cannot be replaced; "
+                "observe batch[...] itself, and make what is computed of it a column of the table"
+            )
+    cells = list(found.values())
+    for one in cells:
+        if cells.count(one) > 1 or (one.row is not None and Cells(one.column) in cells):
+            raise UserError(f"column {one.column!r} is observed by two sites: which of them draws it is not clear")
 
 
-def _sites(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, dict[str, Any]]:
-    """The sites of a run that have a density."""
-    trace = read_trace(model, design.named(columns, None))
+def _cells(column: str, values: tuple[Tensor, Tensor | None], before: Tensor, after: Tensor) -> Cells | None:
+    """What a site observes of a column (n,) that was changed, by its values before and after; None for nothing."""
+    if values[1] is None:
+        return None
+    old, new = (value.double().flatten() for value in values if value is not None)
+    if torch.equal(old, before) and torch.equal(new, after):
+        return Cells(column) if len(before) > 1 else Cells(column, 0)
+    if len(old) != 1 or len(new) != 1:
+        return None
+    row = next((k for k in range(len(before)) if old[0] == before[k] and new[0] == after[k]), None)
+    return None if row is None else Cells(column, row)
+
+
+def _of_clients(found: dict[str, Cells]) -> dict[str, Cells]:
+    """With a client's first row standing for all of them, where no site observes another row of the column."""
+    columns = [cells.column for cells in found.values()]
+    return {
+        name: Cells(cells.column) if cells.row == 0 and columns.count(cells.column) == 1 else cells
+        for name, cells in found.items()
+    }
+
+
+def _sites(
+    model: Model, design: ColumnDesign, columns: Tensor, held: Mapping[str, Tensor] = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
+    """The sites of a run that have a density; those that are observed may be held at other values."""
+    with _Held(held):
+        trace = read_trace(model, design.named(columns, None))
     found = {
         name: site
         for name, site in trace.nodes.items()
         if site["type"] == "sample" and not site["infer"].get("_deterministic") and not site_is_subsample(site)
     }
     if factor := next((name for name, site in found.items() if isinstance(site["fn"], Unit)), None):
-        raise UserError(f"site {factor!r} is a pyro.factor, from which no data can be drawn: write a distribution")
+        raise UserError(
+            f"site {factor!r} is a pyro.factor, from which no data can be drawn: observe a column under a "
+            "distribution, by pyro.sample(..., obs=batch[...])"
+        )
     return found
 
 
-def _equal(value: Tensor, column: Tensor) -> bool:
-    if value.numel() not in (1, column.numel()):
-        return False
-    return bool((value.double().flatten() == column.flatten()[: value.numel()]).all())
+class _Held(Messenger):
+    """Gives observed sites other values."""
 
+    def __init__(self, values: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.values = values
 
-def _follows(
-    model: Model, design: ColumnDesign, columns: Tensor, column: str, name: str, before: dict[str, dict[str, Any]]
-) -> bool:  # fmt: skip
-    """Whether a site's value moves with a column."""
-    try:
-        after = _sites(model, design, _moved(design, columns, column))
-    except UserError:  # (another number may be impossible in a covariate, such as an index)
-        return False
-    return torch.equal(after[name]["value"], before[name]["value"] + 1)
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"] and msg["name"] in self.values:
+            msg["value"] = self.values[msg["name"]]
 
 
 def _moved(design: ColumnDesign, columns: Tensor, column: str) -> Tensor:
+    """With another number in each row of a column, each by another difference."""
     other = columns.clone()
-    other[design.columns.index(column)] += 1
+    other[design.columns.index(column)] += torch.arange(1, columns.shape[-1] + 1)
     return other
 
 
@@ -127,7 +184,7 @@ class Simulated:
 
 
 def simulate(
-    model: Model, sites: Sites, design: ColumnDesign, rows: Sequence[Tensor], observed: dict[str, str], count: int,
+    model: Model, sites: Sites, design: ColumnDesign, rows: Sequence[Tensor], observed: Mapping[str, Cells], count: int,
     *seed: object,
 ) -> Simulated:  # fmt: skip
     """Draws R data sets.
@@ -152,9 +209,10 @@ def simulate(
         for j, one in enumerate(rows):
             found = simulator(one, count, key(*seed, "client", j), everyones, levels=("client", "data"))
             made = one.expand(count, *one.shape).clone()
-            for site, column in observed.items():
-                value = found[site].double().reshape(count, -1)
-                made[:, design.columns.index(column)] = value.expand(count, one.shape[-1])
+            for site in [name for name in observed if name in found]:  # (a shorter client has fewer times)
+                cells, value = observed[site], found[site].double().reshape(count, -1)
+                rows_of = slice(None) if cells.row is None else slice(cells.row, cells.row + 1)
+                made[:, design.columns.index(cells.column), rows_of] = value
             own.append({of.name: found[of.name] for of in sites.clients if of.level == "client"})
             columns.append(made)
     return Simulated({of.name: drawn[of.name] for of in sites.globals}, own, columns)

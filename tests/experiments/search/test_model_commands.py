@@ -23,6 +23,25 @@ def model(batch):
 SETTINGS = [part for name, value in FEW.items() for part in ("--set", f"{name}={value}")]
 
 
+FACTORS = MODEL.replace('pyro.sample("y", dist', 'pyro.factor("y", dist').replace(
+    ', obs=batch["COLUMN"])', '.log_prob(batch["y"]))'
+)
+TWO = MODEL + '            pyro.sample("z", dist.Normal(u, 1.0), obs=batch["x"])\n'
+ONCE = MODEL + '        pyro.sample("z", dist.Normal(u, 1.0), obs=batch.client("y"))\n'
+GUIDED = (
+    MODEL
+    + """
+
+def guide(batch):
+    import torch
+    at = pyro.param("at", torch.zeros(2))
+    pyro.sample("beta", dist.Normal(at[0], 0.1))
+    with batch.clients():
+        pyro.sample("u", dist.Normal(at[1], 0.1))
+"""
+)
+
+
 def write(name: str, spread: str = "0.3", column: str = "y") -> Path:
     path = Path(name)
     path.write_text(MODEL.replace("SPREAD", spread).replace("COLUMN", column))
@@ -109,4 +128,49 @@ def test_what_cannot_be_compared_is_one_line(hierfl: Call, arguments: tuple[obje
     code, _, err = hierfl("ablate", *arguments)
     assert code == 2
     assert word in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "word"),
+    [
+        (FACTORS, (), "a: no row has a log likelihood of its own: pyro.factor gives none"),
+        (TWO, (), "a: each row has 2 sites, y, z, and leave-one-out is of one: hold rows out by --test-fraction"),
+        (ONCE, ("--test-fraction", 0.5), "a observes something once for a client: its rows have no densities alone"),
+    ],
+)  # fmt: skip
+def test_what_has_no_rows_to_compare_is_refused_before_its_fit(
+    hierfl: Call, monkeypatch: pytest.MonkeyPatch, text: str, more: tuple[object, ...], word: str
+) -> None:
+    def fitted(*args: object, **how: object) -> None:
+        raise AssertionError("a fit has begun")
+
+    monkeypatch.setattr("hierfl.models.any_model.fit_model.fit", fitted)
+    Path("a.py").write_text(text.replace("SPREAD", "0.3").replace("COLUMN", "y"))
+    write("b.py", "1.0")
+    counts((3, 2)).assign(y=1).to_csv("t.csv", index=False)
+    code, _, err = hierfl("ablate", "b.py", "a.py", "--data", "t.csv", "--group", "site", *more)
+    assert code == 2
+    assert word in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.cpu(4, "two fits, and their leave-one-out")
+def test_an_alternative_is_fitted_with_its_files_guide(hierfl: Call) -> None:
+    Path("a.py").write_text(GUIDED.replace("SPREAD", "0.3").replace("COLUMN", "y"))
+    Path("b.py").write_text(GUIDED.replace("SPREAD", "1.0").replace("COLUMN", "y"))
+    counts((6, 5, 4)).to_csv("t.csv", index=False)
+    small = [f"--set={name}" for name in ("fit_draws=4", "last_steps=3", "points=16", "inner=2", "draws=8")]
+    code, out, err = hierfl("ablate", "a.py", "b.py", "--data", "t.csv", "--group", "site", "--rounds", 2, *small)
+    assert (code, "leave-one-out of 15 rows" in out) == (0, True), err
+    notes = json.loads(next(Path().rglob("a.json")).read_text())["scored"]["notes"]
+    assert "guide's parameters still moved" in notes[0]
+
+
+@pytest.mark.parametrize("command", [("tune", "a.py"), ("search", "a.py", "rate=0.1", "--out", "s.json")])
+def test_settings_of_a_plain_model_have_nothing_to_be_chosen_by(hierfl: Call, command: tuple[str, ...]) -> None:
+    write("a.py")
+    code, _, err = hierfl(*command, "--data", "t.csv", "--group", "site")
+    assert code == 2
+    assert "a is a plain Pyro model: settings are chosen on validation data" in err
     assert len(err.strip().splitlines()) == 1

@@ -118,6 +118,13 @@ def test_whole_numbers_are_no_density() -> None:
     assert any("steps" in line.get_drawstyle() for line in ax.get_lines())
 
 
+def test_a_response_is_called_as_its_site_is() -> None:
+    data = made()
+    for group in ("observed_data", "posterior_predictive", "log_likelihood"):
+        setattr(data, group, data[group].rename({"y": "visits"}))
+    assert panels(data)["predictive-check"](None).get_xlabel() == "visits"
+
+
 @pytest.mark.parametrize("draw", [rhat_and_ess, trace, rank, ess_evolution])
 def test_one_chain_is_refused_where_chains_are_compared(draw: Callable[..., Any]) -> None:
     with pytest.raises(UserError, match="R-hat compares chains, and here is one"):

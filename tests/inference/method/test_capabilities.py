@@ -52,7 +52,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any, dict[str, Any], Any]] = {
         {"broadcast_error": lambda self, shared, inputs: "far"}, "far",
     ),
     "BoundsExploration": (capabilities.most_explored, None, {"most_explored": 9}, 9),
-    "ReadsColumns": (capabilities.reads_columns, False, {"reads_columns": True}, True),
+    "ReadsColumns": (capabilities.reads_columns, False, {"reads_columns": True, "usual_rounds": 5}, True),
     "JointPosterior": (
         lambda method: capabilities.joint_posterior(method, None), None,
         {"joint_posterior": lambda self, fitted: "draws"}, "draws",

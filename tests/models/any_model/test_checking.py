@@ -12,9 +12,11 @@ import pytest
 import torch
 from pyro.distributions import (
     Bernoulli,
+    Categorical,
     Dirichlet,
     HalfNormal,
     LKJCholesky,
+    Multinomial,
     MultivariateNormal,
     Normal,
 )
@@ -28,6 +30,8 @@ from hierfl.data.column_design import ColumnDesign
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.models.any_model.checking import check_model
+from hierfl.models.any_model.densities import log_prob
+from hierfl.models.any_model.look import Look
 
 
 def rows(clients: int = 4, width: int = 5, ragged: bool = False) -> Batch:
@@ -114,6 +118,50 @@ def test_what_is_wrong_is_one_line(name: str) -> None:
     assert expected in line
     assert "\n" not in line
     assert len(line) < 230
+
+
+@pytest.mark.parametrize("unit", [1e-10, 1e-6, 1e6, 1e10])
+def test_units_of_the_data_hide_no_coupling_and_make_none(unit: float) -> None:
+    """Data far smaller, or far larger, than the model expects move its density by the last of its digits alone."""
+    batch = rows()
+    other = replace(batch, x=unit * (batch.x if unit < 1 else 100 + batch.x))
+    check_model(many_rows, DESIGN, other)
+    with pytest.raises(UserError, match="site 'y' couples clients: the log density of one moves with the rows"):
+        check_model(wrong_models.standardised_by_all, DESIGN, other)
+
+
+def many_rows(batch: ColumnBatch) -> None:
+    mu = pyro.sample("mu", Normal(0.0, 1.0))
+    with batch.clients():
+        u = pyro.sample("u", Normal(mu, 1.0))
+        observe(batch, u + 0.0 * batch["x"])
+
+
+def labels(batch: ColumnBatch) -> None:
+    """Two labels of a row, and counts of three kinds: values of one site."""
+    with batch.clients():
+        u = pyro.sample("u", Normal(0.0, 1.0).expand([3]).to_event(1))
+        with batch.data():
+            both = torch.stack([batch["item"], batch["item"]], -1)
+            pyro.sample("two", Categorical(logits=u[..., None, :].expand(*both.shape, 3)).to_event(1), obs=both)
+            counts = torch.stack([batch["count"], batch["item"], 0 * batch["x"]], -1)
+            pyro.sample("kinds", Multinomial(9, logits=u, validate_args=False), obs=counts)
+
+
+def test_events_of_labels_and_counts_are_fitted() -> None:
+    """A label beyond the last is impossible, and says nothing of the model; torch's multinomial density has no vmap."""
+    design = ColumnDesign.of(DESIGN.columns)
+    batch = rows()
+    sites = check_model(labels, design, batch)
+    look = Look.of(labels, design, sites, batch)
+    site = look.run(look.batch, look.v).nodes["kinds"]
+    torch.testing.assert_close(log_prob(site), site["fn"].log_prob(site["value"]))
+    zero = {
+        **site,
+        "fn": Multinomial(3, logits=torch.tensor([0.0, 0.0, -torch.inf])),
+        "value": torch.tensor([1.0, 2, 0]),
+    }
+    assert log_prob(zero).exp() == pytest.approx(3 / 8)
 
 
 COUPLED = ["centred_over_clients", "walk_over_clients", "neighbours", "process_over_clients", "prior_of_data"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ import torch
 import hierfl
 from hierfl import UserError
 from hierfl.data.column_batch import ColumnBatch
-from hierfl.models.any_model.own_guide.names import PARAMS
+from hierfl.models.any_model.names import TRACE
+from hierfl.models.any_model.own_guide.adam import Adam
+from hierfl.models.any_model.own_guide.names import PARAMS, RATE
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 FEW: dict[str, Any] = {"fit_draws": 4, "last_steps": 3, "points": 16, "inner": 2, "draws": 8, "local_steps": 1}
@@ -61,6 +64,40 @@ def test_a_flow_bends_where_a_gaussian_cannot() -> None:
         off.append(np.abs(np.quantile(found.clients["u"][:, 0, 0], QUANTILES) - wanted).max())
     assert bounds[0] + 0.5 < bounds[1] < evidence + 0.2
     assert off[1] < off[0] / 2
+
+
+def test_one_gradient_without_bounds_ends_no_ascent() -> None:
+    """As a flow's are, whose draws reach where a rate overflows: the steps after it are as long as before."""
+    adam, gradient = Adam.begin(torch.zeros(2).double()), torch.tensor([1.0, 0.0]).double()
+    for at in range(60):
+        adam, move = adam.step(gradient * (1e9 if at == 40 else 1.0), 0.1)
+    assert 0.05 < move[0] < 0.2
+    assert move[1] == 0
+    adam, move = adam.step(torch.tensor([0.0, 1e9]).double(), 0.1)
+    assert move[1] > 0
+
+
+def test_what_has_not_arrived_says_how_far_it_is() -> None:
+    df = pd.DataFrame({"site": list("aabbb"), "y": [0.9, 1.2, 1.0, 0.5, 0.7]})
+    found = hierfl.fit_model(banana, df, client_guide="normal", progress=False, rounds=2, **FEW)
+    fitted, trace = found.run.fitted, found.run.shared[TRACE]
+    assert fit_lines(found, fitted) == [
+        "not arrived: its 2 rounds ended while the guide's parameters still moved, by steps of 0.05 (not halved yet): "
+        "say more rounds"
+    ]
+    for rise, words in ((0.1, "rose by 5 ± 0.3 between"), (0.0, "fell by 0 ± 0.2 between")):
+        rows = torch.arange(1, 101).double()
+        bound = rise * rows + 2 * (rows % 2)
+        trace = torch.stack([rows, 0 * rows, bound, 0 * rows, 0 * rows], 1)
+        shared = {**fitted.shared, TRACE: trace, RATE: torch.tensor(0.0125).double()}
+        said = fit_lines(found, replace(fitted, shared=shared))
+        assert "by steps of 0.013 (halved 2 times)" in said[0]
+        assert words in said[1]
+        assert said[1].endswith("no more than by chance") == (rise == 0)
+
+
+def fit_lines(found: Any, fitted: Any) -> list[str]:
+    return found.method.notes(fitted, 2)
 
 
 @pytest.mark.cpu(4, "fits of two rounds")

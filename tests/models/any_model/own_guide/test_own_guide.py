@@ -270,6 +270,7 @@ def test_what_is_no_guide_of_the_model_is_one_line(own: Callable, words: str) ->
 
 @pytest.mark.cpu(6, "a fit of a model file")
 def test_a_model_file_may_have_a_guide(tmp_path: Path) -> None:
+    from hierfl.experiments.configure import usual_of
     from hierfl.experiments.methods import load
 
     path = tmp_path / "counts.py"
@@ -281,3 +282,4 @@ def test_a_model_file_may_have_a_guide(tmp_path: Path) -> None:
     )
     loaded = load(str(path))
     assert issubclass(loaded.cls, OwnGuide)
+    assert usual_of(loaded.cls, "t.csv", {"group": "site"})["rounds"] == OwnGuide.usual_rounds == 2000
