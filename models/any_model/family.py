@@ -45,6 +45,15 @@ class Family:
         root[..., at[:, None], at] = inverse_root(self._block(precision))
         return root
 
+    def moved(self, noise: Tensor, precision: Tensor) -> Tensor:
+        """x - m at draws e of N(0, 1), (..., p)."""
+        return noise @ self.root(precision).T
+
+    def root_of_spread(self, precision: Tensor) -> Tensor:
+        """:meth:`root` of the numbers that are no points, (r, r)."""
+        spread = self.spread.to(precision.device)
+        return self.root(precision)[spread][:, spread]
+
     def entropy(self, precision: Tensor) -> Tensor:
         """Of the numbers that are no points, ()."""
         block = self._block(precision)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: rounds of a fit by stochastic gradients, at most
 ROUNDS_OF_STEPS = 2000
 #: guides that a fit may have
-GUIDES = ("auto", "full", "diagonal", "point")
+GUIDES = ("auto", "full", "low-rank", "diagonal", "point")
 
 
 @checked_call

@@ -82,7 +82,7 @@ def heights(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: in
         inner: I, draws of the latents at each point.
         purpose: keys the draws, beside seed and round.
     """
-    at, inner = AtSites.of(method, chunk), whole_sets(inner, SETS)
+    at, inner = AtSites.undrawn(method, chunk), whole_sets(inner, SETS)
     parts = []
     for first, x in at_once(at, points, inner):
         _, log_weight, log_ratio = weighted(at, chunk, x, Spread(inner, SETS), first, purpose)
@@ -104,7 +104,7 @@ def latents_at(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner:
     Args:
         method, chunk, points, inner, purpose: as of :func:`heights`.
     """
-    at, parts = AtSites.of(method, chunk), []
+    at, parts = AtSites.undrawn(method, chunk), []
     for first, x in at_once(at, points, inner):
         v, log_weight, _ = weighted(at, chunk, x, Spread(inner, inner, mirrored=False), first, purpose)
         u = uniforms(chunk, (first * inner, len(x) * inner), purpose, "steps")

@@ -50,7 +50,7 @@ class Overlap:
 
 def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overlap:
     """At the first of some points of the globals, (M, p)."""
-    at, some = AtSites.of(method, chunk), points[:POINTS]
+    at, some = AtSites.undrawn(method, chunk), points[:POINTS]
     _, weights, _ = weighted(at, chunk, some, Spread(DRAWS, SETS), 0, "overlap")
     # (at most of them: a point far from the posterior, where the guide is wrong, has a k of any size)
     heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > GOOD

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from hierfl.rng import uniforms
 
 from .evaluating import Clients
 from .guide import NOISE, ROUNDING
-from .local import Conditional, Message, message, newton_step
-from .moments import Moments, moments, whitened_draws
+from .local import Conditional, Message, OwnMoments, message, newton_step
+from .moments import moments, whitened_draws
 from .names import (
     ACCEPTED,
     AROUND,
@@ -34,7 +34,7 @@ from .names import (
     PRECISION,
     Phase,
 )
-from .remembered import noted
+from .remembered import noted, triangles
 
 if TYPE_CHECKING:
     from .plain import GaussianModel
@@ -50,19 +50,27 @@ class AtSites:
     Attributes:
         clients: data and centring.
         guide: q(v_j | x), around the mean that was broadcast.
-        mean, root: of q(x), (p,) and (p, p); with clients of several fits each client's own, (S, p) and (S, p, p).
-        noise: draws (e, d) of each client, (K, S, p) and (K, S, q).
+        mean: of q(x), (p,); with clients of several fits each client's own, (S, p).
+        moved: x - m at the draws of each client, (K, S, p).
+        noise: draws d of each client, (K, S, q).
     """
 
     clients: Clients
     guide: Conditional
     mean: Tensor
-    root: Tensor
-    noise: tuple[Tensor, Tensor]
+    moved: Tensor
+    noise: Tensor
 
     @classmethod
-    def of(cls, method: GaussianModel, chunk: ClientChunk) -> AtSites:
+    def of(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
         """As the rows of a plate see it."""
+        at = cls.undrawn(method, chunk)
+        e, d = cls.drawn(method, chunk, at.mean)
+        return replace(at, moved=method.family.moved(e, chunk.shared[PRECISION]), noise=d)
+
+    @classmethod
+    def undrawn(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
+        """The same without draws: data and guide."""
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
@@ -70,32 +78,36 @@ class AtSites:
         )
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT])
         guide = around.shifted(mean - values[AROUND])
-        p, q = len(mean), values[OWN_MEAN].shape[-1]
+        none = mean.new_zeros(0, len(chunk.clients), 0)
+        return cls(clients, guide, mean, none, none)
+
+    @staticmethod
+    def drawn(method: GaussianModel, chunk: ClientChunk, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws (e, d) of each client, (K, S, p) and (K, S, q), those of a lattice; ``like`` is the mean (p,)."""
+        p, q = len(like), method.q
         fine = int(chunk.shared[PHASE]) != Phase.ROUGH
         stream = [uniforms(chunk.keys, chunk.seed, "lattice", fine, i) for i in range(p + q)]
-        shift = torch.stack(stream, -1).to(mean) if stream else mean.new_zeros(len(chunk.clients), 0)
-        noise = whitened_draws(shift, method.draws_of_round(fine=fine)).split([p, q], -1)
-        return cls(clients, guide, mean, method.family.root(chunk.shared[PRECISION]), (noise[0], noise[1]))
+        shift = torch.stack(stream, -1).to(like) if stream else like.new_zeros(len(chunk.clients), 0)
+        e, d = whitened_draws(shift, method.draws_of_round(fine=fine)).split([p, q], -1)
+        return e, d
 
-    @property
-    def moved(self) -> Tensor:
-        """x - m at the draws, (K, S, p)."""
-        if self.root.dim() == 2:
-            return self.noise[0] @ self.root.T
-        return torch.einsum("spr,ksr->ksp", self.root, self.noise[0])
+    def expected(self) -> OwnMoments:
+        """Expected derivatives of the clients' log joints, those by their own latents at least."""
+        v = self.guide.draws(self.moved, self.noise)
+        return moments(self.clients.log_joint, self.mean + self.moved, v)
 
     @property
     def bound(self) -> Tensor:
         """E[h_j] + H[q(v_j | x)], (S,)."""
         x = self.mean + self.moved
-        return self.clients.log_joint(x, self.guide.draws(self.moved, self.noise[1])).mean(0) + self.guide.entropy
+        return self.clients.log_joint(x, self.guide.draws(self.moved, self.noise)).mean(0) + self.guide.entropy
 
     def stepped(self) -> AtSites:
         """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
-        moved, before = self.moved, self.guide
+        before = self.guide
         if not before.mean.shape[-1]:
             return self
-        found = moments(self.clients.log_joint, self.mean + moved, before.draws(moved, self.noise[1]))
+        found = self.expected()
         least = found.height + before.entropy
         least = least - NOISE * before.mean.shape[-1] - ROUNDING * least.abs()
         guide, held = newton_step(before, found, self.mean.shape[-1])
@@ -108,7 +120,7 @@ class AtSites:
             at = replace(at, guide=at.guide.where(risen, at.guide.halfway(before)))
         return replace(at, guide=at.guide.where((at.bound >= least) | ~least.isfinite(), before))
 
-    def further(self, before: Conditional, found: Moments, held: Tensor, bound: Tensor) -> AtSites:
+    def further(self, before: Conditional, found: OwnMoments, held: Tensor, bound: Tensor) -> AtSites:
         """With the means of clients that were held back as far as the bound rises: all the way, or twice as far, ...
 
         A mean far from its client's data is many standard deviations away, since those are of a curvature far away.
@@ -164,8 +176,12 @@ class AtSites:
 
     def message(self) -> Message:
         """The clients' bounds and their derivatives by the globals."""
-        moved = self.moved
-        return message(self.clients.log_joint, self.guide, moved, self.mean + moved, self.noise[1])
+        return message(self.clients.log_joint, self.guide, self.moved, self.mean + self.moved, self.noise)
+
+    def counted(self, chunk: ClientChunk) -> State:
+        """What the message leaves with the clients, see :func:`.remembered.noted`."""
+        found = self.message()
+        return noted(chunk, found, *triangles(self.mean, found))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -205,7 +221,7 @@ class FitConditional:
             at = at.centred()
         for _ in range(self.method.settings.local_steps):
             at = at.stepped()
-        return chunk.put({**at.values(), **noted(chunk, at.mean, at.message())})
+        return chunk.put({**at.values(), **at.counted(chunk)})
 
 
 def kept(chunk: ClientChunk) -> ClientChunk:
