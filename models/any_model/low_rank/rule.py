@@ -22,7 +22,6 @@ from .climb import LowRankClimb
 from .products import Derivatives, SketchedBound, height_beyond, sketched
 from .sketch import Sketched, along, directions
 
-
 #: products by which the diagonal of the prior's curvature is found: one is enough where globals are independent
 PRIOR_PROBES = 32
 
