@@ -32,9 +32,10 @@ def test_all_algebra_is_that_of_the_dense_matrix() -> None:
     g, these = random(3, P, seed=9), torch.arange(P) % 3 > 0
     covariance, root = torch.linalg.inv(dense), of.drawn(torch.eye(P, dtype=torch.float64)).T
     pairs = [
-        (of.dense, dense), (of.times(g), g @ dense), (of.solve(g), g @ covariance), (of.variance, covariance.diagonal()),
-        (of.log_det, torch.logdet(dense)), (root @ root.T, covariance), (of.at(these).dense, dense[these][:, these]),
-        (of.diagonal_of_all, dense.diagonal()), (LowRank.unpacked(of.packed).dense, dense),
+        (of.dense, dense), (of.times(g), g @ dense), (of.solve(g), g @ covariance),
+        (of.variance, covariance.diagonal()), (of.log_det, torch.logdet(dense)), (root @ root.T, covariance),
+        (of.at(these).dense, dense[these][:, these]), (of.diagonal_of_all, dense.diagonal()),
+        (LowRank.unpacked(of.packed).dense, dense),
         (of.padded(7).towards(other.padded(7), 1.0).dense, of_other),
     ]  # fmt: skip
     for found, expected in pairs:

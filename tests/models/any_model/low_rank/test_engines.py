@@ -1,4 +1,4 @@
-"""Sums of sketches: the same at sites as on a plate, with clients missing, after a kill, and nothing else that leaves."""
+"""Sums of sketches: the same at sites as on a plate, with clients missing, after a kill; nothing else leaves."""
 
 from __future__ import annotations
 
