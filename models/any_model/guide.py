@@ -11,7 +11,7 @@ A step after which the bound has fallen by more than its noise is taken back, an
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -69,6 +69,8 @@ class Climb:
     length: Tensor
     idle: Tensor
     within: Tensor
+    #: the shortest share of a step that is tried
+    least_share: ClassVar[float] = SHORTEST
 
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
@@ -136,9 +138,9 @@ class Climb:
             )
         noise = ROUNDING * (1 + self.record.abs()) + self.noise(numbers, exact=exact)
         lost = not finite or bool(bound < self.record - noise)
-        if not finite and float(self.share) <= SHORTEST:
+        if not finite and float(self.share) <= self.least_share:
             return replace(self, step=torch.zeros_like(self.step), target=self.precision)
-        if lost and float(self.share) > SHORTEST:
+        if lost and float(self.share) > self.least_share:
             short = (self.reach / 2).clamp_min(LONGEST)
             return replace(self, share=self.share / 2, reach=short, idle=self.idle + 1)
         mean, old = self.guide()

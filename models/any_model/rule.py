@@ -131,7 +131,8 @@ class NaturalGradient:
         whole = int(context.reported) == context.num_clients
         gradient, curvature = self._derivatives(known, prior, mean, context.seed)
         bound = total["bound"] + prior.height[0] + method.family.entropy(precision)
-        exact = whole and bool(total["spread"] + prior.spread[0] <= EXACT * curvature.square().sum())
+        exact = bool(total["spread"] + prior.spread[0] <= EXACT * curvature.square().sum())
+        exact = exact and whole and self._sees_curves
         climb = self.climbs.read(memory) if "climb.bound" in memory else self.climbs.begin(mean, precision)
         before = climb.mean
         if whole:
@@ -159,6 +160,11 @@ class NaturalGradient:
         """b and A of (1) in :mod:`.guide`."""
         precisions = unpacked(known.curvature, len(mean))
         return known.linear - precisions @ mean + prior.gradient[0], precisions - prior.hessian[0]
+
+    @property
+    def _sees_curves(self) -> bool:
+        """Whether draws differ in all that log joints may not be quadratic in."""
+        return True
 
     def _damping(self, context: AggregationContext) -> float:
         """How much of a step is taken where someone is missing."""

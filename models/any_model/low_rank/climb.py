@@ -7,7 +7,7 @@ since says how it is to be corrected: it is the first matrix of a limited-memory
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ CURVED = 1e-3
 SETTLED_EXACT = 1e-7
 #: of so many numbers errors of the bound add up; those of more are independent
 ALONE = 16
+#: the shortest share of a step that is tried: one by a part of the curvature may be far too long
+SHORTEST = 2.0**-14
 #: a step is shorter than all before where it is by this factor: then the climb goes on, whether the bound rises or not
 SHORTER = 0.8
 
@@ -43,6 +45,7 @@ class LowRankClimb(Climb):
     falls: Tensor
     gradient: Tensor
     shortest: Tensor
+    least_share: ClassVar[float] = SHORTEST
 
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
@@ -65,8 +68,8 @@ class LowRankClimb(Climb):
         return LowRank.unpacked(precision).variance.sqrt()
 
     def noise(self, numbers: float, *, exact: bool) -> float:
-        """A fall of the bound that is none: its draws are too few to be exact of a quadratic."""
-        return NOISE * min(numbers, (ALONE * numbers) ** 0.5)
+        """A fall of the bound that is none; of quadratics one number's, since their guide stays as wide."""
+        return NOISE if exact else NOISE * min(numbers, (ALONE * numbers) ** 0.5)
 
     def newton(self, target: Tensor, gradient: Tensor) -> Tensor:
         """The quasi-Newton step of the mean, (p,), by the two loops of Nocedal (1980)."""

@@ -90,6 +90,11 @@ class SketchedGradient(NaturalGradient):
         whole = Sketched(diagonal + of.diagonal[0], sketch + of.sketch[0], of.diagonal[0], w)
         return gradient, whole
 
+    @property
+    def _sees_curves(self) -> bool:
+        """Points are the same in all draws: of a network's weights these say nothing."""
+        return bool(self.method.family.spread.all())
+
     def _damping(self, context: AggregationContext) -> float:
         """Less where fewer report: how gradients of the others have changed since is known roughly."""
         return HALF * float(context.reported) / max(1, context.num_clients)

@@ -125,11 +125,11 @@ def test_a_network_of_more_than_300_weights_is_fitted_as_points() -> None:
     df = table(6, 15)
     fitted = hierfl.fit_model(model, df, rank=10, rounds=45, fit_draws=4, fine_draws=4, draws=10, progress=False)
     bounds = fitted.trace["bound"].to_numpy()
-    assert bounds[-1] > bounds[1] + 50
+    assert bounds[-1] > bounds[1] + 30
     level = fitted.clients["u"].mean(0).repeat(15)
     curve, truth = fitted.predict(df)["mean"].to_numpy() - level, np.sin(2 * df["x"].to_numpy())
     assert np.corrcoef(curve, truth)[0, 1] > 0.9
-    assert all(value.std(0).max() == 0 for name, value in fitted.globals.items() if name.startswith("net"))
+    assert all((value == value[:1]).all() for value in fitted.globals.values())
 
 
 def of_rows(batch: ColumnBatch) -> None:
