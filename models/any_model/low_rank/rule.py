@@ -87,7 +87,8 @@ class SketchedGradient(NaturalGradient):
         diagonal, sketch = known.curvature.split([p, p * r])
         sketch = sketch.reshape(p, r)
         gradient = known.linear - along(diagonal, sketch, w, mean) + of.gradient[0]
-        whole = Sketched(diagonal + of.diagonal[0], sketch + of.sketch[0], of.diagonal[0], w)
+        points = ~self.method.family.spread.to(mean.device)
+        whole = Sketched(diagonal + of.diagonal[0], sketch + of.sketch[0], of.diagonal[0], w, points)
         return gradient, whole
 
     @property

@@ -29,6 +29,9 @@ ZERO = 1e-10
 #: indefinite, its small eigenvalues say nothing
 MOST = 1e3
 
+#: of points: by how much a precision may fall in a round, and what share of it is in the diagonal part at least
+FALL, APART = 4.0, 0.1
+
 
 @lru_cache(maxsize=4)
 def directions(p: int, rank: int, seed: int) -> Tensor:
@@ -68,12 +71,14 @@ class Sketched:
         sketch: Y, (p, r).
         prior: of the diagonal, the prior's part, (p,).
         directions: W, (p, r).
+        points: which numbers are points, (p,) of bool.
     """
 
     diagonal: Tensor
     sketch: Tensor
     prior: Tensor
     directions: Tensor
+    points: Tensor
 
     def isfinite(self) -> Tensor:
         """Of each number."""
@@ -87,13 +92,16 @@ class Sketched:
         """(2), kept positive definite.
 
         A diagonal entry that is not positive becomes what :func:`..local.kept_definite` makes of its ratio to that of
-        ``old``.
+        ``old``. Of points, which have no prior, no entry falls by more than :data:`FALL` in a round, and
+        :data:`APART` of each stays in the diagonal part: their precision is but the measure of a step.
         """
         before = old.diagonal_of_all
         ratio = self.diagonal / before
         kept = torch.where(ratio.abs() < 1, (1 + ratio.square()) / 2, ratio.abs())
         whole = torch.where(self.diagonal > 0, self.diagonal, kept * before)
-        base = torch.minimum(torch.maximum(self.prior, LEAST * whole), whole)
+        whole = torch.where(self.points, torch.maximum(whole, before / FALL), whole)
+        least = torch.where(self.points, APART, LEAST) * whole
+        base = torch.minimum(torch.maximum(self.prior, least), whole)
         unit = whole.sqrt()[:, None]
         factor, signs = nystroem((self.sketch - base[:, None] * self.directions) / unit, unit * self.directions)
         factor = unit * factor

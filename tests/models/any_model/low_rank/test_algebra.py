@@ -49,8 +49,8 @@ def test_all_algebra_is_that_of_the_dense_matrix() -> None:
 
 
 def sketched(curvature: Tensor, prior: Tensor, rank: int) -> Sketched:
-    w = directions(len(prior), rank, 0)
-    return Sketched(curvature.diagonal() + prior, curvature @ w + prior[:, None] * w, prior, w)
+    w, points = directions(len(prior), rank, 0), torch.zeros(len(prior), dtype=torch.bool)
+    return Sketched(curvature.diagonal() + prior, curvature @ w + prior[:, None] * w, prior, w, points)
 
 
 def test_a_curvature_of_low_rank_is_found_whole_and_of_another_its_diagonal() -> None:

@@ -23,7 +23,7 @@ NOISE, TAU = 0.5, 0.7
 
 def table(clients: int, rows: int, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    site, x = np.repeat([f"s{j}" for j in range(clients)], rows), rng.uniform(-2, 2, clients * rows)
+    site, x = np.repeat([f"s{j:02d}" for j in range(clients)], rows), rng.uniform(-2, 2, clients * rows)
     y = np.sin(2 * x) + TAU * np.repeat(rng.normal(size=clients), rows) + NOISE * rng.normal(size=clients * rows)
     return pd.DataFrame({"site": site, "x": x, "y": y})
 
