@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 from pyro.distributions import Normal
 from torch import Tensor
-from torch.linalg import cholesky_ex
 
 from hierfl.data.batch import Batch
 from hierfl.data.column_design import ColumnDesign
@@ -39,7 +38,7 @@ from .family import Family
 from .fit_notes import fit_notes
 from .heights import DrawLatents, heights
 from .low_rank.family import LowRankFamily
-from .low_rank.precision import LowRank, precision_error
+from .low_rank.precision import LowRank
 from .low_rank.rule import SketchedGradient
 from .low_rank.steps import FitSketched
 from .names import (
@@ -85,8 +84,6 @@ FIRST_SD = 0.1
 MOST_FULL = 300
 #: rounds of Newton steps in which a new client finds its part of the guide, rough ones and fine ones
 ROUGH_ROUNDS, FINE_ROUNDS = 8, 4
-#: how far a precision is from a symmetric matrix at most, relative to its largest entry
-SYMMETRIC = 1e-9
 #: what the method is: in no list of methods, since it needs a model
 ABOUT = About(name="any-model", what="a plain Pyro model with a client plate")
 
@@ -268,13 +265,7 @@ class AnyModel(Method):
             return "its phase is none"
         if not all(bool(value.isfinite().all()) for value in shared.values()):
             return "it holds numbers that are not finite"
-        precision = shared[PRECISION]
-        if self.rank:
-            return precision_error(precision)
-        if not len(precision):
-            return ""
-        skewed = bool((precision - precision.mT).abs().max() > SYMMETRIC * precision.abs().max())
-        return "its precision is not positive definite" if skewed or bool(cholesky_ex(precision).info) else ""
+        return "" if self.family.definite(shared[PRECISION]) else "its precision is not positive definite"
 
     def learned(self, chunk: ClientChunk) -> ClientChunk:
         """A client that was not fitted, with its part of the guide at the final guide of the globals."""

@@ -38,6 +38,10 @@ class LowRankFamily(Family):
         found[..., spread] = self.of_spread(precision).drawn(noise[..., spread])
         return found
 
+    def definite(self, precision: Tensor) -> bool:
+        """Whether it is positive definite."""
+        return LowRank.unpacked(precision).definite
+
     def entropy(self, precision: Tensor) -> Tensor:
         """Of the numbers that are no points, ()."""
         block = self.of_spread(precision)

@@ -141,16 +141,14 @@ class LowRank:
         return self.diagonal.log().sum() + self.gains.log1p().sum()
 
     @property
+    def definite(self) -> bool:
+        """Whether (1) holds."""
+        used = self.basis[:, self.gains != 0]
+        off = used.T @ used - torch.eye(used.shape[1]).to(used)
+        positive = bool((self.diagonal > 0).all()) and bool((self.gains > -1).all())
+        return positive and (not off.numel() or bool(off.abs().max() < ORTHONORMAL))
+
+    @property
     def dense(self) -> Tensor:
         """P, (p, p)."""
         return self.diagonal.diag() + (self.factor * self.gains.sign()) @ self.factor.T
-
-
-def precision_error(packed: Tensor) -> str:
-    """Why a matrix of :attr:`LowRank.packed` is no precision; empty where it is one."""
-    of = LowRank.unpacked(packed)
-    used = of.basis[:, of.gains != 0]
-    off = used.T @ used - torch.eye(used.shape[1]).to(used)
-    positive = bool((of.diagonal > 0).all()) and bool((of.gains > -1).all())
-    skewed = used.numel() > 0 and bool(off.abs().max() > ORTHONORMAL)
-    return "its precision is not positive definite" if skewed or not positive else ""
